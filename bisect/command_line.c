@@ -1,0 +1,140 @@
+/* The shared side of every command: see command_line.h. */
+#include "command_line.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void print_help(const lb_command *command, poptContext context)
+{
+    printf("usage: lastbit %s [OPTIONS] %s\n\n%s\n\nOptions:\n", command->name, command->synopsis,
+           command->about);
+    /* popt begins with a usage line of its own, which knows neither `lastbit` nor the positional arguments. */
+    char *text = NULL;
+    size_t size = 0;
+    FILE *memory = open_memstream(&text, &size);
+    if (memory) {
+        poptPrintHelp(context, memory, 0);
+        fclose(memory);
+        const char *second = strchr(text, '\n');
+        fputs(second ? second + 1 : text, stdout);
+        free(text);
+    }
+    if (command->example) printf("\nExample:\n%s\n", command->example);
+    printf("\nExit codes: 0 same or clean, 1 different or found, 125 cannot be tested, 128 failed, 129 "
+           "misused.\n");
+}
+
+int lb_command_misused(const char *command, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fprintf(stderr, "lastbit %s: ", command);
+    vfprintf(stderr, format, args);
+    fprintf(stderr, "\nTry `lastbit %s --help`.\n", command);
+    va_end(args);
+    return LB_EXIT_MISUSED;
+}
+
+int lb_arguments_parse(const lb_command *command, int argc, const char **argv, lb_arguments *arguments)
+{
+    int json = 0, help = 0;
+    const struct poptOption shared[] = {
+        {"json", 0, POPT_ARG_NONE, &json, 0, "print one JSON object on stdout", NULL},
+        {"help", 'h', POPT_ARG_NONE, &help, 0, "show this text", NULL},
+        POPT_TABLEEND,
+    };
+    const struct poptOption table[] = {
+        {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)(command->options ? command->options : shared + 2), 0, NULL,
+         NULL},
+        {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)shared, 0, NULL, NULL},
+        POPT_TABLEEND,
+    };
+    memset(arguments, 0, sizeof *arguments);
+    poptContext context = poptGetContext(command->name, argc, argv, table,
+                                         command->stop_at_first_arg ? POPT_CONTEXT_POSIXMEHARDER : 0);
+    if (!context) return LB_EXIT_FAILED;
+    arguments->context = context;
+
+    /* Options with a `val` would end poptGetNextOpt early; none of ours has one, so one call reads everything.
+     */
+    int rc = poptGetNextOpt(context);
+    if (rc < -1) {
+        int code = lb_command_misused(command->name, "%s: %s", poptBadOption(context, POPT_BADOPTION_NOALIAS),
+                                      poptStrerror(rc));
+        lb_arguments_release(arguments);
+        return code;
+    }
+    if (help) {
+        print_help(command, context);
+        lb_arguments_release(arguments);
+        return LB_EXIT_SAME;
+    }
+    arguments->json = json != 0;
+    arguments->args = poptGetArgs(context);
+    while (arguments->args && arguments->args[arguments->n_args]) arguments->n_args++;
+    if (arguments->n_args < command->min_args ||
+        (command->max_args >= 0 && arguments->n_args > command->max_args)) {
+        int code = lb_command_misused(command->name, "expected %s, got %d argument%s", command->synopsis,
+                                      arguments->n_args, arguments->n_args == 1 ? "" : "s");
+        lb_arguments_release(arguments);
+        return code;
+    }
+    return -1;
+}
+
+void lb_arguments_release(lb_arguments *arguments)
+{
+    if (arguments->context) poptFreeContext(arguments->context);
+    memset(arguments, 0, sizeof *arguments);
+}
+
+int lb_command_fail(const char *command, const lb_err *err)
+{
+    fprintf(stderr, "lastbit %s: %s\n", command, err->message[0] ? err->message : lb_status_text(err->status));
+    switch (err->status) {
+    case LB_ERR_NOT_CAPTURED:
+    case LB_ERR_UNSUPPORTED: return LB_EXIT_UNTESTABLE;
+    default: return LB_EXIT_FAILED;
+    }
+}
+
+void lb_print_json(const char *command, json_t *object)
+{
+    char schema[64];
+    snprintf(schema, sizeof schema, "lastbit.%s/1", command);
+    json_t *all = json_pack("{s:s}", "schema", schema);
+    if (!all || json_object_update(all, object) != 0) {
+        fprintf(stderr, "lastbit %s: out of memory while printing\n", command);
+    } else {
+        json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+        putchar('\n');
+    }
+    json_decref(all);
+    json_decref(object);
+}
+
+static bool progress_shown;
+
+void lb_progress(const char *what, uint64_t done, uint64_t total)
+{
+    enum { WIDTH = 32 };
+    static int last = -1;
+    if (!isatty(STDERR_FILENO)) return;
+    int filled = total ? (int)(done * WIDTH / total) : 0;
+    if (progress_shown && filled == last && done != total) return;
+    last = filled;
+    progress_shown = true;
+    fprintf(stderr, "\r%-24.24s [%.*s%*s] %3d %%", what, filled, "################################",
+            WIDTH - filled, "", total ? (int)(done * 100 / total) : 0);
+    fflush(stderr);
+}
+
+void lb_progress_end(void)
+{
+    if (!progress_shown) return;
+    fprintf(stderr, "\r%*s\r", 70, "");
+    progress_shown = false;
+}

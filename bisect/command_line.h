@@ -1,0 +1,73 @@
+/* What every command shares: popt for options, exit codes, progress on stderr, JSON on stdout.
+ *
+ * A command is `int lb_cmd_NAME(int argc, const char **argv)`, argv[0] being its name; it returns an exit code.
+ * cmd_NAME.c stands beside the library it drives and uses public headers and this one.
+ */
+#ifndef LB_COMMAND_LINE_H
+#define LB_COMMAND_LINE_H
+
+#include <lastbit/status.h>
+#include <popt.h>
+#include <jansson.h>
+
+/* Exit codes fit `git bisect run`. */
+enum lb_exit {
+    LB_EXIT_SAME = 0,
+    LB_EXIT_DIFFERENT = 1,
+    LB_EXIT_UNTESTABLE = 125,
+    LB_EXIT_FAILED = 128,
+    LB_EXIT_MISUSED = 129
+};
+
+/* X(name, one line for `lastbit --help`) */
+#define LB_COMMANDS(X)                                                                                         \
+    X(record, "run a program and record its steps")                                                            \
+    X(doctor, "say what recording would see here, and what not")                                               \
+    X(ls, "list steps, ranks, layers, ops and values of a capture")                                            \
+    X(show, "show one value: statistics, contents, histogram; export as .npy")                                 \
+    X(verify, "check every checksum and rule of a capture")                                                    \
+    X(recover, "rebuild a capture whose writer was killed or whose index is damaged")                          \
+    X(pack, "pack a capture into one compressed file; strip private bytes")                                    \
+    X(replay, "re-execute recorded steps, as they were or under swaps")                                        \
+    X(diff, "compare two captures layer by layer")                                                             \
+    X(bisect, "find the cause of a failing step")
+
+#define LB_COMMAND_DECLARE(name, text) int lb_cmd_##name(int argc, const char **argv);
+LB_COMMANDS(LB_COMMAND_DECLARE)
+#undef LB_COMMAND_DECLARE
+
+/* Describes a command to the shared parser. */
+typedef struct lb_command {
+    const char *name;
+    const char *synopsis;             /* "CAPTURE [CAPTURE2]" */
+    const char *about;                /* paragraphs for --help */
+    const char *example;              /* a worked example, shown by --help */
+    const struct poptOption *options; /* ended by POPT_TABLEEND; --json and --help are added */
+    int min_args, max_args;           /* positional; max -1: any */
+    bool stop_at_first_arg;           /* POSIX order: what follows belongs to somebody else (`record -- CMD`) */
+} lb_command;
+
+typedef struct lb_arguments {
+    poptContext context;
+    const char **args; /* positional, NULL-terminated */
+    int n_args;
+    bool json;
+} lb_arguments;
+
+/* Returns -1 to go on, otherwise the exit code (0 after --help, 129 after wrong usage, said on stderr). */
+int lb_arguments_parse(const lb_command *command, int argc, const char **argv, lb_arguments *arguments);
+void lb_arguments_release(lb_arguments *arguments);
+
+/* "lastbit NAME: message" on stderr; returns the exit code for the status (125 for not captured or unsupported,
+ * else 128). */
+int lb_command_fail(const char *command, const lb_err *err);
+int lb_command_misused(const char *command, const char *format, ...) LB_PRINTF(2, 3);
+
+/* Prints one object with "schema": "lastbit.NAME/1" first, frees it. */
+void lb_print_json(const char *command, json_t *object);
+
+/* A bar on stderr, only when it is a terminal. */
+void lb_progress(const char *what, uint64_t done, uint64_t total);
+void lb_progress_end(void);
+
+#endif

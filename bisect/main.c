@@ -1,0 +1,61 @@
+/* lastbit COMMAND …: finds the command and hands over. Each command is cmd_NAME.c beside the library it drives.
+ */
+#include "command_line.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct lb_entry {
+    const char *name, *text;
+    int (*run)(int argc, const char **argv);
+} lb_entry;
+
+/* Weak: a build without a part (capture without Python, say) still links, and says which command it lacks. */
+#define WEAK(name, text) extern int lb_cmd_##name(int argc, const char **argv) __attribute__((weak));
+LB_COMMANDS(WEAK)
+#undef WEAK
+
+static const lb_entry entries[] = {
+#define ENTRY(name, text) {#name, text, lb_cmd_##name},
+    LB_COMMANDS(ENTRY)
+#undef ENTRY
+};
+enum { ENTRIES = sizeof entries / sizeof *entries };
+
+static void print_usage(FILE *out)
+{
+    fprintf(out,
+            "usage: lastbit COMMAND [OPTIONS] ARGS\n\n"
+            "Capture a training or serving step, replay it under other kernels, precisions and rank orders,\n"
+            "and find the first layer, rank and op where the numbers part company.\n\nCommands:\n");
+    for (size_t i = 0; i < ENTRIES; i++) fprintf(out, "  %-8s  %s\n", entries[i].name, entries[i].text);
+    fprintf(out, "\n`lastbit COMMAND --help` explains each with an example.\n");
+}
+
+int main(int argc, const char **argv)
+{
+    /* A reader that goes away (`lastbit ls … | head`) is no failure of ours: end quietly as other tools do. */
+    signal(SIGPIPE, SIG_DFL);
+    if (argc < 2) {
+        print_usage(stderr);
+        return LB_EXIT_MISUSED;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        print_usage(stdout);
+        return LB_EXIT_SAME;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("lastbit %s\n", LB_VERSION);
+        return LB_EXIT_SAME;
+    }
+    for (size_t i = 0; i < ENTRIES; i++)
+        if (strcmp(argv[1], entries[i].name) == 0) {
+            if (entries[i].run) return entries[i].run(argc - 1, argv + 1);
+            fprintf(stderr, "lastbit: this build has no `%s`\n", argv[1]);
+            return LB_EXIT_UNTESTABLE;
+        }
+    fprintf(stderr, "lastbit: no command `%s`\n\n", argv[1]);
+    print_usage(stderr);
+    return LB_EXIT_MISUSED;
+}

@@ -1,0 +1,424 @@
+/* Rows, columns and lookup: see archive_index.h. */
+#include "archive_index.h"
+
+#include "coding.h"
+#include "msgpack_cursor.h"
+
+#include <inttypes.h>
+
+/* ---- gathering ----------------------------------------------------------------------------------------------------- */
+
+#define ADD_ROW(function, type, array, count, room)                                                          \
+    bool function(lb_index_rows *rows, const type *row)                                                      \
+    {                                                                                                        \
+        if (rows->count == rows->room) {                                                                     \
+            size_t wanted = rows->room ? (size_t)rows->room * 2 : 16;                                        \
+            type *grown = (type *)realloc(rows->array, wanted * sizeof *grown);                              \
+            if (!grown) return false;                                                                        \
+            rows->array = grown;                                                                             \
+            rows->room = (__typeof__(rows->room))wanted;                                                     \
+        }                                                                                                    \
+        rows->array[rows->count++] = *row;                                                                   \
+        return true;                                                                                         \
+    }
+ADD_ROW(lb_index_add_blob, lb_blob_row, blobs, n_blobs, blob_room)
+ADD_ROW(lb_index_add_pack, lb_pack_row, packs, n_packs, pack_room)
+ADD_ROW(lb_index_add_program, lb_segment_row, programs, n_programs, program_room)
+ADD_ROW(lb_index_add_table, lb_segment_row, tables, n_tables, table_room)
+#undef ADD_ROW
+
+void lb_index_rows_release(lb_index_rows *rows)
+{
+    free(rows->blobs);
+    free(rows->packs);
+    free(rows->programs);
+    free(rows->tables);
+    memset(rows, 0, sizeof *rows);
+}
+
+static int by_digest(const void *a, const void *b)
+{
+    const lb_blob_row *x = (const lb_blob_row *)a, *y = (const lb_blob_row *)b;
+    if (x->digest.hi != y->digest.hi) return x->digest.hi < y->digest.hi ? -1 : 1;
+    if (x->digest.lo != y->digest.lo) return x->digest.lo < y->digest.lo ? -1 : 1;
+    if (x->pack != y->pack) return x->pack < y->pack ? -1 : 1; /* qsort is not stable */
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* X(column, bytes per row) in the order of memory and file */
+#define BLOB_COLUMNS(X) X(digest, 16) X(offset, 8) X(stored, 8) X(size, 8) X(pack, 4) X(coding, 1) X(dtype, 1)
+#define BLOB_ROW_BYTES (16 + 8 + 8 + 8 + 4 + 1 + 1)
+
+lb_status lb_index_build(lb_index_rows *rows, lb_index *index, lb_err *err)
+{
+    memset(index, 0, sizeof *index);
+    if (rows->n_blobs) qsort(rows->blobs, rows->n_blobs, sizeof *rows->blobs, by_digest);
+    uint64_t n = 0;
+    for (uint64_t i = 0; i < rows->n_blobs; i++)
+        if (n == 0 || !lb_digest_equal(rows->blobs[n - 1].digest, rows->blobs[i].digest)) rows->blobs[n++] = rows->blobs[i];
+    char *at = buffer_extend(&index->own, n * BLOB_ROW_BYTES);
+    if (!at) return lb_fail(err, LB_ERR_NOMEM, "no memory for an index of %" PRIu64 " blobs", n);
+    index->blobs.rows = n;
+#define PLACE(column, width) index->blobs.column = at, at += n * width;
+    BLOB_COLUMNS(PLACE)
+#undef PLACE
+    for (uint64_t i = 0; i < n; i++) {
+        const lb_blob_row *row = &rows->blobs[i];
+        digest_to_bytes(row->digest, (char *)(uintptr_t)index->blobs.digest + i * 16);
+#define FILL(column, width)                                                                                  \
+    if ((width) != 16) memcpy((char *)(uintptr_t)index->blobs.column + i * width, &row->column, width);
+        BLOB_COLUMNS(FILL)
+#undef FILL
+    }
+    index->packs = rows->packs, index->n_packs = rows->n_packs;
+    index->programs = rows->programs, index->n_programs = rows->n_programs;
+    index->tables = rows->tables, index->n_tables = rows->n_tables;
+    free(rows->blobs);
+    memset(rows, 0, sizeof *rows);
+    return LB_OK;
+}
+
+void lb_index_release(lb_index *index)
+{
+    buffer_release(&index->own);
+    free(index->packs);
+    free(index->programs);
+    free(index->tables);
+    memset(index, 0, sizeof *index);
+}
+
+/* ---- lookup -------------------------------------------------------------------------------------------------------- */
+
+uint64_t lb_index_find(const lb_index *index, lb_digest digest)
+{
+    char wanted[16];
+    digest_to_bytes(digest, wanted);
+    uint64_t low = 0, high = index->blobs.rows;
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+        int order = memcmp(index->blobs.digest + middle * 16, wanted, 16);
+        if (order == 0) return middle;
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return UINT64_MAX;
+}
+
+lb_blob_row lb_index_blob(const lb_index *index, uint64_t row)
+{
+    lb_blob_row blob;
+#define GET(column, width)                                                                                   \
+    if ((width) == 16)                                                                                       \
+        blob.digest = digest_from_bytes(index->blobs.digest + row * 16);                                     \
+    else                                                                                                     \
+        memcpy(&blob.column, index->blobs.column + row * width, width);
+    BLOB_COLUMNS(GET)
+#undef GET
+    return blob;
+}
+
+/* ---- the closing index as bytes ------------------------------------------------------------------------------------ */
+
+static void encode_segments(msgpack_packer *p, const char *key, const lb_segment_row *rows, uint32_t n, bool tables)
+{
+    char digest[16];
+    pack_text(p, key);
+    msgpack_pack_array(p, n);
+    for (uint32_t i = 0; i < n; i++) {
+        const lb_segment_row *row = &rows[i];
+        msgpack_pack_map(p, tables ? 7 : 8);
+        digest_to_bytes(row->digest, digest);
+        pack_bin(p, "digest", digest, 16);
+        pack_int(p, "offset", (int64_t)row->offset);
+        pack_int(p, "stored", (int64_t)row->stored);
+        pack_int(p, "size", (int64_t)row->size);
+        pack_int(p, "coding", row->coding);
+        pack_int(p, "rank", row->rank);
+        if (tables) {
+            pack_text(p, "name");
+            pack_text(p, row->name);
+        } else {
+            pack_int(p, "step", row->step);
+            pack_int(p, "complete", row->complete);
+        }
+    }
+}
+
+lb_status lb_index_encode(const lb_index *index, byte_buffer *bytes, lb_err *err)
+{
+    msgpack_packer packer = buffer_packer(bytes), *p = &packer;
+    msgpack_pack_map(p, 4);
+    pack_text(p, "blobs");
+    msgpack_pack_map(p, 8);
+    pack_int(p, "rows", (int64_t)index->blobs.rows);
+#define PUT(column, width) pack_bin(p, #column, index->blobs.column, index->blobs.rows * width);
+    BLOB_COLUMNS(PUT)
+#undef PUT
+    pack_text(p, "packs");
+    msgpack_pack_array(p, index->n_packs);
+    for (uint32_t i = 0; i < index->n_packs; i++) {
+        msgpack_pack_map(p, 4);
+        pack_int(p, "offset", (int64_t)index->packs[i].offset);
+        pack_int(p, "stored", (int64_t)index->packs[i].stored);
+        pack_int(p, "size", (int64_t)index->packs[i].size);
+        pack_int(p, "coding", index->packs[i].coding);
+    }
+    encode_segments(p, "programs", index->programs, index->n_programs, false);
+    encode_segments(p, "tables", index->tables, index->n_tables, true);
+    return bytes->failed ? lb_fail(err, LB_ERR_NOMEM, "no memory for the index") : LB_OK;
+}
+
+static lb_status read_segment(lb_cursor *c, const char *field, lb_segment_row *row)
+{
+    uint32_t pairs, n;
+    const char *key;
+    const void *bytes;
+    size_t length;
+    int64_t v;
+    memset(row, 0, sizeof *row);
+    LB_TRY(lb_cursor_map(c, field, &pairs));
+    for (uint32_t i = 0; i < pairs; i++) {
+        LB_TRY(lb_cursor_str(c, field, &key, &n));
+        if (lb_text_is(key, n, "digest")) {
+            LB_TRY(lb_cursor_bin(c, field, &bytes, &length));
+            if (length != 16) return lb_cursor_fail(c, field, "digest of %zu bytes, expected 16", length);
+            row->digest = digest_from_bytes(bytes);
+        } else if (lb_text_is(key, n, "name")) {
+            LB_TRY(lb_cursor_str(c, field, &key, &n));
+            if (n >= sizeof row->name) return lb_cursor_fail(c, field, "name of %u bytes", (unsigned)n);
+            memcpy(row->name, key, n);
+        }
+#define INTEGER(name, low, high)                                                                             \
+    else if (lb_text_is(key, n, #name))                                                                      \
+    {                                                                                                        \
+        LB_TRY(lb_cursor_int_in(c, field, low, high, &v));                                                   \
+        row->name = (__typeof__(row->name))v;                                                                \
+    }
+        INTEGER(offset, 0, INT64_MAX)
+        INTEGER(stored, 0, INT64_MAX)
+        INTEGER(size, 0, INT64_MAX)
+        INTEGER(coding, 0, UINT8_MAX)
+        INTEGER(rank, LB_NO_RANK, INT32_MAX)
+        INTEGER(step, INT64_MIN, INT64_MAX)
+        INTEGER(complete, 0, 1)
+#undef INTEGER
+        else LB_TRY(lb_cursor_skip(c, field));
+    }
+    return LB_OK;
+}
+
+static lb_status read_blobs(lb_cursor *c, lb_index *index)
+{
+    uint32_t pairs, n;
+    const char *key;
+    const void *bytes;
+    size_t length;
+    int64_t rows = -1;
+    LB_TRY(lb_cursor_map(c, "blobs", &pairs));
+    for (uint32_t i = 0; i < pairs; i++) {
+        LB_TRY(lb_cursor_str(c, "blobs", &key, &n));
+        if (lb_text_is(key, n, "rows")) LB_TRY(lb_cursor_int_in(c, "blobs.rows", 0, INT64_MAX / 64, &rows));
+#define TAKE(column, width)                                                                                  \
+    else if (lb_text_is(key, n, #column))                                                                    \
+    {                                                                                                        \
+        LB_TRY(lb_cursor_bin(c, "blobs." #column, &bytes, &length));                                         \
+        if (rows < 0 || length != (uint64_t)rows * width)                                                    \
+            return lb_cursor_fail(c, "blobs." #column, "%zu bytes for %" PRId64 " rows of %d", length, rows, width); \
+        index->blobs.column = (const char *)bytes;                                                           \
+    }
+        BLOB_COLUMNS(TAKE)
+#undef TAKE
+        else LB_TRY(lb_cursor_skip(c, "blobs"));
+    }
+#define REQUIRE(column, width)                                                                               \
+    if (!index->blobs.column) return lb_cursor_fail(c, "blobs", "has no column '" #column "'");
+    BLOB_COLUMNS(REQUIRE)
+#undef REQUIRE
+    index->blobs.rows = (uint64_t)rows;
+    return LB_OK;
+}
+
+static lb_status read_segments(lb_cursor *c, const char *key, uint32_t n, lb_index_rows *rows)
+{
+    uint32_t count;
+    bool packs = lb_text_is(key, n, "packs"), programs = lb_text_is(key, n, "programs");
+    if (!packs && !programs && !lb_text_is(key, n, "tables")) return lb_cursor_skip(c, "index");
+    LB_TRY(lb_cursor_array(c, "index", &count));
+    for (uint32_t i = 0; i < count; i++) {
+        lb_segment_row row;
+        LB_TRY(read_segment(c, packs ? "packs" : programs ? "programs" : "tables", &row));
+        lb_pack_row pack = {row.offset, row.stored, row.size, row.coding};
+        bool added = packs      ? lb_index_add_pack(rows, &pack)
+                     : programs ? lb_index_add_program(rows, &row)
+                                : lb_index_add_table(rows, &row);
+        if (!added) return lb_fail(c->err, LB_ERR_NOMEM, "%s: no memory for its index", c->source);
+    }
+    return LB_OK;
+}
+
+lb_status lb_index_decode(const void *bytes, size_t size, const char *source, uint64_t offset, lb_index *index, lb_err *err)
+{
+    lb_cursor c = lb_cursor_of(bytes, size, source, offset, err);
+    lb_index_rows rows;
+    memset(index, 0, sizeof *index);
+    memset(&rows, 0, sizeof rows);
+    uint32_t pairs = 0, n;
+    const char *key;
+    lb_status status = lb_cursor_map(&c, "index", &pairs);
+    for (uint32_t i = 0; i < pairs && status == LB_OK; i++) {
+        status = lb_cursor_str(&c, "index", &key, &n);
+        if (status != LB_OK) break;
+        status = lb_text_is(key, n, "blobs") ? read_blobs(&c, index) : read_segments(&c, key, n, &rows);
+    }
+    index->packs = rows.packs, index->n_packs = rows.n_packs;
+    index->programs = rows.programs, index->n_programs = rows.n_programs;
+    index->tables = rows.tables, index->n_tables = rows.n_tables;
+    if (status != LB_OK) lb_index_release(index);
+    return status;
+}
+
+/* ---- packs and commits --------------------------------------------------------------------------------------------- */
+
+void lb_directory_encode(const lb_blob_row *rows, uint64_t n, byte_buffer *bytes)
+{
+    byte_buffer column = {0};
+    msgpack_packer packer = buffer_packer(bytes), *p = &packer;
+    msgpack_pack_map(p, 5);
+    pack_int(p, "rows", (int64_t)n);
+    for (uint64_t i = 0; i < n; i++) buffer_add_digest(&column, rows[i].digest);
+    pack_bin(p, "digest", column.bytes, column.size);
+    buffer_clear(&column);
+    for (uint64_t i = 0; i < n; i++) buffer_add_u64(&column, rows[i].offset);
+    pack_bin(p, "offset", column.bytes, column.size);
+    buffer_clear(&column);
+    for (uint64_t i = 0; i < n; i++) buffer_add_u64(&column, rows[i].size);
+    pack_bin(p, "size", column.bytes, column.size);
+    buffer_clear(&column);
+    for (uint64_t i = 0; i < n; i++) buffer_add_u8(&column, rows[i].dtype);
+    pack_bin(p, "dtype", column.bytes, column.size);
+    bytes->failed |= column.failed;
+    buffer_release(&column);
+}
+
+typedef struct directory {
+    int64_t rows;
+    const char *digest, *offset, *size, *dtype;
+} directory;
+
+static lb_status read_directory(lb_cursor *c, directory *d)
+{
+    uint32_t pairs, n;
+    const char *key;
+    const void *bytes;
+    size_t length;
+    LB_TRY(lb_cursor_map(c, "directory", &pairs));
+    for (uint32_t i = 0; i < pairs; i++) {
+        LB_TRY(lb_cursor_str(c, "directory", &key, &n));
+        if (lb_text_is(key, n, "rows")) LB_TRY(lb_cursor_int_in(c, "directory.rows", 0, INT64_MAX / 64, &d->rows));
+#define TAKE(column, width)                                                                                  \
+    else if (lb_text_is(key, n, #column))                                                                    \
+    {                                                                                                        \
+        LB_TRY(lb_cursor_bin(c, "directory." #column, &bytes, &length));                                     \
+        if (d->rows < 0 || length != (uint64_t)d->rows * width)                                              \
+            return lb_cursor_fail(c, "directory." #column, "%zu bytes for %" PRId64 " rows of %d", length, d->rows, width); \
+        d->column = (const char *)bytes;                                                                     \
+    }
+        TAKE(digest, 16)
+        TAKE(offset, 8)
+        TAKE(size, 8)
+        TAKE(dtype, 1)
+#undef TAKE
+        else LB_TRY(lb_cursor_skip(c, "directory"));
+    }
+    return d->digest && d->offset && d->size && d->dtype ? LB_OK : lb_cursor_fail(c, "directory", "lacks a column");
+}
+
+lb_status lb_directory_decode(const void *bytes, size_t size, const char *source, uint64_t offset, uint64_t area,
+                              uint64_t area_bytes, uint32_t pack, lb_index_rows *rows, lb_err *err)
+{
+    lb_cursor c = lb_cursor_of(bytes, size, source, offset, err);
+    directory d = {-1, NULL, NULL, NULL, NULL};
+    LB_TRY(read_directory(&c, &d));
+    for (int64_t i = 0; i < d.rows; i++) {
+        lb_blob_row row = {.digest = digest_from_bytes(d.digest + i * 16), .pack = pack, .dtype = (lb_dtype)d.dtype[i]};
+        memcpy(&row.offset, d.offset + i * 8, 8);
+        memcpy(&row.size, d.size + i * 8, 8);
+        if (row.size > area_bytes || row.offset > area_bytes - row.size)
+            return lb_cursor_fail(&c, "directory.offset", "row %" PRId64 ": blob of %" PRIu64 " bytes at %" PRIu64
+                                  " ends after the pack's %" PRIu64, i, row.size, row.offset, area_bytes);
+        row.offset += area;
+        row.stored = row.size;
+        if (!lb_index_add_blob(rows, &row)) return lb_fail(err, LB_ERR_NOMEM, "%s: no memory for its index", source);
+    }
+    return LB_OK;
+}
+
+void lb_commit_encode(uint64_t number, int64_t previous, const lb_entry_row *rows, uint64_t n, byte_buffer *bytes)
+{
+    byte_buffer column = {0};
+    msgpack_packer packer = buffer_packer(bytes), *p = &packer;
+    msgpack_pack_map(p, 7);
+    pack_int(p, "number", (int64_t)number);
+    pack_int(p, "previous", previous);
+    pack_int(p, "rows", (int64_t)n);
+    for (uint64_t i = 0; i < n; i++) buffer_add_u8(&column, (uint8_t)rows[i].kind);
+    pack_bin(p, "kind", column.bytes, column.size);
+    buffer_clear(&column);
+    for (uint64_t i = 0; i < n; i++) buffer_add_u64(&column, rows[i].header);
+    pack_bin(p, "header", column.bytes, column.size);
+    buffer_clear(&column);
+    for (uint64_t i = 0; i < n; i++) buffer_add_u64(&column, rows[i].size);
+    pack_bin(p, "size", column.bytes, column.size);
+    buffer_clear(&column);
+    for (uint64_t i = 0; i < n; i++) buffer_add_digest(&column, rows[i].digest);
+    pack_bin(p, "digest", column.bytes, column.size);
+    bytes->failed |= column.failed;
+    buffer_release(&column);
+}
+
+lb_status lb_commit_decode(const void *bytes, size_t size, const char *source, uint64_t offset, lb_entry_row **rows, uint64_t *n,
+                           lb_err *err)
+{
+    lb_cursor c = lb_cursor_of(bytes, size, source, offset, err);
+    struct {
+        int64_t rows;
+        const char *kind, *header, *size, *digest;
+    } found = {-1, NULL, NULL, NULL, NULL}, *d = &found;
+    uint32_t pairs, length_of_key;
+    const char *key;
+    const void *column;
+    size_t length;
+    LB_TRY(lb_cursor_map(&c, "commit", &pairs));
+    for (uint32_t i = 0; i < pairs; i++) {
+        LB_TRY(lb_cursor_str(&c, "commit", &key, &length_of_key));
+        if (lb_text_is(key, length_of_key, "rows")) LB_TRY(lb_cursor_int_in(&c, "commit.rows", 0, INT64_MAX / 64, &d->rows));
+#define TAKE(name, width)                                                                                    \
+    else if (lb_text_is(key, length_of_key, #name))                                                          \
+    {                                                                                                        \
+        LB_TRY(lb_cursor_bin(&c, "commit." #name, &column, &length));                                        \
+        if (d->rows < 0 || length != (uint64_t)d->rows * width)                                              \
+            return lb_cursor_fail(&c, "commit." #name, "%zu bytes for %" PRId64 " rows of %d", length, d->rows, width); \
+        d->name = (const char *)column;                                                                      \
+    }
+        TAKE(kind, 1)
+        TAKE(header, 8)
+        TAKE(size, 8)
+        TAKE(digest, 16)
+#undef TAKE
+        else LB_TRY(lb_cursor_skip(&c, "commit"));
+    }
+    if (!d->kind || !d->header || !d->size || !d->digest) return lb_cursor_fail(&c, "commit", "lacks a column");
+    *n = (uint64_t)d->rows;
+    *rows = (lb_entry_row *)calloc(*n + 1, sizeof **rows);
+    if (!*rows) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", source);
+    for (uint64_t i = 0; i < *n; i++) {
+        lb_entry_row *row = &(*rows)[i];
+        memcpy(&row->header, d->header + i * 8, 8);
+        memcpy(&row->size, d->size + i * 8, 8);
+        row->digest = digest_from_bytes(d->digest + i * 16);
+        row->kind = (lb_record_kind)(uint8_t)d->kind[i];
+    }
+    return LB_OK;
+}

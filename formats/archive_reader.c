@@ -1,0 +1,332 @@
+/* Reading one archive: see lastbit/archive.h.
+ *
+ * The file is mapped and blobs are used where they lie. What is decoded (compressed blobs, programs, tables) is published
+ * with one compare-and-swap: two threads may do the same work once, neither waits. Bytes are believed after their digest
+ * was found right, once per blob; so an index that lies can make a blob unreadable but never wrong. */
+#include "archive_reader.h"
+
+#include "coding.h"
+#include "program_store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- opening --------------------------------------------------------------------------------------------------------- */
+
+static lb_status map_file(lb_archive *a, lb_err *err)
+{
+    int fd = open(a->path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return lb_fail(err, errno == ENOENT ? LB_ERR_NOT_FOUND : LB_ERR_IO, "%s: cannot open it: %s", a->path, strerror(errno));
+    struct stat st;
+    lb_status status = LB_OK;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
+        status = lb_fail(err, LB_ERR_IO, "%s: is no regular file", a->path);
+    else if (st.st_size == 0)
+        status = lb_fail(err, LB_ERR_CORRUPT, "%s: offset 0: the file is empty: nothing was recorded", a->path);
+    if (status == LB_OK) {
+        void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (map == MAP_FAILED) {
+            status = lb_fail(err, LB_ERR_IO, "%s: cannot map %lld bytes: %s", a->path, (long long)st.st_size, strerror(errno));
+        } else {
+            a->map = (const char *)map;
+            a->size = (size_t)st.st_size;
+        }
+    }
+    close(fd);
+    return status;
+}
+
+/* LB_OK with `closed` set when the index at the end is there and whole; no index is no failure. */
+static lb_status use_closing_index(lb_archive *a, lb_err *err)
+{
+    lb_locator l;
+    if (a->size < LB_LOCATOR_FROM_END || !lb_locator_decode(a->map + a->size - LB_LOCATOR_FROM_END, &l)) return LB_OK;
+    if (l.major > LB_FORMAT_MAJOR)
+        return lb_fail(err, LB_ERR_VERSION, "%s: format %u.%u, this program reads %d.x: use a newer lastbit", a->path,
+                       (unsigned)l.major, (unsigned)l.minor, LB_FORMAT_MAJOR);
+    if (l.file_bytes != a->size || l.index_size > a->size || l.index_data > a->size - l.index_size) return LB_OK;
+    const char *bytes = a->map + l.index_data;
+    if (!lb_digest_equal(lb_digest_bytes(bytes, l.index_size), l.index_digest)) return LB_OK;
+    a->closed = lb_index_decode(bytes, l.index_size, a->path, l.index_data, &a->index, NULL) == LB_OK;
+    return LB_OK;
+}
+
+static lb_status use_scan(lb_archive *a, bool salvage, lb_err *err)
+{
+    lb_scan scan;
+    lb_index_rows rows;
+    memset(&rows, 0, sizeof rows);
+    uint64_t left_out = 0;
+    lb_status status = lb_scan_run(a->map, a->size, a->path, &scan, err);
+    if (status == LB_OK)
+        status = lb_scan_rows(a->map, a->path, &scan, salvage ? scan.n : scan.committed, &rows, &left_out, err);
+    if (status == LB_OK) status = lb_index_build(&rows, &a->index, err);
+    a->damages = scan.damages + left_out;
+    a->places = scan.skipped;
+    for (uint64_t i = scan.committed; i < scan.n && salvage; i++) a->salvaged += lb_scan_is_content(&scan.entries[i]);
+    a->damaged_at = scan.damaged_at;
+    lb_index_rows_release(&rows);
+    lb_scan_release(&scan);
+    return status;
+}
+
+/* One slot per row for what is decoded or checked. calloc of a large block touches no page. */
+static lb_status make_slots(lb_archive *a, lb_err *err)
+{
+    const lb_index *index = &a->index;
+    bool coded = false;
+    for (uint64_t i = 0; i < index->blobs.rows && !coded; i++) coded = index->blobs.coding[i] != 0;
+    a->checked = calloc(index->blobs.rows + 1, sizeof *a->checked);
+    a->decoded = calloc(coded ? index->blobs.rows : 1, sizeof *a->decoded);
+    a->packs = calloc(index->n_packs + 1u, sizeof *a->packs);
+    a->programs = calloc(index->n_programs + 1u, sizeof *a->programs);
+    a->tables = calloc(index->n_tables + 1u, sizeof *a->tables);
+    if (a->checked && a->decoded && a->packs && a->programs && a->tables) return LB_OK;
+    return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", a->path);
+}
+
+static lb_status open_archive(const char *path, bool by_index, bool salvage, lb_archive **archive, lb_err *err)
+{
+    lb_archive *a = (lb_archive *)calloc(1, sizeof *a);
+    if (!a || !(a->path = strdup(path))) {
+        free(a);
+        return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
+    }
+    a->damaged_at = UINT64_MAX;
+    lb_status status = map_file(a, err);
+    if (status == LB_OK && by_index) status = use_closing_index(a, err);
+    if (status == LB_OK && !a->closed) status = use_scan(a, salvage, err);
+    if (status == LB_OK) status = make_slots(a, err);
+    if (status == LB_OK)
+        *archive = a;
+    else
+        lb_archive_close(a);
+    return status;
+}
+
+lb_status lb_archive_open(const char *path, lb_archive **archive, lb_err *err)
+{
+    return open_archive(path, true, false, archive, err);
+}
+
+lb_status lb_archive_open_scanned(const char *path, bool salvage, lb_archive **archive, lb_err *err)
+{
+    return open_archive(path, false, salvage, archive, err);
+}
+
+static void release_decoded(lb_archive *a)
+{
+    for (uint64_t i = 0; a->decoded && i < a->index.blobs.rows; i++) {
+        if (!a->index.blobs.coding[i]) continue;
+        free(atomic_load(&a->decoded[i]));
+    }
+    for (uint32_t i = 0; a->packs && i < a->index.n_packs; i++) free(atomic_load(&a->packs[i]));
+    for (uint32_t i = 0; a->programs && i < a->index.n_programs; i++) lb_program_free(atomic_load(&a->programs[i]));
+    for (uint32_t i = 0; a->tables && i < a->index.n_tables; i++) free(atomic_load(&a->tables[i]));
+}
+
+void lb_archive_close(lb_archive *archive)
+{
+    if (!archive) return;
+    release_decoded(archive);
+    free((void *)archive->checked);
+    free((void *)archive->decoded);
+    free((void *)archive->packs);
+    free((void *)archive->programs);
+    free((void *)archive->tables);
+    lb_index_release(&archive->index);
+    if (archive->map) munmap((void *)(uintptr_t)archive->map, archive->size);
+    free(archive->path);
+    free(archive);
+}
+
+/* ---- stored bytes ---------------------------------------------------------------------------------------------------- */
+
+/* A coded blob is checked against its frames too: nothing is allocated for a size that is only claimed. */
+static lb_status check_range(const lb_archive *a, uint64_t offset, uint64_t stored, uint64_t size, lb_coding coding,
+                             const char *what, lb_err *err)
+{
+    if (stored > a->size || offset > a->size - stored)
+        return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": %s: its %" PRIu64 " bytes end after the file's %zu", a->path,
+                       offset, what, stored, a->size);
+    char where[320];
+    snprintf(where, sizeof where, "%.200s: offset %" PRIu64 ": %s", a->path, offset, what);
+    return lb_coding_check(coding, a->map + offset, stored, size, where, err);
+}
+
+/* Malloc'ed decoded bytes. */
+static lb_status decode(const lb_archive *a, uint64_t offset, uint64_t stored, uint64_t size, lb_coding coding, const char *what,
+                        void **bytes, lb_err *err)
+{
+    char where[320];
+    snprintf(where, sizeof where, "%s: offset %" PRIu64 ": %s", a->path, offset, what);
+    *bytes = malloc(size ? size : 1);
+    if (!*bytes) return lb_fail(err, LB_ERR_NOMEM, "%s: no memory for %" PRIu64 " bytes", where, size);
+    lb_status status = lb_coding_decode(coding, a->map + offset, stored, *bytes, size, where, err);
+    if (status != LB_OK) {
+        free(*bytes);
+        *bytes = NULL;
+    }
+    return status;
+}
+
+/* Publishes `mine` unless somebody was faster; gives what stands. */
+static void *publish(_Atomic(void *) *slot, void *mine)
+{
+    void *expected = NULL;
+    if (atomic_compare_exchange_strong(slot, &expected, mine)) return mine;
+    free(mine);
+    return expected;
+}
+
+static lb_status decoded_bytes(const lb_archive *a, _Atomic(void *) *slot, uint64_t offset, uint64_t stored, uint64_t size,
+                               lb_coding coding, const char *what, const void **bytes, lb_err *err)
+{
+    void *standing = atomic_load(slot), *mine;
+    if (!standing) {
+        LB_TRY(check_range(a, offset, stored, size, coding, what, err));
+        LB_TRY(decode(a, offset, stored, size, coding, what, &mine, err));
+        standing = publish(slot, mine);
+    }
+    *bytes = standing;
+    return LB_OK;
+}
+
+/* ---- blobs ----------------------------------------------------------------------------------------------------------- */
+
+static lb_status locate_blob(lb_archive *a, uint64_t number, const lb_blob_row *row, const char *what, const void **bytes,
+                             lb_err *err)
+{
+    const void *area;
+    if (row->pack != LB_NO_PACK) {
+        if (row->pack >= a->index.n_packs)
+            return lb_fail(err, LB_ERR_CORRUPT, "%s: index: %s: pack %u of %u", a->path, what, row->pack, a->index.n_packs);
+        const lb_pack_row *pack = &a->index.packs[row->pack];
+        if (pack->size > LB_RECORD_PACK_MAX || row->size > pack->size || row->offset > pack->size - row->size)
+            return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": %s: ends after its pack", a->path, pack->offset, what);
+        LB_TRY(decoded_bytes(a, &a->packs[row->pack], pack->offset, pack->stored, pack->size, pack->coding, "pack", &area, err));
+        *bytes = (const char *)area + row->offset;
+        return LB_OK;
+    }
+    if (row->coding != 0)
+        return decoded_bytes(a, &a->decoded[number], row->offset, row->stored, row->size, row->coding, what, bytes, err);
+    LB_TRY(check_range(a, row->offset, row->stored, row->size, 0, what, err));
+    *bytes = a->map + row->offset;
+    return LB_OK;
+}
+
+lb_status lb_archive_blob_row(lb_archive *a, uint64_t number, const void **bytes, size_t *size, lb_err *err)
+{
+    lb_blob_row row = lb_index_blob(&a->index, number);
+    char what[48] = "blob ", found[33];
+    lb_digest_format(row.digest, what + 5);
+    LB_TRY(locate_blob(a, number, &row, what, bytes, err));
+    *size = row.size;
+    if (atomic_load_explicit(&a->checked[number], memory_order_relaxed)) return LB_OK;
+    lb_digest digest = lb_digest_bytes(*bytes, row.size);
+    if (!lb_digest_equal(digest, row.digest)) {
+        lb_digest_format(digest, found);
+        return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": %s: its bytes have digest %s: the file is damaged there",
+                       a->path, row.offset, what, found);
+    }
+    atomic_store_explicit(&a->checked[number], 1, memory_order_relaxed);
+    return LB_OK;
+}
+
+lb_status lb_archive_blob(lb_archive *archive, lb_digest digest, const void **bytes, size_t *size, lb_err *err)
+{
+    uint64_t row = lb_index_find(&archive->index, digest);
+    if (row != UINT64_MAX) return lb_archive_blob_row(archive, row, bytes, size, err);
+    char text[33];
+    lb_digest_format(digest, text);
+    return lb_fail(err, LB_ERR_NOT_CAPTURED, "%s: blob %s was not kept", archive->path, text);
+}
+
+/* ---- programs and tables --------------------------------------------------------------------------------------------- */
+
+lb_status lb_archive_segment(const lb_archive *a, const lb_segment_row *row, const char *what, const void **bytes, size_t *size,
+                             void **owned, lb_err *err)
+{
+    *owned = NULL;
+    LB_TRY(check_range(a, row->offset, row->stored, row->size, row->coding, what, err));
+    if (!lb_digest_equal(lb_digest_bytes(a->map + row->offset, row->stored), row->digest))
+        return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": %s: its bytes contradict its digest: the file is damaged there",
+                       a->path, row->offset, what);
+    *bytes = a->map + row->offset;
+    *size = row->size;
+    if (row->coding == 0) return LB_OK;
+    LB_TRY(decode(a, row->offset, row->stored, row->size, row->coding, what, owned, err));
+    *bytes = *owned;
+    return LB_OK;
+}
+
+uint32_t lb_archive_programs(const lb_archive *archive) { return archive->index.n_programs; }
+
+int64_t lb_archive_step(const lb_archive *archive, uint32_t index)
+{
+    return index < archive->index.n_programs ? archive->index.programs[index].step : -1;
+}
+
+lb_status lb_archive_program(lb_archive *archive, uint32_t index, const lb_program **program, lb_err *err)
+{
+    if (index >= archive->index.n_programs)
+        return lb_fail(err, LB_ERR_NOT_FOUND, "%s: program %u of %u", archive->path, index, archive->index.n_programs);
+    *program = atomic_load(&archive->programs[index]);
+    if (*program) return LB_OK;
+    const lb_segment_row *row = &archive->index.programs[index];
+    char what[64];
+    snprintf(what, sizeof what, "program of step %" PRId64, row->step);
+    const void *bytes;
+    size_t size;
+    void *owned;
+    lb_program *mine, *expected = NULL;
+    LB_TRY(lb_archive_segment(archive, row, what, &bytes, &size, &owned, err));
+    lb_status status = lb_program_decode_from(bytes, size, archive->path, row->coding ? 0 : row->offset, &mine, err);
+    free(owned);
+    LB_TRY(status);
+    if (atomic_compare_exchange_strong(&archive->programs[index], &expected, mine)) {
+        *program = mine;
+    } else {
+        lb_program_free(mine);
+        *program = expected;
+    }
+    return LB_OK;
+}
+
+const char *lb_archive_rank_table(lb_archive *archive, int32_t rank, const char *name)
+{
+    for (uint32_t i = archive->index.n_tables; i-- > 0;) { /* a later one of the same name wins */
+        const lb_segment_row *row = &archive->index.tables[i];
+        if (row->rank != rank || strcmp(row->name, name) != 0) continue;
+        char *standing = atomic_load(&archive->tables[i]), *mine;
+        if (standing) return standing;
+        const void *bytes;
+        size_t size;
+        void *owned;
+        if (lb_archive_segment(archive, row, name, &bytes, &size, &owned, NULL) != LB_OK) return NULL;
+        lb_status status = lb_table_decode(bytes, size, archive->path, row->offset, &mine, NULL);
+        free(owned);
+        if (status != LB_OK) return NULL;
+        if (atomic_compare_exchange_strong(&archive->tables[i], &standing, mine)) return mine;
+        free(mine);
+        return standing;
+    }
+    return NULL;
+}
+
+const char *lb_archive_table(lb_archive *archive, const char *name) { return lb_archive_rank_table(archive, LB_NO_RANK, name); }
+
+bool lb_archive_complete(const lb_archive *archive)
+{
+    if (archive->damages) return false;
+    if (archive->closed) return true;
+    for (uint32_t i = 0; i < archive->index.n_programs; i++)
+        if (!archive->index.programs[i].complete) return false;
+    return archive->index.n_programs > 0;
+}

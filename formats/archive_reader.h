@@ -1,0 +1,36 @@
+/* What captures, verifying and packing need of an open archive beyond lastbit/archive.h. Private to formats/. */
+#ifndef LB_ARCHIVE_READER_H
+#define LB_ARCHIVE_READER_H
+
+#include "archive_scan.h"
+
+#include <stdatomic.h>
+
+struct lb_archive {
+    char *path;
+    const char *map;
+    size_t size;
+    lb_index index;
+    bool closed;       /* the index of a closed archive was used; otherwise the file was scanned */
+    uint64_t damages;  /* places that were skipped, records that were left out, before the last commit */
+    uint64_t places;   /* all places that were skipped */
+    uint64_t salvaged; /* records after the last commit that were taken */
+    uint64_t damaged_at;
+    _Atomic uint8_t *checked;     /* per blob: its digest was found right */
+    _Atomic(void *) *decoded;     /* per coded blob */
+    _Atomic(void *) *packs;       /* per coded pack */
+    _Atomic(lb_program *) *programs;
+    _Atomic(char *) *tables;
+};
+
+/* `salvage`: also records after the last commit, if their digests are right. Never uses an index then. */
+lb_status lb_archive_open_scanned(const char *path, bool salvage, lb_archive **archive, lb_err *err);
+/* Bytes of a program or table, decoded when stored coded: then `*owned` is malloc'ed and `*bytes` equals it. */
+lb_status lb_archive_segment(const lb_archive *archive, const lb_segment_row *row, const char *what, const void **bytes,
+                             size_t *size, void **owned, lb_err *err);
+/* The table of a rank (LB_NO_RANK: of the archive); NULL when there is none. */
+const char *lb_archive_rank_table(lb_archive *archive, int32_t rank, const char *name);
+/* Blob by row, digest checked the first time. */
+lb_status lb_archive_blob_row(lb_archive *archive, uint64_t row, const void **bytes, size_t *size, lb_err *err);
+
+#endif

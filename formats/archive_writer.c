@@ -1,0 +1,538 @@
+/* Writing an archive: see lastbit/archive.h for the verbs and FORMAT.md for the bytes.
+ *
+ *   head | blob … pack … program … table … | commit | … | commit | index | locator | two zero blocks
+ *
+ * libarchive writes the tar. Two things are ours: the pax attribute of a record carries its descriptor, and for a large
+ * blob it is filled up with zeros so that the payload begins on a page. Small blobs wait in memory and share one entry.
+ *
+ * When writing fails the file is cut back to its last commit: it stays a whole archive, and everything after says why. */
+#include "archive_writer.h"
+
+#include "archive_index.h"
+#include "archive_sink.h"
+#include "coding.h"
+
+#include <archive.h>
+#include <archive_entry.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#define PACK_FLUSH_BYTES (16u << 20)
+#define DIGEST_SETS 5 /* small blobs wait by element size, so that planes fit; stored ones all in the first */
+
+/* Small blobs that wait for their entry. */
+typedef struct waiting {
+    byte_buffer area;
+    lb_blob_row *rows;
+    uint64_t n, room;
+} waiting;
+
+typedef struct digest_set {
+    lb_digest *slots;
+    uint64_t size, used; /* size a power of two */
+} digest_set;
+
+struct lb_writer {
+    lb_sink sink;
+    struct archive *tar;
+    char *path;
+    lb_writer_options options;
+    int level; /* zstd; 0: nothing is compressed */
+    lb_status dead;
+    char why[256];
+    digest_set known;
+    waiting small[DIGEST_SETS];
+    lb_index_rows rows;
+    lb_entry_row *entries; /* since the last commit */
+    uint64_t n_entries, entry_room, entries_before;
+    uint64_t commits, committed_end;
+    int64_t previous_commit;
+    byte_buffer payload; /* scratch */
+};
+
+/* ---- failing ------------------------------------------------------------------------------------------------------- */
+
+static lb_status dead(const lb_writer *w, lb_err *err) { return lb_fail(err, w->dead, "%s", w->why); }
+
+/* From here on the writer refuses everything with this reason. */
+static lb_status die(lb_writer *w, lb_status status, lb_err *err, const char *doing)
+{
+    if (w->dead == LB_OK) {
+        const char *cause = w->sink.error ? strerror(w->sink.error) : archive_error_string(w->tar);
+        snprintf(w->why, sizeof w->why, "%s: offset %" PRIu64 ": %s: %s", w->path, w->sink.offset, doing,
+                 cause ? cause : "failed");
+        w->dead = status;
+        lb_sink_cut(&w->sink, w->committed_end);
+    }
+    return dead(w, err);
+}
+
+static lb_status no_memory(lb_err *err, const lb_writer *w)
+{
+    return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", w->path);
+}
+
+static lb_status check_budget(const lb_writer *w, uint64_t size, lb_err *err)
+{
+    uint64_t budget = w->options.budget_bytes;
+    if (budget == 0 || lb_writer_bytes(w) + size <= budget) return LB_OK;
+    return lb_fail(err, LB_ERR_LIMIT, "%s: %" PRIu64 " bytes more would pass the budget of %" PRIu64, w->path, size, budget);
+}
+
+/* ---- digests known so far ------------------------------------------------------------------------------------------- */
+
+static lb_digest *set_slot(const digest_set *set, lb_digest digest)
+{
+    for (uint64_t i = digest.lo;; i++) {
+        lb_digest *slot = &set->slots[i & (set->size - 1)];
+        if (lb_digest_is_none(*slot) || lb_digest_equal(*slot, digest)) return slot;
+    }
+}
+
+static bool set_add(digest_set *set, lb_digest digest)
+{
+    if ((set->used + 1) * 2 > set->size) {
+        digest_set grown = {NULL, set->size ? set->size * 2 : 256, set->used};
+        grown.slots = (lb_digest *)calloc(grown.size, sizeof *grown.slots);
+        if (!grown.slots) return false;
+        for (uint64_t i = 0; i < set->size; i++)
+            if (!lb_digest_is_none(set->slots[i])) *set_slot(&grown, set->slots[i]) = set->slots[i];
+        free(set->slots);
+        *set = grown;
+    }
+    *set_slot(set, digest) = digest;
+    set->used++;
+    return true;
+}
+
+bool lb_writer_has_blob(const lb_writer *writer, lb_digest digest)
+{
+    return writer->known.size && !lb_digest_is_none(digest) && !lb_digest_is_none(*set_slot(&writer->known, digest));
+}
+
+/* ---- tar entries ---------------------------------------------------------------------------------------------------- */
+
+/* A sink that failed swallows the rest and says so in `sink.error`: libarchive, told of the failure, would leak its entry. */
+static la_ssize_t to_sink(struct archive *tar, void *data, const void *bytes, size_t n)
+{
+    (void)tar;
+    lb_sink_write(&((lb_writer *)data)->sink, bytes, n);
+    return (la_ssize_t)n;
+}
+
+static bool went_well(const lb_writer *w, la_ssize_t result) { return result >= 0 && w->sink.error == 0; }
+
+/* Length of the pax record "LENGTH KEY=VALUE\n", which counts its own digits. */
+static size_t pax_record(size_t key, size_t value)
+{
+    size_t rest = 1 + key + 1 + value + 1, digits = 1;
+    for (size_t power = 10; rest + digits >= power; power *= 10) digits++;
+    return rest + digits;
+}
+
+/* Bytes the attribute needs so that header, attribute and ustar header end on a page. */
+static size_t padded_attribute(uint64_t at, size_t descriptor, uint64_t payload)
+{
+    static const size_t key = sizeof "SCHILY.xattr." LB_RECORD_ATTRIBUTE - 1;
+    size_t other = payload >> 33 ? pax_record(4, 10 + (payload >= 10000000000u) * 4) : 0; /* libarchive's "size" record */
+    size_t room = (LB_RECORD_PAGE - (size_t)((at + 1024) % LB_RECORD_PAGE)) % LB_RECORD_PAGE;
+    if (room < other + pax_record(key, descriptor)) room += LB_RECORD_PAGE;
+    size_t value = room - 512 + 1 > other + key ? room - 512 - other - key : 0;
+    if (value < descriptor) value = descriptor;
+    while (other + pax_record(key, value) <= room - 512) value++;
+    return value;
+}
+
+typedef struct piece {
+    const void *bytes;
+    size_t size;
+} piece;
+
+static lb_status put_pieces(lb_writer *w, const piece *pieces, int n, lb_err *err)
+{
+    for (int i = 0; i < n; i++) {
+        const char *at = (const char *)pieces[i].bytes;
+        for (size_t left = pieces[i].size; left > 0;) {
+            la_ssize_t done = archive_write_data(w->tar, at, left);
+            if (done == 0 || !went_well(w, done)) return die(w, LB_ERR_IO, err, "cannot write");
+            at += done;
+            left -= (size_t)done;
+        }
+    }
+    return LB_OK;
+}
+
+static bool add_entry(lb_writer *w, const lb_entry_row *entry)
+{
+    if (w->n_entries == w->entry_room) {
+        uint64_t wanted = w->entry_room ? w->entry_room * 2 : 64;
+        lb_entry_row *grown = (lb_entry_row *)realloc(w->entries, wanted * sizeof *grown);
+        if (!grown) return false;
+        w->entries = grown;
+        w->entry_room = wanted;
+    }
+    w->entries[w->n_entries++] = *entry;
+    return true;
+}
+
+/* One record. `entry` tells where it came to lie. Out of memory in the middle is a failure to write like any other. */
+static lb_status put_record(lb_writer *w, const char *name, const lb_descriptor *descriptor, const piece *pieces, int n,
+                            lb_entry_row *entry, lb_err *err)
+{
+    char attribute[2 * LB_RECORD_PAGE] = {0};
+    size_t size = lb_descriptor_encode(descriptor, attribute);
+    uint64_t payload = 0;
+    for (int i = 0; i < n; i++) payload += pieces[i].size;
+    /* The padding of the entry before is written now: what follows depends on where it ends. */
+    if (!went_well(w, archive_write_finish_entry(w->tar))) return die(w, LB_ERR_IO, err, "cannot write");
+    *entry = (lb_entry_row){w->sink.offset, 0, payload, descriptor->digest, descriptor->kind};
+    if (payload >= LB_RECORD_SMALL) size = padded_attribute(entry->header, size, payload);
+
+    struct archive_entry *header = archive_entry_new();
+    if (!header) return no_memory(err, w);
+    archive_entry_set_pathname(header, name);
+    archive_entry_set_filetype(header, AE_IFREG);
+    archive_entry_set_perm(header, 0600);
+    archive_entry_set_mtime(header, 0, 0); /* the same contents give the same bytes */
+    archive_entry_set_size(header, (la_int64_t)payload);
+    archive_entry_xattr_add_entry(header, LB_RECORD_ATTRIBUTE, attribute, size);
+    int written = archive_write_header(w->tar, header);
+    archive_entry_free(header);
+    if (!went_well(w, written)) return die(w, LB_ERR_IO, err, "cannot write");
+    entry->data = w->sink.offset;
+    LB_TRY(put_pieces(w, pieces, n, err));
+    return add_entry(w, entry) ? LB_OK : die(w, LB_ERR_NOMEM, err, "out of memory");
+}
+
+/* ---- open ----------------------------------------------------------------------------------------------------------- */
+
+static lb_status put_head(lb_writer *w, lb_err *err)
+{
+    byte_buffer *b = &w->payload;
+    buffer_clear(b);
+    msgpack_packer packer = buffer_packer(b), *p = &packer;
+    msgpack_pack_map(p, 4);
+    pack_text(p, "format");
+    pack_text(p, "lastbit archive");
+    pack_int(p, "major", LB_FORMAT_MAJOR);
+    pack_int(p, "minor", LB_FORMAT_MINOR);
+    pack_text(p, "leaf");
+    msgpack_pack_int64(p, LB_DIGEST_LEAF);
+    if (b->failed) return no_memory(err, w);
+    lb_descriptor d = {.kind = LB_RECORD_HEAD, .digest = lb_digest_bytes(b->bytes, b->size), .major = LB_FORMAT_MAJOR,
+                       .minor = LB_FORMAT_MINOR};
+    lb_entry_row entry;
+    LB_TRY(put_record(w, "head.msgpack", &d, &(piece){b->bytes, b->size}, 1, &entry, err));
+    return lb_writer_commit(w, err);
+}
+
+static lb_status open_tar(lb_writer *w, lb_err *err)
+{
+    w->tar = archive_write_new();
+    if (!w->tar) return no_memory(err, w);
+    if (archive_write_set_format_pax(w->tar) != ARCHIVE_OK ||
+        archive_write_set_format_option(w->tar, "pax", "xattrheader", "SCHILY") != ARCHIVE_OK ||
+        archive_write_set_bytes_per_block(w->tar, 0) != ARCHIVE_OK ||
+        archive_write_set_bytes_in_last_block(w->tar, 1) != ARCHIVE_OK ||
+        archive_write_open(w->tar, w, NULL, to_sink, NULL) != ARCHIVE_OK)
+        return lb_fail(err, LB_ERR_IO, "%s: libarchive: %s", w->path, archive_error_string(w->tar));
+    return LB_OK;
+}
+
+static void discard(lb_writer *w)
+{
+    if (w->tar) {
+        w->sink.error = w->sink.error ? w->sink.error : ECANCELED; /* freeing writes a trailer: swallow it */
+        archive_write_free(w->tar);
+    }
+    lb_sink_close(&w->sink);
+    for (int i = 0; i < DIGEST_SETS; i++) {
+        buffer_release(&w->small[i].area);
+        free(w->small[i].rows);
+    }
+    lb_index_rows_release(&w->rows);
+    buffer_release(&w->payload);
+    free(w->known.slots);
+    free(w->entries);
+    free(w->path);
+    free(w);
+}
+
+lb_status lb_writer_open_coded(const char *path, const lb_writer_options *options, int level, lb_writer **writer, lb_err *err)
+{
+    lb_writer *w = (lb_writer *)calloc(1, sizeof *w);
+    if (!w) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
+    w->options = (lb_writer_options)LB_WRITER_OPTIONS_INIT;
+    if (options) memcpy(&w->options, options, options->size < sizeof *options ? options->size : sizeof *options);
+    w->level = level;
+    w->sink.fd = -1;
+    w->previous_commit = -1;
+    w->path = strdup(path);
+    lb_status status = w->path ? lb_sink_open(&w->sink, path, w->options.overwrite, err) : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
+    bool created = status == LB_OK;
+    if (status == LB_OK) status = open_tar(w, err);
+    if (status == LB_OK) status = put_head(w, err);
+    if (status == LB_OK) {
+        *writer = w;
+        return LB_OK;
+    }
+    if (created) unlink(path); /* an archive without a head is nothing */
+    discard(w);
+    return status;
+}
+
+lb_status lb_writer_open(const char *path, const lb_writer_options *options, lb_writer **writer, lb_err *err)
+{
+    return lb_writer_open_coded(path, options, 0, writer, err);
+}
+
+/* ---- blobs ---------------------------------------------------------------------------------------------------------- */
+
+/* Writes what waits as one entry: the blobs, then their directory. */
+static lb_status flush_pack(lb_writer *w, waiting *small, lb_coding coding, lb_err *err)
+{
+    if (small->n == 0) return LB_OK;
+    void *stored = NULL;
+    size_t stored_size = small->area.size;
+    if (w->level) LB_TRY(lb_coding_encode(small->area.bytes, small->area.size, w->level, &coding, &stored, &stored_size, err));
+    byte_buffer *directory = &w->payload;
+    buffer_clear(directory);
+    lb_directory_encode(small->rows, small->n, directory);
+    lb_descriptor d = {.kind = LB_RECORD_PACK, .digest = lb_digest_bytes(directory->bytes, directory->size),
+                       .coding = stored ? coding : 0, .size = small->area.size, .directory = stored_size};
+    piece pieces[] = {{stored ? stored : small->area.bytes, stored_size}, {directory->bytes, directory->size}};
+    char name[48];
+    snprintf(name, sizeof name, "pack/%08" PRIu64 ".blobs", w->entries_before + w->n_entries);
+    lb_entry_row entry;
+    lb_status status = directory->failed ? no_memory(err, w) : put_record(w, name, &d, pieces, 2, &entry, err);
+    free(stored);
+    LB_TRY(status);
+
+    uint32_t pack = stored ? w->rows.n_packs : LB_NO_PACK;
+    bool added = !stored || lb_index_add_pack(&w->rows, &(lb_pack_row){entry.data, stored_size, d.size, coding});
+    for (uint64_t i = 0; i < small->n && added; i++) {
+        lb_blob_row row = small->rows[i];
+        row.pack = pack;
+        if (!stored) row.offset += entry.data;
+        added = lb_index_add_blob(&w->rows, &row);
+    }
+    buffer_clear(&small->area);
+    small->n = 0;
+    return added ? LB_OK : die(w, LB_ERR_NOMEM, err, "out of memory");
+}
+
+static lb_coding small_coding(int set) { return set == 0 ? 1 : (lb_coding)(1 << set); } /* 1, 2, 4, 8, 16 */
+
+static lb_status flush_packs(lb_writer *w, lb_err *err)
+{
+    for (int i = 0; i < DIGEST_SETS; i++) LB_TRY(flush_pack(w, &w->small[i], small_coding(i), err));
+    return LB_OK;
+}
+
+static lb_status put_small(lb_writer *w, const lb_blob_row *row, const void *bytes, lb_err *err)
+{
+    int set = 0;
+    while (w->level && small_coding(set) != lb_coding_for(row->dtype)) set++;
+    waiting *small = &w->small[set];
+    if (small->n == small->room) {
+        uint64_t wanted = small->room ? small->room * 2 : 256;
+        lb_blob_row *grown = (lb_blob_row *)realloc(small->rows, wanted * sizeof *grown);
+        if (!grown) return no_memory(err, w);
+        small->rows = grown;
+        small->room = wanted;
+    }
+    size_t padding = -small->area.size % LB_RECORD_PACK_ALIGN;
+    char *to = buffer_extend(&small->area, padding + row->size);
+    if (!to) {
+        small->area.failed = false; /* nothing was added */
+        return no_memory(err, w);
+    }
+    memset(to, 0, padding);
+    if (row->size) memcpy(to + padding, bytes, row->size);
+    small->rows[small->n] = *row;
+    small->rows[small->n].offset = small->area.size - row->size;
+    small->n++;
+    return small->area.size >= PACK_FLUSH_BYTES ? flush_pack(w, small, small_coding(set), err) : LB_OK;
+}
+
+static lb_status put_large(lb_writer *w, lb_blob_row *row, const void *bytes, lb_err *err)
+{
+    void *stored = NULL;
+    size_t stored_size = row->size;
+    lb_coding coding = lb_coding_for(row->dtype);
+    if (w->level) LB_TRY(lb_coding_encode(bytes, row->size, w->level, &coding, &stored, &stored_size, err));
+    row->coding = stored ? coding : 0;
+    row->stored = stored_size;
+    lb_descriptor d = {.kind = LB_RECORD_BLOB, .digest = row->digest, .coding = row->coding, .size = row->size,
+                       .dtype = row->dtype};
+    char name[48] = "blob/";
+    lb_digest_format(row->digest, name + 5);
+    lb_entry_row entry;
+    lb_status status = put_record(w, name, &d, &(piece){stored ? stored : bytes, stored_size}, 1, &entry, err);
+    free(stored);
+    LB_TRY(status);
+    row->offset = entry.data;
+    return lb_index_add_blob(&w->rows, row) ? LB_OK : die(w, LB_ERR_NOMEM, err, "out of memory");
+}
+
+lb_status lb_writer_blob(lb_writer *writer, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size, lb_err *err)
+{
+    if (writer->dead) return dead(writer, err);
+    if (lb_digest_is_none(digest)) return lb_fail(err, LB_ERR_INVALID, "%s: a blob without a digest", writer->path);
+    if (lb_writer_has_blob(writer, digest)) return LB_OK;
+    LB_TRY(check_budget(writer, size, err));
+    lb_blob_row row = {.digest = digest, .stored = size, .size = size, .pack = LB_NO_PACK, .dtype = dtype};
+    LB_TRY(size < LB_RECORD_SMALL ? put_small(writer, &row, bytes, err) : put_large(writer, &row, bytes, err));
+    return set_add(&writer->known, digest) ? LB_OK : no_memory(err, writer);
+}
+
+/* ---- programs and tables --------------------------------------------------------------------------------------------- */
+
+/* Compresses when the writer does, writes, and gives the row. `bytes` is freed. */
+static lb_status put_segment(lb_writer *w, const char *entry_name, lb_descriptor *d, void *bytes, size_t size,
+                             lb_segment_row *row, lb_err *err)
+{
+    void *stored = NULL;
+    size_t stored_size = size;
+    d->coding = 1;
+    lb_status status = check_budget(w, size, err);
+    if (status == LB_OK && w->level) status = lb_coding_encode(bytes, size, w->level, &d->coding, &stored, &stored_size, err);
+    if (!stored) d->coding = 0;
+    d->size = size;
+    piece payload = {stored ? stored : bytes, stored_size};
+    if (status == LB_OK) d->digest = lb_digest_bytes(payload.bytes, payload.size);
+    lb_entry_row entry = {0};
+    if (status == LB_OK) status = put_record(w, entry_name, d, &payload, 1, &entry, err);
+    free(stored);
+    free(bytes);
+    *row = (lb_segment_row){.digest = d->digest, .offset = entry.data, .stored = stored_size, .size = size, .step = d->step,
+                            .rank = d->rank, .complete = d->complete, .coding = d->coding};
+    memcpy(row->name, d->name, sizeof row->name);
+    return status;
+}
+
+lb_status lb_writer_program(lb_writer *writer, const lb_program *program, lb_err *err)
+{
+    if (writer->dead) return dead(writer, err);
+    void *bytes;
+    size_t size;
+    LB_TRY(lb_program_encode(program, &bytes, &size, err));
+    lb_descriptor d = {.kind = LB_RECORD_PROGRAM, .step = program->step, .rank = program->rank, .complete = program->complete};
+    char name[80];
+    snprintf(name, sizeof name, "program/rank-%05" PRId32 "-step-%08" PRId64 ".msgpack", program->rank, program->step);
+    lb_segment_row row;
+    LB_TRY(put_segment(writer, name, &d, bytes, size, &row, err));
+    return lb_index_add_program(&writer->rows, &row) ? LB_OK : die(writer, LB_ERR_NOMEM, err, "out of memory");
+}
+
+lb_status lb_writer_rank_table(lb_writer *writer, int32_t rank, const char *name, const char *json, lb_err *err)
+{
+    if (writer->dead) return dead(writer, err);
+    lb_descriptor d = {.kind = LB_RECORD_TABLE, .rank = rank};
+    /* The name becomes part of a path in the tar. */
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
+    size_t n = strlen(name);
+    if (n == 0 || n >= sizeof d.name || name[0] == '.' || strspn(name, allowed) != n)
+        return lb_fail(err, LB_ERR_INVALID, "'%.40s' is no table name: 1 to %zu letters, digits, '_', '-' and '.'", name,
+                       sizeof d.name - 1);
+    memcpy(d.name, name, n);
+    void *bytes;
+    size_t size;
+    LB_TRY(lb_table_encode(json, &bytes, &size, err));
+    char path[192];
+    if (rank == LB_NO_RANK)
+        snprintf(path, sizeof path, "table/%s.msgpack", name);
+    else
+        snprintf(path, sizeof path, "table/rank-%05" PRId32 "-%s.msgpack", rank, name);
+    lb_segment_row row;
+    LB_TRY(put_segment(writer, path, &d, bytes, size, &row, err));
+    return lb_index_add_table(&writer->rows, &row) ? LB_OK : die(writer, LB_ERR_NOMEM, err, "out of memory");
+}
+
+lb_status lb_writer_table(lb_writer *writer, const char *name, const char *json, lb_err *err)
+{
+    return lb_writer_rank_table(writer, LB_NO_RANK, name, json, err);
+}
+
+/* ---- commit and close ------------------------------------------------------------------------------------------------ */
+
+lb_status lb_writer_commit(lb_writer *writer, lb_err *err)
+{
+    lb_writer *w = writer;
+    if (w->dead) return dead(w, err);
+    LB_TRY(flush_packs(w, err));
+    if (w->n_entries == 0) return LB_OK;
+    byte_buffer *b = &w->payload;
+    buffer_clear(b);
+    lb_commit_encode(w->commits, w->previous_commit, w->entries, w->n_entries, b);
+    if (b->failed) return no_memory(err, w);
+    lb_descriptor d = {.kind = LB_RECORD_COMMIT, .digest = lb_digest_bytes(b->bytes, b->size), .number = w->commits};
+    char name[48];
+    snprintf(name, sizeof name, "commit/%08" PRIu64 ".msgpack", w->commits);
+    lb_entry_row entry;
+    LB_TRY(put_record(w, name, &d, &(piece){b->bytes, b->size}, 1, &entry, err));
+    if (!went_well(w, archive_write_finish_entry(w->tar)) || !lb_sink_flush(&w->sink))
+        return die(w, LB_ERR_IO, err, "cannot write");
+    if (w->options.sync && fdatasync(w->sink.fd) != 0) {
+        w->sink.error = errno;
+        return die(w, LB_ERR_IO, err, "cannot sync");
+    }
+    w->entries_before += w->n_entries;
+    w->n_entries = 0;
+    w->commits++;
+    w->previous_commit = (int64_t)entry.header;
+    w->committed_end = w->sink.offset;
+    return LB_OK;
+}
+
+uint64_t lb_writer_bytes(const lb_writer *writer)
+{
+    uint64_t bytes = writer->sink.offset;
+    for (int i = 0; i < DIGEST_SETS; i++) bytes += writer->small[i].area.size + writer->small[i].n * 48;
+    return bytes;
+}
+
+static lb_status put_index(lb_writer *w, lb_err *err)
+{
+    lb_index index;
+    byte_buffer *b = &w->payload;
+    buffer_clear(b);
+    LB_TRY(lb_index_build(&w->rows, &index, err));
+    lb_status status = lb_index_encode(&index, b, err);
+    lb_index_release(&index);
+    LB_TRY(status);
+    lb_descriptor d = {.kind = LB_RECORD_INDEX, .digest = lb_digest_bytes(b->bytes, b->size)};
+    lb_entry_row entry, last;
+    LB_TRY(put_record(w, "index.msgpack", &d, &(piece){b->bytes, b->size}, 1, &entry, err));
+
+    /* The locator says how large the file is, so its own header is counted before it is written: both are 1024 bytes. */
+    if (!went_well(w, archive_write_finish_entry(w->tar))) return die(w, LB_ERR_IO, err, "cannot write");
+    char bytes[LB_LOCATOR_BYTES];
+    lb_locator locator = {LB_FORMAT_MAJOR, LB_FORMAT_MINOR, entry.header, entry.data, entry.size, d.digest,
+                          w->sink.offset + 1536 + LB_LOCATOR_FROM_END};
+    lb_locator_encode(&locator, bytes);
+    lb_descriptor l = {.kind = LB_RECORD_LOCATOR, .digest = lb_digest_bytes(bytes, sizeof bytes)};
+    LB_TRY(put_record(w, "locator", &l, &(piece){bytes, sizeof bytes}, 1, &last, err));
+    if (!went_well(w, archive_write_close(w->tar)) || !lb_sink_flush(&w->sink)) return die(w, LB_ERR_IO, err, "cannot write");
+    if (w->options.sync && fdatasync(w->sink.fd) != 0) {
+        w->sink.error = errno;
+        return die(w, LB_ERR_IO, err, "cannot sync");
+    }
+    return LB_OK;
+}
+
+lb_status lb_writer_close(lb_writer *writer, lb_err *err)
+{
+    if (!writer) return LB_OK;
+    lb_status status = lb_writer_commit(writer, err);
+    if (status == LB_OK) status = put_index(writer, err);
+    discard(writer);
+    return status;
+}
+
+void lb_writer_abandon(lb_writer *writer)
+{
+    if (writer) discard(writer);
+}

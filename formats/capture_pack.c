@@ -1,0 +1,187 @@
+/* Packing: the programs that are wanted and the bytes they name, of every rank, in one compressed file. */
+#include "archive_writer.h"
+#include "capture_reader.h"
+
+#include <lastbit/maintenance.h>
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct packing {
+    lb_capture *capture;
+    lb_writer *writer;
+    lb_pack_options options;
+    lb_packing *result;
+    lb_digest *stripped; /* sorted; bytes that must not go in, whichever value names them */
+    uint64_t n_stripped, room;
+} packing;
+
+static bool is_wanted(const packing *p, const lb_program_row *row)
+{
+    return !p->options.want || p->options.want(p->options.context, row->rank, row->step);
+}
+
+/* ---- stripping ------------------------------------------------------------------------------------------------------- */
+
+static bool is_stripped_kind(const packing *p, const lb_value *value)
+{
+    uint32_t strip = p->options.strip;
+    if ((strip & LB_STRIP_DATA) && (value->source == LB_SOURCE_BATCH || (value->flags & LB_VALUE_INPUT))) return true;
+    if ((strip & LB_STRIP_PARAMS) && (value->source == LB_SOURCE_PARAMETER || (value->flags & LB_VALUE_PARAMETER))) return true;
+    if ((strip & LB_STRIP_STATE) && (value->source == LB_SOURCE_STATE || (value->flags & LB_VALUE_STATE))) return true;
+    return (strip & LB_STRIP_RESULTS) && !(value->flags & LB_VALUE_SOURCE);
+}
+
+static int by_digest(const void *a, const void *b)
+{
+    const lb_digest *x = (const lb_digest *)a, *y = (const lb_digest *)b;
+    if (x->hi != y->hi) return x->hi < y->hi ? -1 : 1;
+    return (x->lo > y->lo) - (x->lo < y->lo);
+}
+
+/* The same bytes may be named by a parameter here and by a carried source there: they are found by digest, in all programs
+ * of the capture, before anything is written. A source kept under --strip results stays, though a result equals it. */
+static lb_status list_stripped(packing *p, lb_err *err)
+{
+    if (p->options.strip == 0) return LB_OK;
+    for (uint32_t r = 0; r < p->capture->n_rows; r++) {
+        const lb_program *program;
+        LB_TRY(lb_capture_program(p->capture, p->capture->rows[r].rank, p->capture->rows[r].step, &program, err));
+        for (uint32_t v = 0; v < program->n_values; v++) {
+            const lb_value *value = &program->values[v];
+            bool only_result = !(value->flags & LB_VALUE_SOURCE) && (p->options.strip & LB_STRIP_RESULTS);
+            if (lb_digest_is_none(value->blob) || only_result || !is_stripped_kind(p, value)) continue;
+            if (p->n_stripped == p->room) {
+                uint64_t wanted = p->room ? p->room * 2 : 1024;
+                lb_digest *grown = (lb_digest *)realloc(p->stripped, wanted * sizeof *grown);
+                if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+                p->stripped = grown;
+                p->room = wanted;
+            }
+            p->stripped[p->n_stripped++] = value->blob;
+        }
+    }
+    if (p->n_stripped) qsort(p->stripped, p->n_stripped, sizeof *p->stripped, by_digest);
+    return LB_OK;
+}
+
+static bool is_stripped(const packing *p, const lb_value *value)
+{
+    if ((p->options.strip & LB_STRIP_RESULTS) && !(value->flags & LB_VALUE_SOURCE)) return true;
+    return p->n_stripped && bsearch(&value->blob, p->stripped, p->n_stripped, sizeof *p->stripped, by_digest);
+}
+
+/* ---- writing --------------------------------------------------------------------------------------------------------- */
+
+static lb_status pack_values(packing *p, const lb_program *program, lb_err *err)
+{
+    for (uint32_t v = 0; v < program->n_values; v++) {
+        const lb_value *value = &program->values[v];
+        if (lb_digest_is_none(value->blob) || lb_writer_has_blob(p->writer, value->blob)) continue;
+        if (!lb_capture_has_value(p->capture, program, v)) continue;
+        const void *bytes;
+        size_t size;
+        int64_t first, last;
+        if (is_stripped(p, value)) {
+            p->result->stripped_blobs++;
+            lb_layout_dense_range(&value->layout, &first, &last, NULL);
+            p->result->stripped_bytes += lb_dtype_bytes(value->dtype, (size_t)(last - first));
+            continue;
+        }
+        lb_status status = lb_capture_blob(p->capture, program->rank, value->blob, &bytes, &size, err);
+        if (status == LB_ERR_NOT_CAPTURED) { /* an empty value */
+            lb_err_clear(err);
+            continue;
+        }
+        LB_TRY(status);
+        LB_TRY(lb_writer_blob(p->writer, value->blob, value->dtype, bytes, size, err));
+        p->result->blobs++;
+        p->result->blob_bytes += size;
+    }
+    return LB_OK;
+}
+
+static lb_status pack_programs(packing *p, lb_err *err)
+{
+    const lb_capture *c = p->capture;
+    for (uint32_t r = 0; r < c->n_rows; r++) {
+        const lb_program_row *row = &c->rows[r];
+        if (r + 1 < c->n_rows && c->rows[r + 1].rank == row->rank && c->rows[r + 1].step == row->step) continue; /* a younger one follows */
+        if (!is_wanted(p, row)) continue;
+        const lb_program *program;
+        LB_TRY(lb_capture_program(p->capture, row->rank, row->step, &program, err));
+        LB_TRY(pack_values(p, program, err));
+        LB_TRY(lb_writer_program(p->writer, program, err));
+        p->result->programs++;
+        if (p->options.progress) p->options.progress(p->options.context, r + 1, c->n_rows);
+    }
+    if (p->result->programs) return LB_OK;
+    return lb_fail(err, LB_ERR_NOT_FOUND, "%s: no program fits: nothing to pack", c->path);
+}
+
+/* A step that was left out may have been named in a table (a verdict, a schedule): tables go in whole. */
+static lb_status pack_tables(packing *p, lb_err *err)
+{
+    const lb_capture *c = p->capture;
+    for (uint32_t m = 0; m < c->n_members; m++) {
+        lb_archive *a = c->members[m].archive;
+        for (uint32_t i = 0; i < a->index.n_tables; i++) {
+            const lb_segment_row *row = &a->index.tables[i];
+            int32_t rank = row->rank != LB_NO_RANK ? row->rank : c->members[m].rank;
+            const char *json = lb_archive_rank_table(a, row->rank, row->name);
+            if (!json) return lb_fail(err, LB_ERR_CORRUPT, "%s: table '%s' is damaged: `lastbit verify` says where", a->path, row->name);
+            bool later = false; /* the last of a name is what lb_archive_rank_table gives: once is enough */
+            for (uint32_t k = i + 1; k < a->index.n_tables && !later; k++)
+                later = a->index.tables[k].rank == row->rank && strcmp(a->index.tables[k].name, row->name) == 0;
+            if (!later) LB_TRY(lb_writer_rank_table(p->writer, rank, row->name, json, err));
+        }
+    }
+    return LB_OK;
+}
+
+static lb_status pack_note(packing *p, lb_err *err)
+{
+    static const char *const names[] = {"data", "params", "state", "results"};
+    json_t *strip = json_array();
+    for (int i = 0; i < 4; i++)
+        if (p->options.strip & (1u << i)) json_array_append_new(strip, json_string(names[i]));
+    json_t *note = json_pack("{s:o, s:I, s:I}", "strip", strip, "stripped_blobs", (json_int_t)p->result->stripped_blobs, "programs",
+                             (json_int_t)p->result->programs);
+    char *text = note ? json_dumps(note, JSON_COMPACT) : NULL;
+    json_decref(note);
+    lb_status status = text ? lb_writer_table(p->writer, "pack", text, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    free(text);
+    return status;
+}
+
+lb_status lb_capture_pack(const char *path, const char *out, const lb_pack_options *options, lb_packing *result, lb_err *err)
+{
+    memset(result, 0, sizeof *result);
+    packing p = {.options = LB_PACK_OPTIONS_INIT, .result = result};
+    if (options) memcpy(&p.options, options, options->size < sizeof *options ? options->size : sizeof *options);
+    if (p.options.level < 1 || p.options.level > 19)
+        return lb_fail(err, LB_ERR_INVALID, "compression level %d: 1 to 19 are possible", p.options.level);
+    LB_TRY(lb_capture_open(path, &p.capture, err));
+    lb_writer_options how = LB_WRITER_OPTIONS_INIT;
+    how.overwrite = p.options.overwrite;
+    lb_status status = lb_writer_open_coded(out, &how, p.options.level, &p.writer, err);
+    if (status == LB_OK) {
+        status = list_stripped(&p, err);
+        if (status == LB_OK) status = pack_programs(&p, err);
+        if (status == LB_OK) status = pack_tables(&p, err);
+        if (status == LB_OK) status = pack_note(&p, err);
+        if (status == LB_OK) {
+            status = lb_writer_close(p.writer, err);
+        } else {
+            lb_writer_abandon(p.writer);
+        }
+        if (status != LB_OK) unlink(out); /* half a pack is nothing: the capture itself is still there */
+    }
+    struct stat st;
+    if (status == LB_OK && stat(out, &st) == 0) result->file_bytes = (uint64_t)st.st_size;
+    free(p.stripped);
+    lb_capture_close(p.capture);
+    return status;
+}

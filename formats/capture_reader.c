@@ -1,0 +1,326 @@
+/* A capture: the archives of all ranks behind one door. See lastbit/archive.h.
+ *
+ * A folder has one archive per rank, told by its name; a packed file or a single archive says the rank in its programs;
+ * foreign files (safetensors, .npy, .npz) give one program of sources. Rows (rank, step) point at where each one is. */
+#include "capture_reader.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
+char *lb_capture_archive_path(const char *folder, int32_t rank)
+{
+    size_t n = strlen(folder);
+    while (n > 1 && folder[n - 1] == '/') n--;
+    size_t room = n + 32;
+    char *path = (char *)malloc(room);
+    if (path) snprintf(path, room, "%.*s/rank-%05" PRId32 ".tar", (int)n, folder, rank);
+    return path;
+}
+
+/* ---- members --------------------------------------------------------------------------------------------------------- */
+
+static lb_status add_member(lb_capture *c, const char *path, int32_t rank, lb_err *err)
+{
+    lb_member *grown = (lb_member *)realloc(c->members, (c->n_members + 1u) * sizeof *grown);
+    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
+    c->members = grown;
+    LB_TRY(lb_archive_open(path, &grown[c->n_members].archive, err));
+    grown[c->n_members++].rank = rank;
+    return LB_OK;
+}
+
+int32_t lb_rank_of_name(const char *name)
+{
+    char *end;
+    if (strncmp(name, "rank-", 5) != 0 || name[5] < '0' || name[5] > '9') return LB_NO_RANK;
+    errno = 0;
+    long rank = strtol(name + 5, &end, 10);
+    return errno == 0 && rank <= INT32_MAX && strcmp(end, ".tar") == 0 ? (int32_t)rank : LB_NO_RANK;
+}
+
+static int by_rank(const void *a, const void *b)
+{
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+
+lb_status lb_folder_ranks(const char *folder, int32_t **ranks, uint32_t *n, lb_err *err)
+{
+    DIR *listing = opendir(folder);
+    *ranks = NULL;
+    *n = 0;
+    if (!listing) return lb_fail(err, LB_ERR_IO, "%s: cannot list it: %s", folder, strerror(errno));
+    for (struct dirent *entry; (entry = readdir(listing));) {
+        int32_t rank = lb_rank_of_name(entry->d_name);
+        if (rank == LB_NO_RANK) continue;
+        int32_t *grown = (int32_t *)realloc(*ranks, (*n + 1u) * sizeof *grown);
+        if (!grown) {
+            closedir(listing);
+            return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", folder);
+        }
+        *ranks = grown;
+        grown[(*n)++] = rank;
+    }
+    closedir(listing);
+    if (*n == 0) return lb_fail(err, LB_ERR_NOT_FOUND, "%s: holds no rank-NNNNN.tar: this is no capture", folder);
+    qsort(*ranks, *n, sizeof **ranks, by_rank);
+    return LB_OK;
+}
+
+static lb_status open_folder(lb_capture *c, lb_err *err)
+{
+    int32_t *ranks;
+    uint32_t n;
+    lb_status status = lb_folder_ranks(c->path, &ranks, &n, err);
+    for (uint32_t i = 0; i < n && status == LB_OK; i++) {
+        char *path = lb_capture_archive_path(c->path, ranks[i]);
+        status = path ? add_member(c, path, ranks[i], err) : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", c->path);
+        free(path);
+    }
+    free(ranks);
+    return status;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------------------------ */
+
+static int by_rank_and_step(const void *a, const void *b)
+{
+    const lb_program_row *x = (const lb_program_row *)a, *y = (const lb_program_row *)b;
+    if (x->rank != y->rank) return x->rank < y->rank ? -1 : 1;
+    if (x->step != y->step) return x->step < y->step ? -1 : 1;
+    return (x->program > y->program) - (x->program < y->program);
+}
+
+static int by_step(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static lb_status list_rows(lb_capture *c, lb_err *err)
+{
+    uint64_t n = c->foreign ? 1 : 0;
+    for (uint32_t m = 0; m < c->n_members; m++) n += lb_archive_programs(c->members[m].archive);
+    uint64_t ranks = n + c->n_members;
+    if (n > UINT32_MAX - c->n_members) return lb_fail(err, LB_ERR_CORRUPT, "%s: %" PRIu64 " programs", c->path, n);
+    c->rows = (lb_program_row *)calloc(n + 1, sizeof *c->rows);
+    c->ranks = (int32_t *)calloc(ranks + 1, sizeof *c->ranks);
+    c->steps = (int64_t *)calloc(n + 1, sizeof *c->steps);
+    if (!c->rows || !c->ranks || !c->steps) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", c->path);
+    if (c->foreign) c->n_rows = 1; /* rank 0, step 0 */
+    for (uint32_t m = 0; m < c->n_members; m++) {
+        const lb_archive *a = c->members[m].archive;
+        int32_t named = c->members[m].rank;
+        for (uint32_t p = 0; p < a->index.n_programs; p++) {
+            int32_t rank = named != LB_NO_RANK ? named : a->index.programs[p].rank;
+            c->rows[c->n_rows++] = (lb_program_row){rank, a->index.programs[p].step, m, p};
+        }
+        if (named != LB_NO_RANK) c->ranks[c->n_ranks++] = named; /* also one that recorded no step */
+    }
+    qsort(c->rows, c->n_rows, sizeof *c->rows, by_rank_and_step);
+    for (uint32_t i = 0; i < c->n_rows; i++) {
+        c->ranks[c->n_ranks++] = c->rows[i].rank;
+        c->steps[c->n_steps++] = c->rows[i].step;
+    }
+    qsort(c->ranks, c->n_ranks, sizeof *c->ranks, by_rank);
+    qsort(c->steps, c->n_steps, sizeof *c->steps, by_step);
+#define UNIQUE(array, count)                                                                                 \
+    do {                                                                                                     \
+        uint32_t kept = 0;                                                                                   \
+        for (uint32_t i = 0; i < (count); i++)                                                               \
+            if (kept == 0 || (array)[kept - 1] != (array)[i]) (array)[kept++] = (array)[i];                  \
+        (count) = kept;                                                                                      \
+    } while (0)
+    UNIQUE(c->ranks, c->n_ranks);
+    UNIQUE(c->steps, c->n_steps);
+#undef UNIQUE
+    return LB_OK;
+}
+
+/* ---- life-cycle ------------------------------------------------------------------------------------------------------ */
+
+lb_status lb_capture_open(const char *path, lb_capture **capture, lb_err *err)
+{
+    lb_capture *c = (lb_capture *)calloc(1, sizeof *c);
+    if (!c || !(c->path = strdup(path)) || !(c->covering = lb_covering_new())) {
+        lb_capture_close(c);
+        return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
+    }
+    struct stat st;
+    lb_status status;
+    if (stat(path, &st) != 0)
+        status = lb_fail(err, errno == ENOENT ? LB_ERR_NOT_FOUND : LB_ERR_IO, "%s: %s", path, strerror(errno));
+    else if (lb_foreign_recognises(path, S_ISDIR(st.st_mode)))
+        status = lb_foreign_open(path, &c->foreign, err);
+    else if (S_ISDIR(st.st_mode))
+        status = open_folder(c, err);
+    else {
+        const char *slash = strrchr(path, '/');
+        status = add_member(c, path, lb_rank_of_name(slash ? slash + 1 : path), err);
+    }
+    if (status == LB_OK) status = list_rows(c, err);
+    if (status == LB_OK)
+        *capture = c;
+    else
+        lb_capture_close(c);
+    return status;
+}
+
+void lb_capture_close(lb_capture *capture)
+{
+    if (!capture) return;
+    for (uint32_t m = 0; m < capture->n_members; m++) lb_archive_close(capture->members[m].archive);
+    lb_foreign_close(capture->foreign);
+    lb_covering_free(capture->covering);
+    free(capture->members);
+    free(capture->rows);
+    free(capture->ranks);
+    free(capture->steps);
+    free(capture->path);
+    free(capture);
+}
+
+const char *lb_capture_path(const lb_capture *capture) { return capture->path; }
+
+uint32_t lb_capture_ranks(const lb_capture *capture, const int32_t **ranks)
+{
+    *ranks = capture->ranks;
+    return capture->n_ranks;
+}
+
+uint32_t lb_capture_steps(const lb_capture *capture, const int64_t **steps)
+{
+    *steps = capture->steps;
+    return capture->n_steps;
+}
+
+/* ---- contents -------------------------------------------------------------------------------------------------------- */
+
+static const lb_program_row *find_row(const lb_capture *c, int32_t rank, int64_t step)
+{
+    lb_program_row wanted = {rank, step, 0, 0};
+    uint32_t low = 0, high = c->n_rows;
+    while (low < high) { /* the first row behind (rank, step) */
+        uint32_t middle = low + (high - low) / 2;
+        const lb_program_row *row = &c->rows[middle];
+        bool behind = row->rank != wanted.rank ? row->rank > wanted.rank : row->step > wanted.step;
+        if (behind)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    if (low == 0) return NULL;
+    const lb_program_row *row = &c->rows[low - 1]; /* the youngest of equal ones */
+    return row->rank == rank && row->step == step ? row : NULL;
+}
+
+lb_status lb_capture_program(lb_capture *capture, int32_t rank, int64_t step, const lb_program **program, lb_err *err)
+{
+    const lb_program_row *row = find_row(capture, rank, step);
+    if (!row)
+        return lb_fail(err, LB_ERR_NOT_FOUND, "%s: rank %" PRId32 " recorded no step %" PRId64, capture->path, rank, step);
+    if (capture->foreign) return lb_foreign_program(capture->foreign, program, err);
+    return lb_archive_program(capture->members[row->member].archive, row->program, program, err);
+}
+
+/* Row of the blob and the archive that has it: the rank's own first, then any, for equal digests are equal bytes. */
+static lb_archive *find_blob(const lb_capture *c, int32_t rank, lb_digest digest, uint64_t *row)
+{
+    for (int others = 0; others < 2; others++)
+        for (uint32_t m = 0; m < c->n_members; m++) {
+            bool own = c->members[m].rank == rank || c->members[m].rank == LB_NO_RANK;
+            if (own == (others == 1)) continue;
+            *row = lb_index_find(&c->members[m].archive->index, digest);
+            if (*row != UINT64_MAX) return c->members[m].archive;
+        }
+    return NULL;
+}
+
+lb_status lb_capture_blob(lb_capture *capture, int32_t rank, lb_digest digest, const void **bytes, size_t *size, lb_err *err)
+{
+    if (capture->foreign) return lb_foreign_blob(capture->foreign, digest, bytes, size, err);
+    uint64_t row;
+    lb_archive *archive = find_blob(capture, rank, digest, &row);
+    if (archive) return lb_archive_blob_row(archive, row, bytes, size, err);
+    char text[33];
+    lb_digest_format(digest, text);
+    return lb_fail(err, LB_ERR_NOT_CAPTURED, "%s: rank %" PRId32 ": blob %s was not kept", capture->path, rank, text);
+}
+
+const char *lb_capture_table(lb_capture *capture, int32_t rank, const char *name)
+{
+    for (uint32_t m = 0; m < capture->n_members; m++) {
+        const lb_member *member = &capture->members[m];
+        if (member->rank != LB_NO_RANK && member->rank != rank) continue;
+        const char *json = member->rank == LB_NO_RANK ? lb_archive_rank_table(member->archive, rank, name) : NULL;
+        if (!json) json = lb_archive_table(member->archive, name);
+        if (json) return json;
+    }
+    return NULL;
+}
+
+/* The kept value that holds the bytes of a value: itself, or one it is a view of. */
+static uint32_t find_holder(lb_capture *c, const lb_program *program, uint32_t value, size_t *offset)
+{
+    *offset = 0;
+    const lb_value *v = &program->values[value];
+    const bool named = !lb_digest_is_none(v->blob);
+    if (named && (c->foreign || v->flags & LB_VALUE_KEPT)) return value;
+    const lb_program_row *row = find_row(c, program->rank, program->step);
+    const lb_program *own = NULL;
+    bool lasting = row && !c->foreign &&
+                   lb_archive_program(c->members[row->member].archive, row->program, &own, NULL) == LB_OK && own == program;
+    uint32_t holder = lb_covering_find(c->covering, program, lasting, value, offset);
+    return holder == LB_NONE && named ? value : holder;
+}
+
+bool lb_capture_has_value(lb_capture *capture, const lb_program *program, uint32_t value)
+{
+    if (value >= program->n_values) return false;
+    if (lb_layout_numel(&program->values[value].layout) == 0) return true;
+    size_t offset;
+    uint64_t row;
+    uint32_t holder = find_holder(capture, program, value, &offset);
+    if (holder == LB_NONE) return false;
+    lb_digest blob = program->values[holder].blob;
+    if (capture->foreign) return lb_foreign_has_blob(capture->foreign, blob);
+    return find_blob(capture, program->rank, blob, &row) != NULL;
+}
+
+/* The dense range of a value that is not empty. */
+static lb_status value_bytes(lb_capture *capture, const lb_program *program, uint32_t value, size_t expected, const char **bytes,
+                             lb_err *err)
+{
+    size_t offset, size;
+    const void *blob;
+    uint32_t holder = find_holder(capture, program, value, &offset);
+    if (holder == LB_NONE)
+        return lb_fail(err, LB_ERR_NOT_CAPTURED, "%s: rank %" PRId32 ", step %" PRId64 ", value %u: its bytes were not kept",
+                       capture->path, program->rank, program->step, value);
+    LB_TRY(lb_capture_blob(capture, program->rank, program->values[holder].blob, &blob, &size, err));
+    if (holder == value ? size != expected : size < offset || size - offset < expected)
+        return lb_fail(err, LB_ERR_CORRUPT, "%s: step %" PRId64 ", value %u: blob of %zu bytes, its layout needs %zu",
+                       capture->path, program->step, value, size, offset + expected);
+    *bytes = (const char *)blob + offset;
+    return LB_OK;
+}
+
+lb_status lb_capture_value(lb_capture *capture, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err)
+{
+    static const uint64_t nothing[2];
+    if (value >= program->n_values)
+        return lb_fail(err, LB_ERR_NOT_FOUND, "step %" PRId64 ": value %u of %u", program->step, value, program->n_values);
+    const lb_value *v = &program->values[value];
+    int64_t first, last;
+    const char *bytes = NULL;
+    LB_TRY(lb_layout_dense_range(&v->layout, &first, &last, err));
+    if (last > first)
+        LB_TRY(value_bytes(capture, program, value, lb_dtype_bytes(v->dtype, (size_t)(last - first)), &bytes, err));
+    *tensor = (lb_tensor){(char *)(uintptr_t)nothing, v->dtype, v->layout};
+    if (bytes) tensor->data = (char *)(uintptr_t)bytes + (v->layout.offset - first) * (int64_t)lb_dtype_bits(v->dtype) / 8;
+    tensor->layout.offset = 0;
+    return LB_OK;
+}

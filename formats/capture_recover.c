@@ -1,0 +1,118 @@
+/* Recovering: whatever is whole in an archive, in a new archive. */
+#include "archive_writer.h"
+#include "capture_reader.h"
+
+#include <lastbit/maintenance.h>
+
+#include <errno.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static lb_status copy_blobs(lb_archive *a, lb_writer *w, lb_recovery *result, lb_err *err)
+{
+    for (uint64_t i = 0; i < a->index.blobs.rows; i++) {
+        const void *bytes;
+        size_t size;
+        lb_blob_row row = lb_index_blob(&a->index, i);
+        if (lb_archive_blob_row(a, i, &bytes, &size, NULL) != LB_OK) {
+            result->lost_blobs++;
+            continue;
+        }
+        LB_TRY(lb_writer_blob(w, row.digest, row.dtype, bytes, size, err));
+        result->blobs++;
+    }
+    return LB_OK;
+}
+
+static lb_status copy_programs(lb_archive *a, lb_writer *w, lb_recovery *result, lb_err *err)
+{
+    for (uint32_t i = 0; i < a->index.n_programs; i++) {
+        const lb_program *p;
+        if (lb_archive_program(a, i, &p, NULL) != LB_OK) {
+            result->lost_programs++;
+            continue;
+        }
+        LB_TRY(lb_writer_program(w, p, err));
+        result->programs++;
+    }
+    for (uint32_t i = 0; i < a->index.n_tables; i++) {
+        const lb_segment_row *row = &a->index.tables[i];
+        const void *bytes;
+        size_t size;
+        void *owned;
+        char *json = NULL;
+        lb_status status = lb_archive_segment(a, row, row->name, &bytes, &size, &owned, NULL);
+        if (status == LB_OK) status = lb_table_decode(bytes, size, a->path, row->offset, &json, NULL);
+        free(owned);
+        if (status != LB_OK) {
+            result->lost_tables++;
+            continue;
+        }
+        status = lb_writer_rank_table(w, row->rank, row->name, json, err);
+        free(json);
+        LB_TRY(status);
+        result->tables++;
+    }
+    return LB_OK;
+}
+
+static bool is_coded(const lb_archive *a)
+{
+    bool coded = a->index.n_packs > 0;
+    for (uint64_t i = 0; i < a->index.blobs.rows && !coded; i++) coded = a->index.blobs.coding[i] != 0;
+    return coded;
+}
+
+static lb_status recover_archive(const char *path, const char *out, lb_recovery *result, lb_err *err)
+{
+    lb_archive *a;
+    lb_writer *w;
+    LB_TRY(lb_archive_open_scanned(path, true, &a, err));
+    result->places += a->places;
+    result->salvaged += a->salvaged;
+    lb_status status = lb_writer_open_coded(out, NULL, is_coded(a) ? 9 : 0, &w, err);
+    if (status == LB_OK) {
+        status = copy_blobs(a, w, result, err);
+        if (status == LB_OK) status = copy_programs(a, w, result, err);
+        if (status == LB_OK)
+            status = lb_writer_close(w, err);
+        else
+            lb_writer_abandon(w);
+    }
+    lb_archive_close(a);
+    return status;
+}
+
+lb_status lb_capture_recover(const char *path, const char *out, lb_recovery *result, lb_err *err)
+{
+    memset(result, 0, sizeof *result);
+    struct stat st;
+    if (stat(path, &st) != 0) return lb_fail(err, LB_ERR_NOT_FOUND, "%s: no such file or folder", path);
+    if (!S_ISDIR(st.st_mode)) return recover_archive(path, out, result, err);
+    int32_t *ranks;
+    uint32_t n;
+    LB_TRY(lb_folder_ranks(path, &ranks, &n, err));
+    lb_status status = LB_OK;
+    if (mkdir(out, 0700) != 0)
+        status = errno == EEXIST ? lb_fail(err, LB_ERR_EXISTS, "%s exists; nothing was overwritten", out)
+                                 : lb_fail(err, LB_ERR_IO, "%s: cannot create it: %s", out, strerror(errno));
+    uint32_t recovered = 0;
+    for (uint32_t i = 0; i < n && status == LB_OK; i++) {
+        char *from = lb_capture_archive_path(path, ranks[i]), *to = lb_capture_archive_path(out, ranks[i]);
+        lb_err why = LB_ERR_INIT;
+        status = from && to ? recover_archive(from, to, result, &why) : lb_fail(&why, LB_ERR_NOMEM, "out of memory");
+        if (status == LB_ERR_CORRUPT) { /* nothing whole in this one; the others may do better */
+            result->places++;
+            status = LB_OK;
+        } else if (status == LB_OK) {
+            recovered++;
+        } else {
+            lb_fail(err, status, "%s", why.message);
+        }
+        free(from);
+        free(to);
+    }
+    free(ranks);
+    if (status == LB_OK && recovered == 0) return lb_fail(err, LB_ERR_CORRUPT, "%s: no archive in it holds a whole record", path);
+    return status;
+}

@@ -1,0 +1,231 @@
+/* Verifying a capture: every record is read from the file itself, and only then compared with what the index says. */
+#include "capture_reader.h"
+#include "coding.h"
+
+#include <lastbit/maintenance.h>
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
+const char *lb_damage_kind_name(lb_damage_kind kind)
+{
+    static const char *const names[] = {"bytes", "record", "index", "program", "missing"};
+    return (unsigned)kind < sizeof names / sizeof names[0] ? names[kind] : "unknown";
+}
+
+typedef struct check {
+    void (*found)(void *, const lb_damage *);
+    void *context;
+    lb_verification *result;
+    lb_capture *whole; /* to find bytes that another rank holds; NULL when it does not open */
+    const char *file;
+} check;
+
+static void report(check *c, lb_damage_kind kind, uint64_t offset, const char *format, ...) LB_PRINTF(4, 5);
+static void report(check *c, lb_damage_kind kind, uint64_t offset, const char *format, ...)
+{
+    char message[480];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    if (kind == LB_DAMAGE_MISSING)
+        c->result->missing++;
+    else
+        c->result->damages++;
+    if (c->found) c->found(c->context, &(lb_damage){kind, c->file, offset, message});
+}
+
+/* ---- records --------------------------------------------------------------------------------------------------------- */
+
+static const lb_scan_entry *entry_at(const lb_scan *scan, uint64_t header)
+{
+    uint64_t low = 0, high = scan->n;
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+        if (scan->entries[middle].header < header)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < scan->n && scan->entries[low].header == header ? &scan->entries[low] : NULL;
+}
+
+/* What a commit promised must stand where it said. */
+static void check_commit(check *c, const char *map, const lb_scan *scan, const lb_scan_entry *commit)
+{
+    lb_entry_row *rows = NULL;
+    uint64_t n;
+    lb_err err = LB_ERR_INIT;
+    if (lb_commit_decode(map + commit->data, commit->size, c->file, commit->data, &rows, &n, &err) != LB_OK) {
+        report(c, LB_DAMAGE_RECORD, commit->data, "%s", err.message);
+        return;
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        const lb_scan_entry *entry = entry_at(scan, rows[i].header);
+        if (entry && entry->descriptor.kind == rows[i].kind && entry->size == rows[i].size &&
+            lb_digest_equal(entry->descriptor.digest, rows[i].digest))
+            continue;
+        report(c, LB_DAMAGE_RECORD, rows[i].header, "%s: offset %" PRIu64 ": the commit at %" PRIu64 " names a %s of %" PRIu64
+               " bytes here, which %s", c->file, rows[i].header, commit->header, lb_record_kind_name(rows[i].kind), rows[i].size,
+               entry ? "is another record" : "is gone");
+    }
+    free(rows);
+}
+
+static void check_records(check *c, const char *map, const lb_scan *scan)
+{
+    if (scan->damages)
+        report(c, LB_DAMAGE_RECORD, scan->damaged_at, "%s: offset %" PRIu64 ": expected a record, found none; the next one was looked for",
+               c->file, scan->damaged_at);
+    for (uint64_t i = 0; i < scan->n; i++) {
+        const lb_scan_entry *entry = &scan->entries[i];
+        c->result->records++;
+        c->result->uncommitted += i >= scan->committed && lb_scan_is_content(entry);
+        if (!lb_scan_entry_holds(map, entry))
+            report(c, LB_DAMAGE_BYTES, entry->data, "%s: offset %" PRIu64 ": %s: its bytes contradict its digest", c->file, entry->data,
+                   lb_record_kind_name(entry->descriptor.kind));
+        else if (entry->descriptor.kind == LB_RECORD_COMMIT)
+            check_commit(c, map, scan, entry);
+    }
+}
+
+/* ---- contents -------------------------------------------------------------------------------------------------------- */
+
+static void check_blobs(check *c, lb_archive *a)
+{
+    const void *bytes;
+    size_t size;
+    for (uint64_t i = 0; i < a->index.blobs.rows; i++) {
+        lb_err err = LB_ERR_INIT;
+        if (lb_archive_blob_row(a, i, &bytes, &size, &err) != LB_OK)
+            report(c, LB_DAMAGE_BYTES, lb_index_blob(&a->index, i).offset, "%s", err.message);
+        else
+            c->result->bytes += size;
+    }
+    c->result->blobs += a->index.blobs.rows;
+}
+
+static void check_values(check *c, const lb_archive *a, const lb_program *p)
+{
+    for (uint32_t v = 0; v < p->n_values; v++) {
+        const lb_value *value = &p->values[v];
+        int64_t first, last;
+        if (!(value->flags & LB_VALUE_KEPT) || lb_digest_is_none(value->blob)) continue;
+        lb_layout_dense_range(&value->layout, &first, &last, NULL);
+        size_t expected = lb_dtype_bytes(value->dtype, (size_t)(last - first));
+        uint64_t row = lb_index_find(&a->index, value->blob);
+        if (row == UINT64_MAX && !(c->whole && lb_capture_has_value(c->whole, p, v)))
+            report(c, LB_DAMAGE_MISSING, 0, "%s: step %" PRId64 ", value %" PRIu32 ": its bytes were kept once and are not here", c->file,
+                   p->step, v);
+        else if (row != UINT64_MAX && last > first && lb_index_blob(&a->index, row).size != expected)
+            report(c, LB_DAMAGE_PROGRAM, 0, "%s: step %" PRId64 ", value %" PRIu32 ": blob of %" PRIu64 " bytes, its layout needs %zu",
+                   c->file, p->step, v, lb_index_blob(&a->index, row).size, expected);
+    }
+}
+
+static void check_programs(check *c, lb_archive *a)
+{
+    for (uint32_t i = 0; i < a->index.n_programs; i++) {
+        lb_err err = LB_ERR_INIT;
+        const lb_program *p;
+        if (lb_archive_program(a, i, &p, &err) != LB_OK)
+            report(c, LB_DAMAGE_PROGRAM, a->index.programs[i].offset, "%s", err.message);
+        else
+            check_values(c, a, p);
+    }
+    for (uint32_t i = 0; i < a->index.n_tables; i++) {
+        const lb_segment_row *row = &a->index.tables[i];
+        lb_err err = LB_ERR_INIT;
+        const void *bytes;
+        size_t size;
+        void *owned;
+        char *json = NULL;
+        lb_status status = lb_archive_segment(a, row, row->name, &bytes, &size, &owned, &err);
+        if (status == LB_OK) status = lb_table_decode(bytes, size, c->file, row->offset, &json, &err);
+        if (status != LB_OK) report(c, LB_DAMAGE_BYTES, row->offset, "%s", err.message);
+        free(json);
+        free(owned);
+    }
+    c->result->programs += a->index.n_programs;
+    c->result->tables += a->index.n_tables;
+}
+
+/* The closing index must say what the records say. */
+static void check_index(check *c, const lb_scan *scan, const lb_archive *scanned)
+{
+    bool has_index = false;
+    uint64_t at = 0;
+    for (uint64_t i = 0; i < scan->n; i++)
+        if (scan->entries[i].descriptor.kind == LB_RECORD_INDEX || scan->entries[i].descriptor.kind == LB_RECORD_LOCATOR)
+            has_index = true, at = scan->entries[i].data;
+    lb_archive *indexed;
+    if (lb_archive_open(scanned->path, &indexed, NULL) != LB_OK) return; /* the scan has said why */
+    if (!indexed->closed && has_index)
+        report(c, LB_DAMAGE_INDEX, at, "%s: offset %" PRIu64 ": the closing index cannot be used; nothing is lost, `lastbit recover` writes one",
+               c->file, at);
+    const lb_index *x = &indexed->index, *y = &scanned->index;
+    bool same = x->blobs.rows == y->blobs.rows && x->n_programs == y->n_programs && x->n_tables == y->n_tables;
+    for (uint64_t i = 0; same && i < x->blobs.rows; i++) {
+        lb_blob_row p = lb_index_blob(x, i), q = lb_index_blob(y, i);
+        same = lb_digest_equal(p.digest, q.digest) && p.offset == q.offset && p.size == q.size && p.coding == q.coding;
+    }
+    if (indexed->closed) {
+        c->result->closed++;
+        if (!same) report(c, LB_DAMAGE_INDEX, at, "%s: offset %" PRIu64 ": the closing index does not list what the records hold", c->file, at);
+    }
+    lb_archive_close(indexed);
+}
+
+static lb_status verify_archive(check *c, const char *path, lb_err *err)
+{
+    lb_archive *a;
+    lb_scan scan;
+    c->file = path;
+    LB_TRY(lb_archive_open_scanned(path, false, &a, err));
+    lb_status status = lb_scan_run(a->map, a->size, path, &scan, err);
+    if (status == LB_OK) {
+        c->result->archives++;
+        check_records(c, a->map, &scan);
+        check_blobs(c, a);
+        check_programs(c, a);
+        check_index(c, &scan, a);
+    }
+    lb_scan_release(&scan);
+    lb_archive_close(a);
+    return status;
+}
+
+lb_status lb_capture_verify(const char *path, void (*found)(void *context, const lb_damage *damage), void *context,
+                            lb_verification *result, lb_err *err)
+{
+    memset(result, 0, sizeof *result);
+    check c = {found, context, result, NULL, path};
+    struct stat st;
+    if (stat(path, &st) != 0) return lb_fail(err, LB_ERR_NOT_FOUND, "%s: no such file or folder", path);
+    if (lb_foreign_recognises(path, S_ISDIR(st.st_mode)))
+        return lb_fail(err, LB_ERR_UNSUPPORTED, "%s: files of other programs carry no checksums to verify", path);
+    if (!S_ISDIR(st.st_mode)) return verify_archive(&c, path, err);
+    int32_t *ranks;
+    uint32_t n;
+    LB_TRY(lb_folder_ranks(path, &ranks, &n, err));
+    if (lb_capture_open(path, &c.whole, NULL) != LB_OK) c.whole = NULL;
+    lb_status status = LB_OK;
+    for (uint32_t i = 0; i < n && status == LB_OK; i++) {
+        char *file = lb_capture_archive_path(path, ranks[i]);
+        lb_err why = LB_ERR_INIT;
+        status = file ? verify_archive(&c, file, &why) : lb_fail(&why, LB_ERR_NOMEM, "out of memory");
+        if (status == LB_ERR_CORRUPT) { /* one archive that is none at all is a finding, not the end */
+            report(&c, LB_DAMAGE_RECORD, 0, "%s", why.message);
+            status = LB_OK;
+        } else if (status != LB_OK) {
+            lb_fail(err, status, "%s", why.message);
+        }
+        free(file);
+    }
+    lb_capture_close(c.whole);
+    free(ranks);
+    return status;
+}

@@ -1,0 +1,144 @@
+/* lastbit pack: a capture as one compressed file, with private bytes left out when asked. */
+#include "command_line.h"
+
+#include <lastbit/maintenance.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char *out, *strip_text, *steps_text, *ranks_text;
+static int level = 9, force;
+
+static const struct poptOption options[] = {
+    {"output", 'o', POPT_ARG_STRING, &out, 0, "file to write (default: CAPTURE with suffix .lbz)", "FILE"},
+    {"strip", 0, POPT_ARG_STRING, &strip_text, 0, "leave bytes out: data, params, state, results", "KINDS"},
+    {"steps", 0, POPT_ARG_STRING, &steps_text, 0, "these steps only, e.g. 3-5,8", "LIST"},
+    {"ranks", 0, POPT_ARG_STRING, &ranks_text, 0, "these ranks only", "LIST"},
+    {"level", 0, POPT_ARG_INT, &level, 0, "zstd level, 1 to 19 (9)", "N"},
+    {"force", 'f', POPT_ARG_NONE, &force, 0, "replace an existing file", NULL},
+    POPT_TABLEEND,
+};
+
+static const lb_command command = {
+    .name = "pack",
+    .synopsis = "CAPTURE",
+    .about = "Packs a capture into one file that every command reads in place of the folder: bytes compressed, equal\n"
+             "bytes of all ranks stored once. --strip leaves bytes out (batches, parameters, optimizer state, results\n"
+             "of ops) but keeps programs, digests and statistics. What was computed from private data may still tell\n"
+             "something about it: strip results too when that matters.",
+    .example = "  lastbit pack run.lb\n  lastbit pack run.lb -o bug.lbz --steps 41-43 --strip data,params",
+    .options = options,
+    .min_args = 1,
+    .max_args = 1,
+};
+
+/* ---- lists of numbers ---------------------------------------------------------------------------------------------- */
+
+/* "3-5,8": does it hold `number`? `valid` is cleared when it is no such list. NULL holds everything. */
+static bool list_holds(const char *list, int64_t number, bool *valid)
+{
+    bool holds = list == NULL;
+    for (const char *at = list; at && *at;) {
+        char *end;
+        int64_t low = strtoll(at, &end, 10), high = low;
+        if (end == at) return *valid = false;
+        if (*end == '-') {
+            at = end + 1;
+            high = strtoll(at, &end, 10);
+            if (end == at) return *valid = false;
+        }
+        if (*end != '\0' && *end != ',') return *valid = false;
+        holds |= number >= low && number <= high;
+        at = *end ? end + 1 : end;
+    }
+    return holds;
+}
+
+static bool want(void *context, int32_t rank, int64_t step)
+{
+    (void)context;
+    bool valid = true;
+    return list_holds(steps_text, step, &valid) && list_holds(ranks_text, rank, &valid);
+}
+
+static bool parse_strip(const char *text, uint32_t *strip)
+{
+    static const char *const names[] = {"data", "params", "state", "results"};
+    while (text && *text) {
+        size_t n = strcspn(text, ",");
+        int k = 0;
+        while (k < 4 && (strlen(names[k]) != n || strncmp(text, names[k], n) != 0)) k++;
+        if (k == 4) return false;
+        *strip |= 1u << k;
+        text += n + (text[n] == ',');
+    }
+    return true;
+}
+
+/* ---- the command ----------------------------------------------------------------------------------------------------- */
+
+/* "runs/a.lb/" gives "runs/a.lbz"; malloc'ed. */
+static char *default_output(const char *path)
+{
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') n--;
+    if (n > 3 && strncmp(path + n - 3, ".lb", 3) == 0) n -= 3;
+    char *name = malloc(n + 5);
+    if (name) sprintf(name, "%.*s.lbz", (int)n, path);
+    return name;
+}
+
+static void progress(void *context, uint64_t done, uint64_t total)
+{
+    (void)context;
+    lb_progress("packing", done, total);
+}
+
+static int pack(const char *path, const char *to, uint32_t strip, bool json)
+{
+    lb_err err = LB_ERR_INIT;
+    lb_packing r;
+    lb_pack_options how = LB_PACK_OPTIONS_INIT;
+    how.level = level;
+    how.strip = strip;
+    how.overwrite = force != 0;
+    how.want = want;
+    how.progress = progress;
+    lb_status status = lb_capture_pack(path, to, &how, &r, &err);
+    lb_progress_end();
+    if (status != LB_OK) return lb_command_fail("pack", &err);
+    double ratio = r.file_bytes ? (double)r.blob_bytes / (double)r.file_bytes : 0;
+    if (json)
+        lb_print_json("pack", json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "capture", path, "output", to, "programs",
+                                        (json_int_t)r.programs, "blobs", (json_int_t)r.blobs, "blob_bytes", (json_int_t)r.blob_bytes,
+                                        "stripped_blobs", (json_int_t)r.stripped_blobs, "stripped_bytes", (json_int_t)r.stripped_bytes,
+                                        "file_bytes", (json_int_t)r.file_bytes, "ratio", ratio));
+    else
+        printf("%s: %" PRIu64 " programs, %" PRIu64 " blobs of %" PRIu64 " bytes in %" PRIu64 " bytes (%.2f times smaller); %" PRIu64
+               " blobs of %" PRIu64 " bytes stripped\n", to, r.programs, r.blobs, r.blob_bytes, r.file_bytes, ratio, r.stripped_blobs,
+               r.stripped_bytes);
+    return LB_EXIT_SAME;
+}
+
+int lb_cmd_pack(int argc, const char **argv)
+{
+    lb_arguments arguments;
+    uint32_t strip = 0;
+    bool valid = true;
+    int code = lb_arguments_parse(&command, argc, argv, &arguments);
+    if (code >= 0) return code;
+    list_holds(steps_text, 0, &valid);
+    list_holds(ranks_text, 0, &valid);
+    char *to = out ? strdup(out) : default_output(arguments.args[0]);
+    if (!valid)
+        code = lb_command_misused("pack", "--steps and --ranks take a list such as 3-5,8");
+    else if (!parse_strip(strip_text, &strip))
+        code = lb_command_misused("pack", "--strip takes data, params, state, results, separated by commas");
+    else
+        code = to ? pack(arguments.args[0], to, strip, arguments.json) : LB_EXIT_FAILED;
+    free(to);
+    lb_arguments_release(&arguments);
+    return code;
+}

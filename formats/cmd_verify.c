@@ -1,0 +1,76 @@
+/* lastbit verify: reads every byte of a capture and says what is damaged. */
+#include "command_line.h"
+
+#include <lastbit/maintenance.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static int quiet;
+
+static const struct poptOption options[] = {
+    {"quiet", 'q', POPT_ARG_NONE, &quiet, 0, "print nothing; the exit code says it", NULL},
+    POPT_TABLEEND,
+};
+
+static const lb_command command = {
+    .name = "verify",
+    .synopsis = "CAPTURE",
+    .about = "Reads every record of a capture, whatever its index says: checksums, sizes, the rules of programs, and\n"
+             "whether the bytes that programs call kept are there. What a killed writer left behind its last commit is\n"
+             "no damage. Exit code 1 when something is damaged.",
+    .example = "  lastbit verify run.lb || lastbit recover run.lb -o whole.lb",
+    .options = options,
+    .min_args = 1,
+    .max_args = 1,
+};
+
+/* Of missing bytes a whole pack may be stripped: a few lines say as much as a million. */
+#define MISSING_SHOWN 5
+
+typedef struct findings {
+    json_t *list; /* NULL: as text */
+    uint64_t missing;
+} findings;
+
+static void found(void *context, const lb_damage *damage)
+{
+    findings *f = (findings *)context;
+    bool many = damage->kind == LB_DAMAGE_MISSING && f->missing++ >= MISSING_SHOWN;
+    if (f->list && !many)
+        json_array_append_new(f->list, json_pack("{s:s, s:s, s:I, s:s}", "kind", lb_damage_kind_name(damage->kind), "file", damage->file,
+                                                 "offset", (json_int_t)damage->offset, "message", damage->message));
+    else if (!f->list && !quiet && !many)
+        printf("%s: %s\n", lb_damage_kind_name(damage->kind), damage->message);
+}
+
+int lb_cmd_verify(int argc, const char **argv)
+{
+    lb_arguments arguments;
+    lb_err err = LB_ERR_INIT;
+    lb_verification v;
+    int code = lb_arguments_parse(&command, argc, argv, &arguments);
+    if (code >= 0) return code;
+    findings f = {arguments.json ? json_array() : NULL, 0};
+    if (lb_capture_verify(arguments.args[0], found, &f, &v, &err) != LB_OK) {
+        json_decref(f.list);
+        code = lb_command_fail("verify", &err);
+    } else {
+        const char *verdict = v.damages ? "damaged" : "whole";
+        code = v.damages ? LB_EXIT_DIFFERENT : LB_EXIT_SAME;
+        if (arguments.json)
+            lb_print_json("verify", json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "capture", arguments.args[0],
+                                              "verdict", verdict, "archives", (json_int_t)v.archives, "closed", (json_int_t)v.closed,
+                                              "records", (json_int_t)v.records, "blobs", (json_int_t)v.blobs, "programs",
+                                              (json_int_t)v.programs, "tables", (json_int_t)v.tables, "bytes", (json_int_t)v.bytes,
+                                              "uncommitted", (json_int_t)v.uncommitted, "damages", (json_int_t)v.damages, "missing",
+                                              (json_int_t)v.missing, "findings", f.list));
+        else if (!quiet)
+            printf("%s: %s: %" PRIu32 " archive%s (%" PRIu32 " closed), %" PRIu64 " records, %" PRIu64 " blobs of %" PRIu64
+                   " bytes, %" PRIu64 " programs, %" PRIu64 " tables; %" PRIu64 " uncommitted, %" PRIu64 " damaged, %" PRIu64
+                   " missing\n", arguments.args[0], verdict, v.archives, v.archives == 1 ? "" : "s", v.closed, v.records, v.blobs, v.bytes,
+                   v.programs, v.tables, v.uncommitted, v.damages, v.missing);
+    }
+    lb_arguments_release(&arguments);
+    return code;
+}

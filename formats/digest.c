@@ -1,0 +1,118 @@
+/* Digest trees: see lastbit/digest.h. Hashing itself is libxxhash's; what is ours is the order of leaves and words. */
+#include "dense_pieces.h"
+
+#define XXH_STATIC_LINKING_ONLY /* for a state on the stack: no allocation inside somebody else's process */
+#include <xxhash.h>
+
+/* The words that are hashed last. Short ones, nearly all, are hashed at once; a state costs ten times a small tensor. */
+typedef struct sequence {
+    uint64_t words[64];
+    size_t n;
+    bool streaming;
+    XXH3_state_t state;
+} sequence;
+
+static void sequence_flush(sequence *s)
+{
+    if (!s->streaming) XXH3_128bits_reset(&s->state);
+    s->streaming = true;
+    XXH3_128bits_update(&s->state, s->words, s->n * sizeof s->words[0]);
+    s->n = 0;
+}
+
+static void sequence_add(sequence *s, uint64_t word)
+{
+    if (s->n == sizeof s->words / sizeof s->words[0]) sequence_flush(s);
+    s->words[s->n++] = word;
+}
+
+static lb_digest sequence_end(sequence *s)
+{
+    XXH128_hash_t hash;
+    if (s->streaming) {
+        sequence_flush(s);
+        hash = XXH3_128bits_digest(&s->state);
+    } else {
+        hash = XXH3_128bits(s->words, s->n * sizeof s->words[0]);
+    }
+    lb_digest digest = {hash.high64, hash.low64};
+    if (lb_digest_is_none(digest)) digest.lo = 1; /* (0, 0) is taken */
+    return digest;
+}
+
+static void sequence_begin(sequence *s, uint64_t total_bytes)
+{
+    s->n = 0;
+    s->streaming = false;
+    sequence_add(s, total_bytes);
+}
+
+static void add_leaves(sequence *s, const char *bytes, size_t n)
+{
+    for (uint64_t leaf = 0; n > 0; leaf++) {
+        size_t take = n < LB_DIGEST_LEAF ? n : LB_DIGEST_LEAF;
+        sequence_add(s, XXH3_64bits_withSeed(bytes, take, leaf));
+        bytes += take;
+        n -= take;
+    }
+}
+
+lb_digest lb_digest_bytes(const void *bytes, size_t n)
+{
+    sequence s;
+    sequence_begin(&s, n);
+    add_leaves(&s, (const char *)bytes, n);
+    return sequence_end(&s);
+}
+
+lb_digest lb_digest_tensor(const lb_tensor *tensor)
+{
+    const lb_layout *layout = &tensor->layout;
+    int64_t n = lb_layout_numel(layout);
+    size_t width = lb_dtype_bits(tensor->dtype) / 8;
+    bool dense = n >= 0 && lb_layout_is_contiguous(layout);
+    /* No digest beats a wrong one: nonsense sizes, and strided elements smaller than a byte. */
+    if (n < 0 || lb_dtype_bits(tensor->dtype) == 0 || (width == 0 && !dense)) return (lb_digest){0, 0};
+    size_t size = lb_dtype_bytes(tensor->dtype, (size_t)n);
+
+    sequence s;
+    sequence_begin(&s, size);
+    if (dense) {
+        add_leaves(&s, (const char *)tensor->data, size);
+    } else {
+        lb_dense_pieces pieces;
+        uint64_t leaf = 0;
+        for (lb_dense_begin(&pieces, tensor); lb_dense_next(&pieces); leaf++)
+            sequence_add(&s, XXH3_64bits_withSeed(pieces.bytes, pieces.elements * width, leaf));
+    }
+    sequence_add(&s, tensor->dtype);
+    sequence_add(&s, (uint64_t)layout->ndim);
+    for (int d = 0; d < layout->ndim; d++) sequence_add(&s, (uint64_t)layout->shape[d]);
+    return sequence_end(&s);
+}
+
+void lb_digest_format(lb_digest digest, char text[33])
+{
+    static const char hex[] = "0123456789abcdef";
+    for (int i = 0; i < 32; i++) {
+        uint64_t word = i < 16 ? digest.hi : digest.lo;
+        text[i] = hex[word >> (60 - 4 * (i % 16)) & 15];
+    }
+    text[32] = '\0';
+}
+
+lb_status lb_digest_parse(const char *text, lb_digest *digest, lb_err *err)
+{
+    uint64_t word[2] = {0, 0};
+    int i = 0;
+    for (; i < 32 && text[i]; i++) {
+        char c = text[i];
+        int nibble = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        if (nibble < 0) break;
+        word[i / 16] = word[i / 16] << 4 | (uint64_t)nibble;
+    }
+    if (i < 32 || text[32])
+        return lb_fail(err, LB_ERR_INVALID, "'%.40s' is no digest: 32 hexadecimal digits are", text);
+    *digest = (lb_digest){word[0], word[1]};
+    return LB_OK;
+}

@@ -1,0 +1,324 @@
+/* See foreign.h. The readers gather named tensors; here they become a program, and its digests find their bytes again. */
+#include "foreign.h"
+
+#include "foreign_tensors.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct blob_row {
+    lb_digest digest;
+    uint32_t tensor;
+} blob_row;
+
+struct lb_foreign {
+    char *path;
+    lb_foreign_tensors tensors;
+    pthread_mutex_t lock;
+    lb_program *program; /* made on first use */
+    blob_row *blobs;     /* by digest */
+};
+
+/* ---- gathering -------------------------------------------------------------------------------------------------------- */
+
+static lb_status add_memory(lb_foreign_tensors *t, void *bytes, size_t size, bool mapped, lb_err *err)
+{
+    lb_foreign_memory *grown = (lb_foreign_memory *)realloc(t->memory, (t->n_memory + 1u) * sizeof *grown);
+    if (!grown) {
+        if (mapped)
+            munmap(bytes, size);
+        else
+            free(bytes);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    }
+    t->memory = grown;
+    grown[t->n_memory++] = (lb_foreign_memory){bytes, size, mapped};
+    return LB_OK;
+}
+
+lb_status lb_foreign_own(lb_foreign_tensors *tensors, void *bytes, size_t size, lb_err *err)
+{
+    return add_memory(tensors, bytes, size, false, err);
+}
+
+lb_status lb_foreign_map(lb_foreign_tensors *tensors, const char *path, const char **bytes, size_t *size, lb_err *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    if (fd < 0) return lb_fail(err, errno == ENOENT ? LB_ERR_NOT_FOUND : LB_ERR_IO, "%s: cannot open it: %s", path, strerror(errno));
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size == 0) {
+        close(fd);
+        return lb_fail(err, LB_ERR_CORRUPT, "%s: offset 0: is empty or no regular file", path);
+    }
+    void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    close(fd);
+    if (map == MAP_FAILED) return lb_fail(err, LB_ERR_IO, "%s: cannot map it: %s", path, strerror(errno));
+    *bytes = (const char *)map;
+    *size = (size_t)st.st_size;
+    return add_memory(tensors, map, *size, true, err);
+}
+
+lb_status lb_foreign_add(lb_foreign_tensors *t, const char *name, lb_dtype dtype, const lb_layout *layout, const void *data, size_t size,
+                         lb_err *err)
+{
+    if (t->n == t->room) {
+        uint32_t wanted = t->room ? t->room * 2 : 64;
+        lb_foreign_tensor *grown = (lb_foreign_tensor *)realloc(t->rows, wanted * sizeof *grown);
+        if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        t->rows = grown;
+        t->room = wanted;
+    }
+    lb_foreign_tensor *row = &t->rows[t->n];
+    row->name = strdup(name);
+    if (!row->name) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    row->tensor = (lb_tensor){(void *)(uintptr_t)data, dtype, *layout};
+    row->size = size;
+    t->n++;
+    return LB_OK;
+}
+
+static void release_tensors(lb_foreign_tensors *t)
+{
+    for (uint32_t i = 0; i < t->n; i++) free(t->rows[i].name);
+    for (uint32_t i = 0; i < t->n_memory; i++) {
+        if (t->memory[i].mapped)
+            munmap(t->memory[i].bytes, t->memory[i].size);
+        else
+            free(t->memory[i].bytes);
+    }
+    free(t->rows);
+    free(t->memory);
+    free(t->metadata);
+}
+
+/* ---- opening ---------------------------------------------------------------------------------------------------------- */
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+static void free_names(char **names, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) free(names[i]);
+    free(names);
+}
+
+/* Names in a folder: its safetensors index if there is one, otherwise every *.safetensors. No names when it holds archives. */
+static uint32_t list_folder(const char *folder, char ***names)
+{
+    DIR *listing = opendir(folder);
+    uint32_t n = 0;
+    bool archives = false;
+    *names = NULL;
+    for (struct dirent *entry; listing && (entry = readdir(listing));) {
+        bool index = ends_with(entry->d_name, ".safetensors.index.json");
+        archives |= strncmp(entry->d_name, "rank-", 5) == 0 && ends_with(entry->d_name, ".tar");
+        if (!index && !ends_with(entry->d_name, ".safetensors")) continue;
+        char **grown = (char **)realloc(*names, (n + 1u) * sizeof *grown), *name = strdup(entry->d_name);
+        if (grown) *names = grown;
+        if (!grown || !name) {
+            free(name);
+            break;
+        }
+        grown[n++] = name;
+        if (index && n > 1) { /* the index stands first */
+            grown[n - 1] = grown[0];
+            grown[0] = name;
+        }
+    }
+    if (listing) closedir(listing);
+    if (archives) free_names(*names, n), n = 0, *names = NULL;
+    uint32_t kept = n > 0 && ends_with((*names)[0], ".index.json") ? 1 : n;
+    for (uint32_t i = kept; i < n; i++) free((*names)[i]);
+    if (kept > 1) qsort(*names, kept, sizeof **names, by_name);
+    return kept;
+}
+
+bool lb_foreign_recognises(const char *path, bool folder)
+{
+    if (folder) {
+        char **names;
+        uint32_t n = list_folder(path, &names);
+        free_names(names, n);
+        return n > 0;
+    }
+    return ends_with(path, ".safetensors") || ends_with(path, ".safetensors.index.json") || ends_with(path, ".npy") || ends_with(path, ".npz");
+}
+
+static lb_status read_file(lb_foreign_tensors *t, const char *path, lb_err *err)
+{
+    const char *bytes, *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    size_t size;
+    if (ends_with(path, ".index.json")) return lb_safetensors_read_index(t, path, err);
+    LB_TRY(lb_foreign_map(t, path, &bytes, &size, err));
+    if (ends_with(path, ".safetensors")) return lb_safetensors_read(t, path, bytes, size, err);
+    if (ends_with(path, ".npz")) return lb_npz_read(t, path, bytes, size, err);
+    char stem[256];
+    snprintf(stem, sizeof stem, "%.*s", (int)(strlen(name) - 4), name);
+    return lb_npy_read(t, path, stem, bytes, size, err);
+}
+
+static lb_status read_folder(lb_foreign_tensors *t, const char *folder, lb_err *err)
+{
+    char **names;
+    uint32_t n = list_folder(folder, &names);
+    lb_status status = LB_OK;
+    for (uint32_t i = 0; i < n && status == LB_OK; i++) {
+        char *path = (char *)malloc(strlen(folder) + strlen(names[i]) + 2);
+        if (!path) {
+            status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", folder);
+            break;
+        }
+        sprintf(path, "%s/%s", folder, names[i]);
+        status = read_file(t, path, err);
+        free(path);
+    }
+    free_names(names, n);
+    return status;
+}
+
+static int by_tensor_name(const void *a, const void *b)
+{
+    return strcmp(((const lb_foreign_tensor *)a)->name, ((const lb_foreign_tensor *)b)->name);
+}
+
+lb_status lb_foreign_open(const char *path, lb_foreign **foreign, lb_err *err)
+{
+    lb_foreign *f = (lb_foreign *)calloc(1, sizeof *f);
+    if (!f || !(f->path = strdup(path))) {
+        free(f);
+        return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
+    }
+    pthread_mutex_init(&f->lock, NULL);
+    struct stat st;
+    bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    lb_status status = folder ? read_folder(&f->tensors, path, err) : read_file(&f->tensors, path, err);
+    if (status != LB_OK) {
+        lb_foreign_close(f);
+        return status;
+    }
+    if (f->tensors.n) qsort(f->tensors.rows, f->tensors.n, sizeof *f->tensors.rows, by_tensor_name); /* JSON objects have no order */
+    *foreign = f;
+    return LB_OK;
+}
+
+void lb_foreign_close(lb_foreign *foreign)
+{
+    if (!foreign) return;
+    lb_program_free(foreign->program);
+    release_tensors(&foreign->tensors);
+    pthread_mutex_destroy(&foreign->lock);
+    free(foreign->blobs);
+    free(foreign->path);
+    free(foreign);
+}
+
+/* ---- as a program ----------------------------------------------------------------------------------------------------- */
+
+/* "model.layers.3.mlp.weight" belongs to the layer "model.layers.3.mlp". */
+static uint32_t scope_of(lb_program *p, const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    if (!dot) return 0;
+    char *path = strndup(name, (size_t)(dot - name));
+    uint32_t scope = path ? lb_program_scope(p, path, NULL, 0) : LB_NONE;
+    free(path);
+    return scope;
+}
+
+static bool add_source(lb_program *p, const lb_foreign_tensor *row, int64_t storage, lb_digest *blob)
+{
+    lb_value v;
+    memset(&v, 0, sizeof v);
+    v.storage = storage;
+    v.layout = row->tensor.layout;
+    v.dtype = row->tensor.dtype;
+    v.flags = LB_VALUE_SOURCE | LB_VALUE_KEPT | LB_VALUE_PARAMETER;
+    v.source = LB_SOURCE_PARAMETER;
+    v.name = lb_program_string(p, row->name);
+    v.statistics = LB_NONE;
+    v.logical = lb_digest_tensor(&row->tensor);
+    v.blob = *blob = lb_digest_bytes(row->tensor.data, row->size);
+    uint32_t value = lb_program_add_value(p, &v);
+    lb_op op = {.name = lb_program_string(p, "lb::source"), .scope = scope_of(p, row->name), .node_name = LB_NONE, .node = -1, .results = 1};
+    op.first_result = lb_program_add_refs(p, &value, 1);
+    return v.name != LB_NONE && value != LB_NONE && op.name != LB_NONE && op.scope != LB_NONE && op.first_result != LB_NONE &&
+           lb_program_add_op(p, &op) != LB_NONE;
+}
+
+static int by_digest(const void *a, const void *b)
+{
+    const lb_digest *x = &((const blob_row *)a)->digest, *y = &((const blob_row *)b)->digest;
+    if (x->hi != y->hi) return x->hi < y->hi ? -1 : 1;
+    return (x->lo > y->lo) - (x->lo < y->lo);
+}
+
+static lb_status make_program(lb_foreign *f, lb_err *err)
+{
+    uint32_t n = f->tensors.n;
+    lb_program *p = lb_program_new();
+    blob_row *blobs = (blob_row *)malloc((n + 1u) * sizeof *blobs);
+    bool added = p && blobs;
+    for (uint32_t i = 0; i < n && added; i++) {
+        blobs[i].tensor = i;
+        added = add_source(p, &f->tensors.rows[i], (int64_t)i + 1, &blobs[i].digest);
+    }
+    if (!added) {
+        lb_program_free(p);
+        free(blobs);
+        return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", f->path);
+    }
+    p->complete = 1;
+    p->level = 1;
+    qsort(blobs, n, sizeof *blobs, by_digest);
+    lb_status status = lb_program_validate(p, err);
+    if (status != LB_OK) {
+        lb_program_free(p);
+        free(blobs);
+        return status;
+    }
+    f->blobs = blobs;
+    f->program = p;
+    return LB_OK;
+}
+
+lb_status lb_foreign_program(lb_foreign *foreign, const lb_program **program, lb_err *err)
+{
+    pthread_mutex_lock(&foreign->lock);
+    lb_status status = foreign->program ? LB_OK : make_program(foreign, err);
+    *program = foreign->program;
+    pthread_mutex_unlock(&foreign->lock);
+    return status;
+}
+
+static const lb_foreign_tensor *find(lb_foreign *f, lb_digest digest)
+{
+    const lb_program *p; /* whoever knows a digest has asked for the program before; if not, it is made now */
+    if (lb_foreign_program(f, &p, NULL) != LB_OK) return NULL;
+    blob_row wanted = {digest, 0};
+    const blob_row *row = (const blob_row *)bsearch(&wanted, f->blobs, f->tensors.n, sizeof *f->blobs, by_digest);
+    return row ? &f->tensors.rows[row->tensor] : NULL;
+}
+
+bool lb_foreign_has_blob(lb_foreign *foreign, lb_digest digest) { return find(foreign, digest) != NULL; }
+
+lb_status lb_foreign_blob(lb_foreign *foreign, lb_digest digest, const void **bytes, size_t *size, lb_err *err)
+{
+    const lb_foreign_tensor *row = find(foreign, digest);
+    if (!row) return lb_fail(err, LB_ERR_NOT_CAPTURED, "%s: holds no such bytes", foreign->path);
+    *bytes = row->tensor.data;
+    *size = row->size;
+    return LB_OK;
+}

@@ -1,0 +1,147 @@
+/* safetensors: u64 length of a JSON header, the header, the bytes. Sharded: a JSON index that names the files.
+ * https://github.com/huggingface/safetensors (README, "Format"). Every size is checked against the file. */
+#include "foreign_tensors.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define HEADER_MAX 100000000u /* the format's own limit */
+
+static lb_status bad(lb_err *err, const char *source, uint64_t offset, const char *name, const char *what)
+{
+    return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": tensor '%.100s': %s", source, offset, name, what);
+}
+
+static bool read_shape(const json_t *shape, lb_layout *layout)
+{
+    int64_t sizes[LB_MAX_DIMS];
+    size_t n = json_array_size(shape);
+    if (!json_is_array(shape) || n > LB_MAX_DIMS) return false;
+    for (size_t d = 0; d < n; d++) {
+        const json_t *size = json_array_get(shape, d);
+        if (!json_is_integer(size) || json_integer_value(size) < 0) return false;
+        sizes[d] = json_integer_value(size);
+    }
+    *layout = lb_layout_contiguous((int)n, sizes);
+    return true;
+}
+
+static lb_status read_tensor(lb_foreign_tensors *tensors, const char *source, const char *name, const json_t *entry, const char *data,
+                             uint64_t data_offset, uint64_t data_size, lb_err *err)
+{
+    const json_t *offsets = json_object_get(entry, "data_offsets");
+    const char *type = json_string_value(json_object_get(entry, "dtype"));
+    lb_layout layout;
+    if (!type || json_array_size(offsets) != 2 || !json_is_integer(json_array_get(offsets, 0)) ||
+        !json_is_integer(json_array_get(offsets, 1)))
+        return bad(err, source, 8, name, "needs dtype, shape and two data_offsets");
+    if (!read_shape(json_object_get(entry, "shape"), &layout))
+        return bad(err, source, 8, name, "shape is no list of at most 16 sizes");
+    lb_dtype dtype = lb_dtype_parse(type);
+    if (dtype == LB_NO_DTYPE) return lb_fail(err, LB_ERR_UNSUPPORTED, "%s: tensor '%.100s': dtype %.20s is not known", source, name, type);
+    json_int_t begin = json_integer_value(json_array_get(offsets, 0)), end = json_integer_value(json_array_get(offsets, 1));
+    if (begin < 0 || end < begin || (uint64_t)end > data_size) return bad(err, source, data_offset, name, "data_offsets leave the file");
+    int64_t n = lb_layout_numel(&layout);
+    if (n < 0) return bad(err, source, 8, name, "the product of its sizes overflows");
+    if (lb_dtype_bytes(dtype, (size_t)n) != (uint64_t)(end - begin))
+        return bad(err, source, data_offset + (uint64_t)begin, name, "its bytes do not fit its dtype and shape");
+    return lb_foreign_add(tensors, name, dtype, &layout, data + begin, (size_t)(end - begin), err);
+}
+
+lb_status lb_safetensors_read(lb_foreign_tensors *tensors, const char *source, const char *bytes, size_t size, lb_err *err)
+{
+    uint64_t length;
+    if (size < 8) return lb_fail(err, LB_ERR_CORRUPT, "%s: offset 0: %zu bytes are no safetensors file", source, size);
+    memcpy(&length, bytes, 8);
+    if (length > size - 8 || length > HEADER_MAX)
+        return lb_fail(err, LB_ERR_CORRUPT, "%s: offset 0: header of %" PRIu64 " bytes, the file has %zu", source, length, size);
+    json_error_t why;
+    json_t *header = json_loadb(bytes + 8, length, JSON_REJECT_DUPLICATES, &why);
+    if (!json_is_object(header)) {
+        json_decref(header);
+        return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %d: header: %s", source, 8 + (header ? 0 : why.position),
+                       header ? "is no object" : why.text);
+    }
+    const char *name;
+    json_t *entry;
+    lb_status status = LB_OK;
+    json_object_foreach(header, name, entry)
+    {
+        if (strcmp(name, "__metadata__") == 0) {
+            free(tensors->metadata);
+            tensors->metadata = json_dumps(entry, JSON_COMPACT);
+            continue;
+        }
+        status = read_tensor(tensors, source, name, entry, bytes + 8 + length, 8 + length, size - 8 - length, err);
+        if (status != LB_OK) break;
+    }
+    json_decref(header);
+    return status;
+}
+
+/* ---- shards ----------------------------------------------------------------------------------------------------------- */
+
+/* Shard names come from a file: they must stay in its folder. */
+static bool is_plain_name(const char *name) { return *name && *name != '.' && !strchr(name, '/') && strlen(name) < 256; }
+
+static lb_status read_shard(lb_foreign_tensors *tensors, const char *index_path, const char *name, lb_err *err)
+{
+    const char *slash = strrchr(index_path, '/'), *bytes;
+    size_t folder = slash ? (size_t)(slash - index_path) + 1 : 0, size;
+    if (!is_plain_name(name)) return lb_fail(err, LB_ERR_CORRUPT, "%s: weight_map: '%.60s' is no file name in this folder", index_path, name);
+    char *path = (char *)malloc(folder + strlen(name) + 1);
+    if (!path) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", index_path);
+    sprintf(path, "%.*s%s", (int)folder, index_path, name);
+    lb_status status = lb_foreign_map(tensors, path, &bytes, &size, err);
+    if (status == LB_OK) status = lb_safetensors_read(tensors, path, bytes, size, err);
+    free(path);
+    return status;
+}
+
+static lb_status check_names(const lb_foreign_tensors *tensors, const json_t *map, const char *path, lb_err *err)
+{
+    json_t *seen = json_object();
+    lb_status status = seen ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
+    for (uint32_t i = 0; i < tensors->n && status == LB_OK; i++) {
+        if (json_object_get(seen, tensors->rows[i].name))
+            status = lb_fail(err, LB_ERR_CORRUPT, "%s: tensor '%.100s' is in two shards", path, tensors->rows[i].name);
+        json_object_set_new(seen, tensors->rows[i].name, json_true());
+    }
+    const char *name;
+    json_t *file;
+    json_object_foreach((json_t *)(uintptr_t)map, name, file)
+        if (status == LB_OK && !json_object_get(seen, name))
+            status = lb_fail(err, LB_ERR_CORRUPT, "%s: weight_map: tensor '%.100s' is in no shard", path, name);
+    json_decref(seen);
+    return status;
+}
+
+lb_status lb_safetensors_read_index(lb_foreign_tensors *tensors, const char *path, lb_err *err)
+{
+    const char *bytes, *name;
+    size_t size;
+    json_t *file;
+    json_error_t why;
+    LB_TRY(lb_foreign_map(tensors, path, &bytes, &size, err));
+    json_t *index = json_loadb(bytes, size, 0, &why), *map = json_object_get(index, "weight_map"), *done = json_object();
+    lb_status status = LB_OK;
+    if (!index)
+        status = lb_fail(err, LB_ERR_CORRUPT, "%s: offset %d: %s", path, why.position, why.text);
+    else if (!json_is_object(map) || !done)
+        status = lb_fail(err, LB_ERR_CORRUPT, "%s: offset 0: has no weight_map", path);
+    json_object_foreach(map, name, file)
+    {
+        const char *shard = json_string_value(file);
+        if (status == LB_OK && !shard) status = lb_fail(err, LB_ERR_CORRUPT, "%s: weight_map: '%.60s' names no file", path, name);
+        if (status != LB_OK || json_object_get(done, shard)) continue;
+        json_object_set_new(done, shard, json_true());
+        status = read_shard(tensors, path, shard, err);
+    }
+    if (status == LB_OK) status = check_names(tensors, map, path, err);
+    json_decref(done);
+    json_decref(index);
+    return status;
+}

@@ -1,0 +1,58 @@
+/* Run-time choice of instructions: see lastbit/processor.h. */
+#include <lastbit/processor.h>
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+static atomic_int level_in_use = -1; /* -1: not looked at yet */
+
+lb_isa lb_processor_best(void)
+{
+#if LB_HAVE_X86
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c"))
+        return LB_ISA_SCALAR;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        return LB_ISA_AVX512;
+    return LB_ISA_AVX2;
+#else
+    return LB_ISA_SCALAR;
+#endif
+}
+
+const char *lb_isa_name(lb_isa level)
+{
+    switch (level) {
+    case LB_ISA_SCALAR: return "scalar";
+    case LB_ISA_AVX2: return "avx2";
+    case LB_ISA_AVX512: return "avx512";
+    }
+    return "?";
+}
+
+/* What the environment allows; a word it does not know changes nothing. */
+static lb_isa environment_limit(void)
+{
+    const char *text = getenv("LASTBIT_ISA");
+    for (int level = LB_ISA_SCALAR; text && level <= LB_ISA_AVX512; level++)
+        if (strcmp(text, lb_isa_name((lb_isa)level)) == 0) return (lb_isa)level;
+    return LB_ISA_AVX512;
+}
+
+void lb_processor_limit(lb_isa level)
+{
+    lb_isa best = lb_processor_best(), environment = environment_limit();
+    if (environment < best) best = environment;
+    if (level < best) best = level;
+    atomic_store_explicit(&level_in_use, (int)best, memory_order_relaxed);
+}
+
+lb_isa lb_processor_isa(void)
+{
+    int level = atomic_load_explicit(&level_in_use, memory_order_relaxed);
+    if (level >= 0) return (lb_isa)level;
+    lb_processor_limit(LB_ISA_AVX512);
+    return (lb_isa)atomic_load_explicit(&level_in_use, memory_order_relaxed);
+}

@@ -1,0 +1,278 @@
+/* Building, copying and reading programs: see lastbit/program.h. The rules a program keeps stand in program_rules.c, its
+ * bytes in program_codec.c.
+ *
+ * Every table is an array that doubles; strings lie in chunks that never move, so a pointer given out stays valid. */
+#include "program_store.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CHUNK_BYTES 65536
+
+const char *lb_phase_name(lb_phase phase)
+{
+    static const char *const names[] = {"forward", "backward", "optimizer", "communication", "other"};
+    return (unsigned)phase < sizeof names / sizeof names[0] ? names[phase] : "unknown";
+}
+
+const char *lb_source_kind_name(lb_source_kind kind)
+{
+    static const char *const names[] = {"computed",   "parameter", "state",  "batch",   "random",
+                                        "collective", "opaque",    "unseen", "carried", "other"};
+    return (unsigned)kind < sizeof names / sizeof names[0] ? names[kind] : "unknown";
+}
+
+/* ---- growth ---------------------------------------------------------------------------------------------------- */
+
+bool lb_program_reserve(lb_program *program, lb_program_table_id id, uint32_t rows)
+{
+    const lb_program_table *table = &lb_program_tables[id];
+    uint32_t *capacity = &program->store->capacity[id];
+    if (rows > LB_PROGRAM_MAX_ROWS) return false;
+    if (rows <= *capacity) return true;
+    uint32_t wanted = *capacity < 16 ? 16 : *capacity;
+    while (wanted < rows) wanted *= 2; /* at most 2^28 */
+    void **array = (void **)((char *)program + table->array);
+    void *grown = realloc(*array, (size_t)wanted * table->row_bytes);
+    if (!grown) return false;
+    *array = grown;
+    *capacity = wanted;
+    return true;
+}
+
+static uint32_t append(lb_program *program, lb_program_table_id id, const void *rows, uint32_t count)
+{
+    const lb_program_table *table = &lb_program_tables[id];
+    uint32_t *n = (uint32_t *)((char *)program + table->count);
+    uint32_t first = *n;
+    /* Callers like to append a row of the very table, which growing may move. */
+    char *array = *(char **)((char *)program + table->array);
+    size_t inside = (size_t)((const char *)rows - array);
+    bool own = array && (const char *)rows >= array && inside < (size_t)first * table->row_bytes;
+    if (count > LB_PROGRAM_MAX_ROWS || !lb_program_reserve(program, id, first + count)) return LB_NONE;
+    array = *(char **)((char *)program + table->array);
+    if (own) rows = array + inside;
+    if (count) memcpy(array + (size_t)first * table->row_bytes, rows, (size_t)count * table->row_bytes);
+    *n = first + count;
+    return first;
+}
+
+/* ---- strings and scopes ---------------------------------------------------------------------------------------- */
+
+char *lb_program_keep_text(lb_program *program, const char *text, size_t n)
+{
+    struct lb_program_store *store = program->store;
+    text_chunk *chunk = store->chunks;
+    if (!chunk || chunk->size - chunk->used < n + 1) {
+        size_t size = n + 1 > CHUNK_BYTES ? n + 1 : CHUNK_BYTES;
+        chunk = (text_chunk *)malloc(sizeof *chunk + size);
+        if (!chunk) return NULL;
+        *chunk = (text_chunk){store->chunks, 0, size};
+        store->chunks = chunk;
+    }
+    char *kept = chunk->bytes + chunk->used;
+    memcpy(kept, text, n);
+    kept[n] = '\0';
+    chunk->used += n + 1;
+    return kept;
+}
+
+static uint64_t text_hash(const char *text)
+{
+    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a: names are short and trusted not to collide on purpose */
+    for (; *text; text++) h = (h ^ (unsigned char)*text) * 0x100000001b3u;
+    return h ^ h >> 29;
+}
+
+/* The slot where `text` is or would be: slots hold row + 1, 0 is free. `text_of` gives the text of a row. */
+static uint32_t *find_slot(const lb_program *program, const row_set *set, const char *text,
+                           const char *(*text_of)(const lb_program *, uint32_t))
+{
+    for (uint64_t i = text_hash(text);; i++) {
+        uint32_t *slot = &set->slots[i & (set->size - 1)];
+        if (!*slot || strcmp(text_of(program, *slot - 1), text) == 0) return slot;
+    }
+}
+
+/* Room for one more of `rows` known rows; builds the set anew when it is half full (or was never built: decoding). */
+static bool set_grow(const lb_program *program, row_set *set, uint32_t rows,
+                     const char *(*text_of)(const lb_program *, uint32_t))
+{
+    if (set->known == rows && set->size && (uint64_t)(rows + 1) * 2 <= set->size) return true;
+    uint32_t size = set->size ? set->size : 64;
+    while ((uint64_t)(rows + 1) * 2 > size) size *= 2;
+    uint32_t *slots = (uint32_t *)calloc(size, sizeof *slots);
+    if (!slots) return false;
+    free(set->slots);
+    *set = (row_set){slots, size, rows};
+    for (uint32_t row = 0; row < rows; row++) {
+        uint32_t *slot = find_slot(program, set, text_of(program, row), text_of);
+        if (!*slot) *slot = row + 1; /* of equal texts in a decoded program the first wins */
+    }
+    return true;
+}
+
+static const char *string_text(const lb_program *program, uint32_t row) { return program->strings[row]; }
+
+static const char *scope_text(const lb_program *program, uint32_t row)
+{
+    return lb_program_text(program, program->scopes[row].path);
+}
+
+uint32_t lb_program_string(lb_program *program, const char *text)
+{
+    row_set *set = &program->store->strings;
+    if (!text || !set_grow(program, set, program->n_strings, string_text)) return LB_NONE;
+    uint32_t *slot = find_slot(program, set, text, string_text);
+    if (*slot) return *slot - 1;
+    char *kept = lb_program_keep_text(program, text, strlen(text));
+    uint32_t row = kept ? append(program, LB_TABLE_STRINGS, &kept, 1) : LB_NONE;
+    if (row == LB_NONE) return LB_NONE;
+    *slot = row + 1;
+    set->known++;
+    return row;
+}
+
+uint32_t lb_program_scope(lb_program *program, const char *path, const char *class_name, uint32_t parent)
+{
+    row_set *set = &program->store->scopes;
+    lb_scope scope = {lb_program_string(program, path), lb_program_string(program, class_name), parent};
+    if (scope.path == LB_NONE || (class_name && scope.class_name == LB_NONE)) return LB_NONE;
+    if (!set_grow(program, set, program->n_scopes, scope_text)) return LB_NONE;
+    uint32_t *slot = find_slot(program, set, path, scope_text);
+    if (*slot) {
+        lb_scope *known = &program->scopes[*slot - 1];
+        if (known->class_name == LB_NONE) known->class_name = scope.class_name;
+        return *slot - 1;
+    }
+    uint32_t row = append(program, LB_TABLE_SCOPES, &scope, 1);
+    if (row == LB_NONE) return LB_NONE;
+    *slot = row + 1;
+    set->known++;
+    return row;
+}
+
+/* ---- life-cycle ------------------------------------------------------------------------------------------------ */
+
+lb_program *lb_program_alloc(void)
+{
+    lb_program *program = (lb_program *)calloc(1, sizeof *program);
+    if (!program) return NULL;
+    program->world = 1;
+    program->shard = LB_NONE;
+    program->store = (struct lb_program_store *)calloc(1, sizeof *program->store);
+    if (program->store) return program;
+    free(program);
+    return NULL;
+}
+
+lb_program *lb_program_new(void)
+{
+    lb_program *program = lb_program_alloc();
+    if (!program) return NULL;
+    if (lb_program_string(program, "") == 0 && lb_program_scope(program, "", NULL, LB_NONE) == 0) return program;
+    lb_program_free(program);
+    return NULL;
+}
+
+void lb_program_free(lb_program *program)
+{
+    if (!program) return;
+    for (int id = 0; id < LB_TABLE_COUNT; id++) free(*(void **)((char *)program + lb_program_tables[id].array));
+    for (text_chunk *chunk = program->store->chunks, *next; chunk; chunk = next) {
+        next = chunk->next;
+        free(chunk);
+    }
+    free(program->store->strings.slots);
+    free(program->store->scopes.slots);
+    free(program->store);
+    free(program);
+}
+
+lb_program *lb_program_copy(const lb_program *program)
+{
+    lb_program *copy = lb_program_alloc();
+    if (!copy) return NULL;
+    copy->step = program->step;
+    copy->rank = program->rank;
+    copy->world = program->world;
+    copy->level = program->level;
+    copy->complete = program->complete;
+    copy->shard = program->shard;
+    for (int id = 0; id < LB_TABLE_COUNT; id++) {
+        const lb_program_table *table = &lb_program_tables[id];
+        const void *rows = *(void *const *)((const char *)program + table->array);
+        uint32_t count = *(const uint32_t *)((const char *)program + table->count);
+        if (append(copy, (lb_program_table_id)id, rows, count) == LB_NONE) goto fail;
+    }
+    for (uint32_t i = 0; i < copy->n_strings; i++) {
+        copy->strings[i] = lb_program_keep_text(copy, program->strings[i], strlen(program->strings[i]));
+        if (!copy->strings[i]) goto fail;
+    }
+    return copy;
+fail:
+    lb_program_free(copy);
+    return NULL;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------------------ */
+
+#define ADD_ROW(function, type, id)                                                                          \
+    uint32_t function(lb_program *program, const type *row) { return append(program, id, row, 1); }
+
+ADD_ROW(lb_program_add_value, lb_value, LB_TABLE_VALUES)
+ADD_ROW(lb_program_add_statistics, lb_statistics, LB_TABLE_STATISTICS)
+ADD_ROW(lb_program_add_op, lb_op, LB_TABLE_OPS)
+ADD_ROW(lb_program_add_boundary, lb_boundary, LB_TABLE_BOUNDARIES)
+ADD_ROW(lb_program_add_collective, lb_collective, LB_TABLE_COLLECTIVES)
+ADD_ROW(lb_program_add_routing, lb_routing, LB_TABLE_ROUTINGS)
+ADD_ROW(lb_program_add_scalar, lb_scalar, LB_TABLE_SCALARS)
+ADD_ROW(lb_program_add_group, lb_group, LB_TABLE_GROUPS)
+ADD_ROW(lb_program_add_group_param, lb_group_param, LB_TABLE_GROUP_PARAMS)
+ADD_ROW(lb_program_add_notice, lb_notice, LB_TABLE_NOTICES)
+#undef ADD_ROW
+
+uint32_t lb_program_add_args(lb_program *program, const lb_arg *args, uint32_t count)
+{
+    return append(program, LB_TABLE_ARGS, args, count);
+}
+
+uint32_t lb_program_add_refs(lb_program *program, const uint32_t *refs, uint32_t count)
+{
+    return append(program, LB_TABLE_REFS, refs, count);
+}
+
+/* ---- reading --------------------------------------------------------------------------------------------------- */
+
+const char *lb_program_text(const lb_program *program, uint32_t string)
+{
+    return string < program->n_strings ? program->strings[string] : "";
+}
+
+const char *lb_op_name(const lb_program *program, const lb_op *op) { return lb_program_text(program, op->name); }
+
+const char *lb_op_layer(const lb_program *program, const lb_op *op)
+{
+    return op->scope < program->n_scopes ? scope_text(program, op->scope) : "";
+}
+
+const char *lb_op_class(const lb_program *program, const lb_op *op)
+{
+    return op->scope < program->n_scopes ? lb_program_text(program, program->scopes[op->scope].class_name) : "";
+}
+
+static void each_value(const lb_program *program, const lb_arg *args, uint32_t count,
+                       void (*visit)(void *, uint32_t), void *context)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (args[i].tag == LB_ARG_VALUE)
+            visit(context, args[i].u.value);
+        else if (args[i].tag == LB_ARG_LIST)
+            each_value(program, program->args + args[i].u.first, args[i].count, visit, context);
+    }
+}
+
+void lb_op_each_input(const lb_program *program, const lb_op *op, void (*visit)(void *context, uint32_t value), void *context)
+{
+    each_value(program, lb_op_args(program, op), op->args, visit, context);
+}

@@ -1,0 +1,515 @@
+/* A program as bytes: columnar MessagePack. FORMAT.md ("Program segments") has the bytes.
+ *
+ *   {"step": …, "rank": …, …, "strings": ["", …], "ops": {"rows": N, "name": BIN, "scope": BIN, …}, "args": {…}, …}
+ *
+ * One BIN per column. Integers are stored as narrow as the column allows: w = length / rows is 1, 2, 4 or 8, little-endian
+ * two's complement, sign-extended to the field (so LB_NONE is -1 and costs one byte). f64 and digests are not narrowed.
+ * Decoding allocates rows only after their columns were found to be there, so memory is bounded by the input's size. */
+#include "msgpack_cursor.h"
+#include "program_store.h"
+
+#include <inttypes.h>
+#include <msgpack.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum column_kind { INTEGER, FLOAT, DIGEST } column_kind;
+
+typedef struct column {
+    const char *name;
+    uint16_t offset; /* in the row */
+    uint8_t width;   /* of the field in memory */
+    uint8_t kind;
+} column;
+
+#define COLUMN(kind, type, field) {#field, offsetof(type, field), sizeof(((type *)0)->field), kind}
+#define I(type, field) COLUMN(INTEGER, type, field)
+#define F(type, field) COLUMN(FLOAT, type, field)
+
+static const column scope_columns[] = {I(lb_scope, path), I(lb_scope, class_name), I(lb_scope, parent)};
+static const column op_columns[] = {
+    I(lb_op, name),       I(lb_op, scope),        I(lb_op, call),    I(lb_op, flags),         I(lb_op, first_arg),
+    I(lb_op, args),       I(lb_op, first_result), I(lb_op, results), I(lb_op, first_written), I(lb_op, written),
+    I(lb_op, node_name),  I(lb_op, node),         I(lb_op, phase),   I(lb_op, thread),
+};
+static const column arg_columns[] = {I(lb_arg, tag), I(lb_arg, count), {"u", offsetof(lb_arg, u), 8, INTEGER}};
+static const column ref_columns[] = {{"row", 0, 4, INTEGER}};
+static const column value_columns[] = {
+    I(lb_value, storage), I(lb_value, version), I(lb_value, flags), I(lb_value, dtype),
+    I(lb_value, source),  I(lb_value, device),  I(lb_value, name),  I(lb_value, statistics),
+    {"offset", offsetof(lb_value, layout.offset), 8, INTEGER},
+    {"ndim", offsetof(lb_value, layout.ndim), 4, INTEGER},
+    COLUMN(DIGEST, lb_value, logical), COLUMN(DIGEST, lb_value, blob),
+};
+static const column statistics_columns[] = {
+    I(lb_statistics, elements), I(lb_statistics, nan), I(lb_statistics, pos_inf), I(lb_statistics, neg_inf),
+    I(lb_statistics, zero),     F(lb_statistics, min), F(lb_statistics, max),     F(lb_statistics, sum),
+    F(lb_statistics, sum_squares),
+};
+static const column boundary_columns[] = {
+    I(lb_boundary, scope),    I(lb_boundary, call),  I(lb_boundary, op),
+    I(lb_boundary, position), I(lb_boundary, value), I(lb_boundary, output),
+    I(lb_boundary, recompute),
+};
+static const column collective_columns[] = {
+    I(lb_collective, op),        I(lb_collective, group),    I(lb_collective, reduce),
+    I(lb_collective, algorithm), I(lb_collective, sequence), I(lb_collective, first_rank),
+    I(lb_collective, ranks),
+};
+static const column routing_columns[] = {
+    I(lb_routing, scope), I(lb_routing, call),    I(lb_routing, logits), I(lb_routing, ids),
+    I(lb_routing, weights), I(lb_routing, slots), I(lb_routing, dropped),
+};
+static const column scalar_columns[] = {I(lb_scalar, name), I(lb_scalar, op), F(lb_scalar, number)};
+static const column group_columns[] = {
+    I(lb_group, optimizer),   I(lb_group, index),  I(lb_group, first_op),     I(lb_group, ops),
+    I(lb_group, first_param), I(lb_group, params), I(lb_group, first_option), I(lb_group, options),
+};
+static const column group_param_columns[] = {
+    I(lb_group_param, name), I(lb_group_param, storage), I(lb_group_param, gradient)};
+static const column notice_columns[] = {
+    I(lb_notice, kind), I(lb_notice, op), I(lb_notice, value), I(lb_notice, message)};
+
+#define MAX_COLUMNS 16
+static const struct {
+    const column *columns;
+    uint32_t count;
+} columns_of[LB_TABLE_COUNT] = {
+#define COLUMNS(ID, array) [LB_TABLE_##ID] = {array, sizeof array / sizeof array[0]}
+    COLUMNS(SCOPES, scope_columns),           COLUMNS(OPS, op_columns),
+    COLUMNS(ARGS, arg_columns),               COLUMNS(REFS, ref_columns),
+    COLUMNS(VALUES, value_columns),           COLUMNS(STATISTICS, statistics_columns),
+    COLUMNS(BOUNDARIES, boundary_columns),    COLUMNS(COLLECTIVES, collective_columns),
+    COLUMNS(ROUTINGS, routing_columns),       COLUMNS(SCALARS, scalar_columns),
+    COLUMNS(GROUPS, group_columns),           COLUMNS(GROUP_PARAMS, group_param_columns),
+    COLUMNS(NOTICES, notice_columns),
+};
+
+/* Tables whose columns lie outside their rows. */
+static const char shape_column[] = "shape", stride_column[] = "stride";
+
+/* ---- one integer, of any width ------------------------------------------------------------------------------------ */
+
+static inline int64_t load_signed(const char *p, unsigned width)
+{
+    int8_t a;
+    int16_t b;
+    int32_t c;
+    int64_t d;
+    switch (width) {
+    case 1: return memcpy(&a, p, 1), a;
+    case 2: return memcpy(&b, p, 2), b;
+    case 4: return memcpy(&c, p, 4), c;
+    default: return memcpy(&d, p, 8), d;
+    }
+}
+
+/* Little-endian machines only: the low bytes come first. */
+static inline void store_low(char *p, int64_t number, unsigned width)
+{
+    switch (width) {
+    case 1: memcpy(p, &number, 1); break;
+    case 2: memcpy(p, &number, 2); break;
+    case 4: memcpy(p, &number, 4); break;
+    default: memcpy(p, &number, 8); break;
+    }
+}
+
+static unsigned narrowest(int64_t low, int64_t high)
+{
+    if (low >= INT8_MIN && high <= INT8_MAX) return 1;
+    if (low >= INT16_MIN && high <= INT16_MAX) return 2;
+    if (low >= INT32_MIN && high <= INT32_MAX) return 4;
+    return 8;
+}
+
+static void swap_digest(const char *from, char *to)
+{
+    uint64_t words[2];
+    memcpy(words, from, 16);
+    words[0] = __builtin_bswap64(words[0]);
+    words[1] = __builtin_bswap64(words[1]);
+    memcpy(to, words, 16);
+}
+
+/* ---- encoding ------------------------------------------------------------------------------------------------------ */
+
+typedef struct encoder {
+    msgpack_packer packer;
+    char *scratch; /* one column */
+    size_t scratch_bytes;
+    bool failed;
+} encoder;
+
+static void put_text(encoder *e, const char *text)
+{
+    size_t n = strlen(text);
+    e->failed |= n > UINT32_MAX || msgpack_pack_str(&e->packer, n) || msgpack_pack_str_body(&e->packer, text, n);
+}
+
+static void put_int(encoder *e, const char *key, int64_t number)
+{
+    put_text(e, key);
+    e->failed |= msgpack_pack_int64(&e->packer, number) != 0;
+}
+
+static void put_bin(encoder *e, const char *key, const void *bytes, size_t n)
+{
+    put_text(e, key);
+    e->failed |= n > UINT32_MAX || msgpack_pack_bin(&e->packer, n) || (n && msgpack_pack_bin_body(&e->packer, bytes, n));
+}
+
+static char *scratch(encoder *e, size_t bytes)
+{
+    if (bytes <= e->scratch_bytes) return e->scratch;
+    char *grown = (char *)realloc(e->scratch, bytes);
+    if (!grown) return NULL;
+    e->scratch = grown;
+    e->scratch_bytes = bytes;
+    return grown;
+}
+
+/* `stride` bytes from row to row. */
+static void put_integers(encoder *e, const char *key, const char *rows, uint32_t n, size_t stride, unsigned width)
+{
+    int64_t low = 0, high = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        int64_t number = load_signed(rows + i * stride, width);
+        low = number < low ? number : low;
+        high = number > high ? number : high;
+    }
+    unsigned stored = narrowest(low, high);
+    char *out = scratch(e, (size_t)n * stored + 1);
+    if (!out) {
+        e->failed = true;
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) store_low(out + (size_t)i * stored, load_signed(rows + i * stride, width), stored);
+    put_bin(e, key, out, (size_t)n * stored);
+}
+
+static void put_fixed(encoder *e, const column *column, const char *rows, uint32_t n, size_t stride)
+{
+    char *out = scratch(e, (size_t)n * column->width + 1);
+    if (!out) {
+        e->failed = true;
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (column->kind == DIGEST)
+            swap_digest(rows + i * stride, out + (size_t)i * 16);
+        else
+            memcpy(out + (size_t)i * 8, rows + i * stride, 8);
+    }
+    put_bin(e, column->name, out, (size_t)n * column->width);
+}
+
+/* Shapes and strides of all values, one after the other. */
+static void put_dims(encoder *e, const lb_program *program)
+{
+    uint64_t total = 0, at = 0;
+    for (uint32_t i = 0; i < program->n_values; i++) total += (uint32_t)program->values[i].layout.ndim;
+    int64_t *dims = (int64_t *)malloc((total + 1) * sizeof *dims);
+    if (!dims || total > UINT32_MAX) {
+        e->failed = true;
+        free(dims);
+        return;
+    }
+    for (int strides = 0; strides < 2; strides++, at = 0) {
+        for (uint32_t i = 0; i < program->n_values; i++) {
+            const lb_layout *layout = &program->values[i].layout;
+            size_t n = (size_t)layout->ndim;
+            memcpy(dims + at, strides ? layout->stride : layout->shape, n * sizeof *dims);
+            at += n;
+        }
+        put_integers(e, strides ? stride_column : shape_column, (const char *)dims, (uint32_t)total, sizeof *dims, 8);
+    }
+    free(dims);
+}
+
+static void put_table(encoder *e, const lb_program *program, lb_program_table_id id)
+{
+    const lb_program_table *table = &lb_program_tables[id];
+    const char *rows = *(char *const *)((const char *)program + table->array);
+    uint32_t n = *(const uint32_t *)((const char *)program + table->count);
+    bool dims = id == LB_TABLE_VALUES;
+    put_text(e, table->name);
+    e->failed |= msgpack_pack_map(&e->packer, columns_of[id].count + 1u + (dims ? 2u : 0u)) != 0;
+    put_int(e, "rows", n);
+    for (uint32_t c = 0; c < columns_of[id].count; c++) {
+        const column *column = &columns_of[id].columns[c];
+        const char *first = rows ? rows + column->offset : NULL;
+        if (column->kind == INTEGER)
+            put_integers(e, column->name, first, n, table->row_bytes, column->width);
+        else
+            put_fixed(e, column, first, n, table->row_bytes);
+    }
+    if (dims) put_dims(e, program);
+}
+
+lb_status lb_program_encode(const lb_program *program, void **bytes, size_t *size, lb_err *err)
+{
+    msgpack_sbuffer buffer;
+    msgpack_sbuffer_init(&buffer);
+    encoder e = {.scratch = NULL};
+    msgpack_packer_init(&e.packer, &buffer, msgpack_sbuffer_write);
+    e.failed = msgpack_pack_map(&e.packer, 6 + LB_TABLE_COUNT) != 0;
+    put_int(&e, "step", program->step);
+    put_int(&e, "rank", program->rank);
+    put_int(&e, "world", program->world);
+    put_int(&e, "level", program->level);
+    put_int(&e, "complete", program->complete);
+    put_int(&e, "shard", program->shard == LB_NONE ? -1 : (int64_t)program->shard);
+    put_text(&e, "strings");
+    e.failed |= msgpack_pack_array(&e.packer, program->n_strings) != 0;
+    for (uint32_t i = 0; i < program->n_strings; i++) put_text(&e, program->strings[i]);
+    for (int id = LB_TABLE_SCOPES; id < LB_TABLE_COUNT && !e.failed; id++) put_table(&e, program, (lb_program_table_id)id);
+    free(e.scratch);
+    if (e.failed) {
+        msgpack_sbuffer_destroy(&buffer);
+        return lb_fail(err, LB_ERR_NOMEM, "program of step %" PRId64 ": out of memory while encoding %" PRIu32 " ops",
+                       program->step, program->n_ops);
+    }
+    *size = buffer.size;
+    *bytes = msgpack_sbuffer_release(&buffer);
+    return LB_OK;
+}
+
+/* ---- decoding ------------------------------------------------------------------------------------------------------ */
+
+typedef struct stored_column {
+    const char *bytes;
+    size_t size;
+} stored_column;
+
+typedef struct decoder {
+    lb_cursor cursor;
+    lb_program *program;
+} decoder;
+
+static lb_status column_failed(const decoder *d, const char *table, const char *name, const char *what, uint64_t found,
+                               uint64_t expected)
+{
+    char field[64];
+    snprintf(field, sizeof field, "%s.%s", table, name);
+    return lb_cursor_fail(&d->cursor, field, "%s: found %" PRIu64 ", expected %" PRIu64, what, found, expected);
+}
+
+/* The width of a stored integer column; 0 when its length fits no width up to that of the field. */
+static unsigned stored_width(const stored_column *stored, uint64_t rows, unsigned field_width)
+{
+    for (unsigned w = 1; w <= field_width; w *= 2)
+        if (stored->size == rows * w) return w;
+    return 0;
+}
+
+/* Finds the width of a stored column, or fails. */
+static lb_status check_column(const decoder *d, const lb_program_table *table, const column *column, const stored_column *stored,
+                              uint32_t n, unsigned *width)
+{
+    if (!stored->bytes) return column_failed(d, table->name, column->name, "the column is missing, rows", 0, n);
+    *width = column->kind == INTEGER ? stored_width(stored, n, column->width) : column->width;
+    if (*width == 0 || stored->size != (uint64_t)n * *width)
+        return column_failed(d, table->name, column->name, "bytes for the rows", stored->size, n);
+    return LB_OK;
+}
+
+#define SPREAD_AS(from_type, to_type)                                                                        \
+    for (uint32_t i = 0; i < n; i++, from += sizeof(from_type), to += stride) {                              \
+        from_type small;                                                                                     \
+        memcpy(&small, from, sizeof small);                                                                  \
+        to_type number = (to_type)small;                                                                     \
+        memcpy(to, &number, sizeof number);                                                                  \
+    }                                                                                                        \
+    return
+#define SPREAD(to_type)                                                                                      \
+    do {                                                                                                     \
+        if (width == 1) { SPREAD_AS(int8_t, to_type); }                                                      \
+        if (width == 2) { SPREAD_AS(int16_t, to_type); }                                                     \
+        if (width == 4) { SPREAD_AS(int32_t, to_type); }                                                     \
+        SPREAD_AS(int64_t, to_type);                                                                         \
+    } while (0)
+
+/* `n` numbers of `width` bytes to one field of `n` rows. */
+static void spread(const char *from, unsigned width, char *to, size_t stride, const column *column, uint32_t n)
+{
+    if (column->kind == DIGEST) {
+        for (uint32_t i = 0; i < n; i++, from += 16, to += stride) swap_digest(from, to);
+        return;
+    }
+    switch (column->width) {
+    case 1: SPREAD(int8_t);
+    case 2: SPREAD(int16_t);
+    case 4: SPREAD(int32_t);
+    default: SPREAD(int64_t);
+    }
+}
+
+/* Some rows at a time, all columns of them: a row of values is five lines of the cache, and there are fourteen columns. */
+static lb_status fill_rows(const decoder *d, lb_program_table_id id, const stored_column *found, uint32_t rows, char *array)
+{
+    enum { STRIP = 64 };
+    const lb_program_table *table = &lb_program_tables[id];
+    const column *columns = columns_of[id].columns;
+    unsigned width[MAX_COLUMNS];
+    for (uint32_t k = 0; k < columns_of[id].count; k++) LB_TRY(check_column(d, table, &columns[k], &found[k], rows, &width[k]));
+    for (uint32_t first = 0; first < rows; first += STRIP) {
+        uint32_t n = rows - first < STRIP ? rows - first : STRIP;
+        for (uint32_t k = 0; k < columns_of[id].count; k++)
+            spread(found[k].bytes + (size_t)first * width[k], width[k], array + first * table->row_bytes + columns[k].offset,
+                   table->row_bytes, &columns[k], n);
+    }
+    return LB_OK;
+}
+
+/* Shapes and strides of all values. */
+static lb_status fill_dims(const decoder *d, const stored_column *shapes, const stored_column *strides)
+{
+    lb_program *p = d->program;
+    uint64_t total = 0, at = 0;
+    for (uint32_t i = 0; i < p->n_values; i++) {
+        int32_t ndim = p->values[i].layout.ndim;
+        if (ndim < 0 || ndim > LB_MAX_DIMS) return column_failed(d, "values", "ndim", "dimensions", (uint64_t)ndim, LB_MAX_DIMS);
+        total += (uint32_t)ndim;
+    }
+    unsigned v = shapes->bytes ? stored_width(shapes, total, 8) : 0, w = strides->bytes ? stored_width(strides, total, 8) : 0;
+    if (v == 0) return column_failed(d, "values", shape_column, "bytes for the dimensions", shapes->size, total);
+    if (w == 0) return column_failed(d, "values", stride_column, "bytes for the dimensions", strides->size, total);
+    for (uint32_t i = 0; i < p->n_values; i++) {
+        lb_layout *layout = &p->values[i].layout;
+        for (int32_t k = 0; k < layout->ndim; k++, at++) {
+            layout->shape[k] = load_signed(shapes->bytes + at * v, v);
+            layout->stride[k] = load_signed(strides->bytes + at * w, w);
+        }
+    }
+    return LB_OK;
+}
+
+/* Pointers to the columns of one table, in the order of columns_of, then shape and stride. */
+static lb_status read_columns(decoder *d, lb_program_table_id id, uint32_t *rows, stored_column *found)
+{
+    lb_cursor *c = &d->cursor;
+    const char *table = lb_program_tables[id].name;
+    uint32_t pairs, n = columns_of[id].count;
+    int64_t number = -1;
+    LB_TRY(lb_cursor_map(c, table, &pairs));
+    for (uint32_t i = 0; i < pairs; i++) {
+        const char *key;
+        uint32_t length, k = 0;
+        LB_TRY(lb_cursor_str(c, table, &key, &length));
+        if (lb_text_is(key, length, "rows")) {
+            LB_TRY(lb_cursor_int_in(c, table, 0, LB_PROGRAM_MAX_ROWS, &number));
+            continue;
+        }
+        while (k < n && !lb_text_is(key, length, columns_of[id].columns[k].name)) k++;
+        if (k == n && lb_text_is(key, length, stride_column)) k = n + 1;
+        if (k == n && !lb_text_is(key, length, shape_column)) k = n + 2;
+        if (k == n + 2) {
+            LB_TRY(lb_cursor_skip(c, table)); /* a later minor version added it */
+            continue;
+        }
+        const void *bytes;
+        LB_TRY(lb_cursor_bin(c, table, &bytes, &found[k].size));
+        found[k].bytes = (const char *)bytes;
+    }
+    if (number < 0) return lb_cursor_fail(c, table, "has no \"rows\"");
+    *rows = (uint32_t)number;
+    return LB_OK;
+}
+
+static lb_status read_table(decoder *d, lb_program_table_id id)
+{
+    const lb_program_table *table = &lb_program_tables[id];
+    stored_column found[MAX_COLUMNS + 2] = {{NULL, 0}};
+    char **array = (char **)((char *)d->program + table->array);
+    uint32_t rows = 0, n = columns_of[id].count;
+    if (*array) return lb_cursor_fail(&d->cursor, table->name, "stands there twice");
+    LB_TRY(read_columns(d, id, &rows, found));
+    /* A row costs at least a byte on disk: nothing is allocated for rows that are only claimed. */
+    if (!found[0].bytes || found[0].size < rows)
+        return column_failed(d, table->name, columns_of[id].columns[0].name, "bytes for the rows", found[0].size, rows);
+    *array = (char *)calloc((size_t)rows + 1, table->row_bytes);
+    if (!*array) return lb_fail(d->cursor.err, LB_ERR_NOMEM, "program: no memory for %" PRIu32 " %s", rows, table->name);
+    d->program->store->capacity[id] = rows + 1;
+    *(uint32_t *)((char *)d->program + table->count) = rows;
+    LB_TRY(fill_rows(d, id, found, rows, *array));
+    return id == LB_TABLE_VALUES ? fill_dims(d, &found[n], &found[n + 1]) : LB_OK;
+}
+
+static lb_status read_strings(decoder *d)
+{
+    lb_program *p = d->program;
+    uint32_t count, n;
+    if (p->strings) return lb_cursor_fail(&d->cursor, "strings", "stands there twice");
+    LB_TRY(lb_cursor_array(&d->cursor, "strings", &count));
+    if (count > LB_PROGRAM_MAX_ROWS) return lb_cursor_fail(&d->cursor, "strings", "%" PRIu32 " are too many", count);
+    p->strings = (char **)calloc((size_t)count + 1, sizeof *p->strings);
+    if (!p->strings) return lb_fail(d->cursor.err, LB_ERR_NOMEM, "program: no memory for %" PRIu32 " strings", count);
+    p->store->capacity[LB_TABLE_STRINGS] = count + 1;
+    for (; p->n_strings < count; p->n_strings++) {
+        const char *text;
+        LB_TRY(lb_cursor_str(&d->cursor, "strings", &text, &n));
+        if (memchr(text, '\0', n)) return lb_cursor_fail(&d->cursor, "strings", "row %" PRIu32 " holds a NUL", p->n_strings);
+        p->strings[p->n_strings] = lb_program_keep_text(p, text, n);
+        if (!p->strings[p->n_strings]) return lb_fail(d->cursor.err, LB_ERR_NOMEM, "program: no memory for strings");
+    }
+    return LB_OK;
+}
+
+static lb_status read_pair(decoder *d)
+{
+    lb_cursor *c = &d->cursor;
+    lb_program *p = d->program;
+    const char *key;
+    uint32_t n;
+    int64_t number;
+    LB_TRY(lb_cursor_str(c, "key", &key, &n));
+    if (lb_text_is(key, n, "strings")) return read_strings(d);
+    for (int id = LB_TABLE_SCOPES; id < LB_TABLE_COUNT; id++)
+        if (lb_text_is(key, n, lb_program_tables[id].name)) return read_table(d, (lb_program_table_id)id);
+    if (lb_text_is(key, n, "step")) return lb_cursor_int(c, "step", &p->step);
+    if (lb_text_is(key, n, "rank")) {
+        LB_TRY(lb_cursor_int_in(c, "rank", 0, INT32_MAX, &number));
+        p->rank = (int32_t)number;
+    } else if (lb_text_is(key, n, "world")) {
+        LB_TRY(lb_cursor_int_in(c, "world", 0, INT32_MAX, &number));
+        p->world = (int32_t)number;
+    } else if (lb_text_is(key, n, "level")) {
+        LB_TRY(lb_cursor_int_in(c, "level", 0, 3, &number));
+        p->level = (uint8_t)number;
+    } else if (lb_text_is(key, n, "complete")) {
+        LB_TRY(lb_cursor_int_in(c, "complete", 0, 1, &number));
+        p->complete = (uint8_t)number;
+    } else if (lb_text_is(key, n, "shard")) {
+        LB_TRY(lb_cursor_int_in(c, "shard", -1, LB_PROGRAM_MAX_ROWS, &number));
+        p->shard = (uint32_t)number;
+    } else {
+        return lb_cursor_skip(c, "key"); /* a later minor version added it */
+    }
+    return LB_OK;
+}
+
+lb_status lb_program_decode_from(const void *bytes, size_t size, const char *source, uint64_t offset, lb_program **program,
+                                 lb_err *err)
+{
+    decoder d = {lb_cursor_of(bytes, size, source, offset, err), lb_program_alloc()};
+    if (!d.program) return lb_fail(err, LB_ERR_NOMEM, "program: out of memory");
+    uint32_t pairs = 0;
+    lb_status status = lb_cursor_map(&d.cursor, "program", &pairs);
+    for (uint32_t i = 0; i < pairs && status == LB_OK; i++) status = read_pair(&d);
+    if (status == LB_OK) {
+        lb_err rule = LB_ERR_INIT;
+        status = lb_program_validate(d.program, &rule);
+        if (status != LB_OK) lb_fail(err, status, "%s: offset %" PRIu64 ": %s", source, offset, rule.message);
+    }
+    if (status == LB_OK)
+        *program = d.program;
+    else
+        lb_program_free(d.program);
+    return status;
+}
+
+lb_status lb_program_decode(const void *bytes, size_t size, lb_program **program, lb_err *err)
+{
+    return lb_program_decode_from(bytes, size, "program", 0, program, err);
+}

@@ -1,0 +1,221 @@
+/* Layouts and strided copies: see lastbit/tensor.h.
+ *
+ * Everything here trusts nothing about a layout: sizes come from files, so each product and sum is checked. */
+#include <lastbit/tensor.h>
+
+#include <string.h>
+
+int64_t lb_layout_numel(const lb_layout *layout)
+{
+    if (layout->ndim < 0 || layout->ndim > LB_MAX_DIMS) return -1;
+    int64_t n = 1;
+    bool empty = false, overflow = false;
+    for (int d = 0; d < layout->ndim; d++) {
+        if (layout->shape[d] < 0) return -1;
+        if (layout->shape[d] == 0) empty = true;
+        if (!overflow && !empty && __builtin_mul_overflow(n, layout->shape[d], &n)) overflow = true;
+    }
+    /* A size 0 anywhere makes the product 0, however large its neighbours are. */
+    return empty ? 0 : overflow ? -1 : n;
+}
+
+lb_layout lb_layout_contiguous(int ndim, const int64_t *shape)
+{
+    lb_layout layout;
+    memset(&layout, 0, sizeof layout);
+    layout.ndim = ndim;
+    uint64_t stride = 1; /* wraps on nonsense sizes instead of being undefined; numel reports those */
+    for (int d = ndim - 1; d >= 0; d--) {
+        layout.shape[d] = shape[d];
+        layout.stride[d] = (int64_t)stride;
+        stride *= (uint64_t)(shape[d] > 1 ? shape[d] : 1);
+    }
+    return layout;
+}
+
+bool lb_layout_is_contiguous(const lb_layout *layout)
+{
+    int64_t expected = 1;
+    for (int d = 0; d < layout->ndim; d++)
+        if (layout->shape[d] == 0) return true;
+    for (int d = layout->ndim - 1; d >= 0; d--) {
+        if (layout->shape[d] == 1) continue;
+        if (layout->stride[d] != expected) return false;
+        if (__builtin_mul_overflow(expected, layout->shape[d], &expected)) return false;
+    }
+    return true;
+}
+
+bool lb_layout_same_shape(const lb_layout *a, const lb_layout *b)
+{
+    return a->ndim == b->ndim && memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof a->shape[0]) == 0;
+}
+
+lb_status lb_layout_dense_range(const lb_layout *layout, int64_t *first, int64_t *last, lb_err *err)
+{
+    int64_t n = lb_layout_numel(layout);
+    *first = *last = 0;
+    if (n < 0) return lb_fail(err, LB_ERR_INVALID, "layout: sizes are negative or their product overflows");
+    if (n == 0) return LB_OK;
+    int64_t low = layout->offset, high = layout->offset;
+    for (int d = 0; d < layout->ndim; d++) {
+        int64_t span;
+        int64_t *end = layout->stride[d] < 0 ? &low : &high;
+        if (__builtin_mul_overflow(layout->shape[d] - 1, layout->stride[d], &span) ||
+            __builtin_add_overflow(*end, span, end))
+            return lb_fail(err, LB_ERR_INVALID, "layout: dimension %d: size %lld times stride %lld overflows", d,
+                           (long long)layout->shape[d], (long long)layout->stride[d]);
+    }
+    if (low < 0)
+        return lb_fail(err, LB_ERR_INVALID, "layout: element %lld lies before the start of its storage",
+                       (long long)low);
+    if (__builtin_add_overflow(high, 1, &high)) return lb_fail(err, LB_ERR_INVALID, "layout: offset overflows");
+    *first = low;
+    *last = high;
+    return LB_OK;
+}
+
+lb_rows lb_rows_of(const lb_layout *layout)
+{
+    lb_rows rows;
+    memset(&rows, 0, sizeof rows);
+    rows.count = rows.stride = 1;
+    /* Merge from the innermost dimension outwards; dims[] holds them innermost first. */
+    int64_t shape[LB_MAX_DIMS], stride[LB_MAX_DIMS];
+    int n = 0;
+    for (int d = layout->ndim - 1; d >= 0; d--) {
+        if (layout->shape[d] <= 0) rows.empty = true;
+        if (layout->shape[d] == 1) continue;
+        int64_t inner_span;
+        if (n > 0 && !__builtin_mul_overflow(shape[n - 1], stride[n - 1], &inner_span) &&
+            inner_span == layout->stride[d]) {
+            shape[n - 1] *= layout->shape[d];
+            continue;
+        }
+        shape[n] = layout->shape[d];
+        stride[n++] = layout->stride[d];
+    }
+    if (rows.empty || n == 0) return rows;
+    rows.count = shape[0];
+    rows.stride = stride[0];
+    rows.ndim = n - 1;
+    for (int i = 0; i < rows.ndim; i++) {
+        rows.shape[i] = shape[n - 1 - i];
+        rows.outer_stride[i] = stride[n - 1 - i];
+    }
+    return rows;
+}
+
+bool lb_rows_next(lb_rows *rows)
+{
+    if (rows->empty) return false;
+    if (!rows->started) {
+        rows->started = true;
+        return true;
+    }
+    for (int d = rows->ndim - 1; d >= 0; d--) {
+        rows->offset += rows->outer_stride[d];
+        if (++rows->index[d] < rows->shape[d]) return true;
+        rows->offset -= rows->shape[d] * rows->outer_stride[d];
+        rows->index[d] = 0;
+    }
+    return false;
+}
+
+#define COPY_RUN(type)                                                                                       \
+    do {                                                                                                     \
+        type *to = (type *)dst;                                                                              \
+        const type *from = (const type *)src;                                                                \
+        for (int64_t i = 0; i < n; i++) to[i * dst_stride] = from[i * src_stride];                           \
+    } while (0)
+
+typedef struct pair128 {
+    uint64_t a, b;
+} __attribute__((packed)) pair128;
+typedef uint16_t loose16 __attribute__((aligned(1), may_alias));
+typedef uint32_t loose32 __attribute__((aligned(1), may_alias));
+typedef uint64_t loose64 __attribute__((aligned(1), may_alias));
+
+static void copy_run(char *dst, int64_t dst_stride, const char *src, int64_t src_stride, int64_t n, size_t width)
+{
+    if (dst_stride == 1 && src_stride == 1) {
+        memcpy(dst, src, (size_t)n * width);
+        return;
+    }
+    switch (width) {
+    case 1: COPY_RUN(char); break;
+    case 2: COPY_RUN(loose16); break;
+    case 4: COPY_RUN(loose32); break;
+    case 8: COPY_RUN(loose64); break;
+    case 16: COPY_RUN(pair128); break;
+    }
+}
+
+/* A view whose columns lie closer than its rows' elements do (a transposed matrix), gathered in tiles: each line of the
+ * cache is fetched once for TILE rows, and not once for every element. A tile is turned in a buffer of its own, for rows that
+ * are a power of two apart would push each other out of the cache. */
+#define TILE 16
+
+#define GATHER_TILED(type)                                                                                   \
+    for (int64_t r = 0; r < rows; r += TILE)                                                                 \
+        for (int64_t c = 0; c < columns; c += TILE) {                                                        \
+            type turned[TILE][TILE];                                                                         \
+            int64_t m = rows - r < TILE ? rows - r : TILE, n = columns - c < TILE ? columns - c : TILE;      \
+            for (int64_t j = 0; j < n; j++)                                                                  \
+                for (int64_t i = 0; i < m; i++)                                                              \
+                    turned[i][j] = ((const type *)view)[(r + i) * row_stride + (c + j) * column_stride];     \
+            for (int64_t i = 0; i < m; i++)                                                                  \
+                memcpy(bytes + ((r + i) * columns + c) * (int64_t)sizeof(type), turned[i], (size_t)n * sizeof(type)); \
+        }
+
+static bool gather_tiled(const lb_layout *layout, const char *view, char *bytes, size_t width)
+{
+    if (layout->ndim != 2) return false;
+    int64_t rows = layout->shape[0], columns = layout->shape[1], row_stride = layout->stride[0], column_stride = layout->stride[1];
+    if (rows < 2 || row_stride < 0 || column_stride <= row_stride) return false;
+    switch (width) {
+    case 1: GATHER_TILED(char); return true;
+    case 2: GATHER_TILED(loose16); return true;
+    case 4: GATHER_TILED(loose32); return true;
+    case 8: GATHER_TILED(loose64); return true;
+    default: return false;
+    }
+}
+
+/* Copies between a view and dense bytes; `out` gives the direction. */
+static lb_status copy_rows(const lb_tensor *tensor, char *bytes, bool out, lb_err *err)
+{
+    size_t bits = lb_dtype_bits(tensor->dtype);
+    int64_t n = lb_layout_numel(&tensor->layout);
+    if (bits == 0 || n < 0)
+        return lb_fail(err, LB_ERR_INVALID, "tensor: no dtype, or sizes whose product overflows");
+    if (n == 0) return LB_OK;
+    if (bits < 8) {
+        if (!lb_layout_is_contiguous(&tensor->layout))
+            return lb_fail(err, LB_ERR_UNSUPPORTED, "a strided view of %s: elements smaller than a byte must be dense",
+                           lb_dtype_name(tensor->dtype));
+        size_t size = lb_dtype_bytes(tensor->dtype, (size_t)n);
+        memcpy(out ? bytes : tensor->data, out ? tensor->data : bytes, size);
+        return LB_OK;
+    }
+    size_t width = bits / 8;
+    if (out && gather_tiled(&tensor->layout, (const char *)tensor->data, bytes, width)) return LB_OK;
+    for (lb_rows r = lb_rows_of(&tensor->layout); lb_rows_next(&r); bytes += (size_t)r.count * width) {
+        char *view = (char *)tensor->data + r.offset * (int64_t)width;
+        if (out)
+            copy_run(bytes, 1, view, r.stride, r.count, width);
+        else
+            copy_run(view, r.stride, bytes, 1, r.count, width);
+    }
+    return LB_OK;
+}
+
+lb_status lb_tensor_gather(const lb_tensor *tensor, void *bytes, lb_err *err)
+{
+    return copy_rows(tensor, (char *)bytes, true, err);
+}
+
+lb_status lb_tensor_scatter(const lb_tensor *tensor, const void *bytes, lb_err *err)
+{
+    return copy_rows(tensor, (char *)(uintptr_t)bytes, false, err);
+}

@@ -1,0 +1,91 @@
+/* The archive of one process, and the capture: a folder of archives, or the same packed in one file.
+ *
+ * An archive is an append-only tar that plain `tar` lists (formats/FORMAT.md has the bytes). Records are immutable and of
+ * four kinds: blob, program segment, table, commit. Killing the writer at any moment loses at most what came after the
+ * last commit. Readers map the file; blobs are used in place.
+ */
+#ifndef LASTBIT_ARCHIVE_H
+#define LASTBIT_ARCHIVE_H
+
+#include <lastbit/program.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LB_FORMAT_MAJOR 1
+#define LB_FORMAT_MINOR 0
+
+/* ---- writing ---------------------------------------------------------------------------------------------------- */
+
+typedef struct lb_writer lb_writer; /* one thread at a time */
+
+typedef struct lb_writer_options {
+    size_t size;           /* sizeof(lb_writer_options) */
+    bool overwrite;        /* replace an existing file; otherwise LB_ERR_EXISTS */
+    bool sync;             /* fdatasync after every commit: survives power loss, not only a kill */
+    uint64_t budget_bytes; /* LB_ERR_LIMIT for a record that would pass it; 0: none */
+} lb_writer_options;
+#define LB_WRITER_OPTIONS_INIT {sizeof(lb_writer_options), false, false, 0}
+
+/* Creates the file, mode 0600. */
+LB_API lb_status lb_writer_open(const char *path, const lb_writer_options *options, lb_writer **writer, lb_err *err);
+/* Stores bytes under their blob digest; does nothing when the archive already has them. */
+LB_API lb_status lb_writer_blob(lb_writer *writer, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size, lb_err *err);
+LB_API bool lb_writer_has_blob(const lb_writer *writer, lb_digest digest);
+LB_API lb_status lb_writer_program(lb_writer *writer, const lb_program *program, lb_err *err);
+/* A named table as JSON text (stored as MessagePack): "receipt", "coverage", "findings", … A later one of the same name wins. */
+LB_API lb_status lb_writer_table(lb_writer *writer, const char *name, const char *json, lb_err *err);
+/* Everything so far becomes permanent. */
+LB_API lb_status lb_writer_commit(lb_writer *writer, lb_err *err);
+LB_API uint64_t lb_writer_bytes(const lb_writer *writer);
+/* Commit, index, closing record. The writer is gone whatever the status. NULL is fine. */
+LB_API lb_status lb_writer_close(lb_writer *writer, lb_err *err);
+/* In a forked child: frees memory and closes the descriptor, writes nothing. */
+LB_API void lb_writer_abandon(lb_writer *writer);
+
+/* ---- reading one archive ------------------------------------------------------------------------------------------ */
+
+typedef struct lb_archive lb_archive; /* reading is thread-safe */
+
+LB_API lb_status lb_archive_open(const char *path, lb_archive **archive, lb_err *err);
+LB_API void lb_archive_close(lb_archive *archive);
+/* In place; valid until close. LB_ERR_NOT_CAPTURED when the archive has no such blob. */
+LB_API lb_status lb_archive_blob(lb_archive *archive, lb_digest digest, const void **bytes, size_t *size, lb_err *err);
+LB_API uint32_t lb_archive_programs(const lb_archive *archive);
+LB_API int64_t lb_archive_step(const lb_archive *archive, uint32_t index);
+/* Decoded on first use, owned by the archive. */
+LB_API lb_status lb_archive_program(lb_archive *archive, uint32_t index, const lb_program **program, lb_err *err);
+/* A table as JSON text, NULL when there is none; owned by the archive. */
+LB_API const char *lb_archive_table(lb_archive *archive, const char *name);
+LB_API bool lb_archive_complete(const lb_archive *archive); /* closed in order, or every step complete */
+
+/* ---- reading a capture -------------------------------------------------------------------------------------------- */
+
+typedef struct lb_capture lb_capture; /* reading is thread-safe */
+
+/* `path`: a folder NAME.lb/, a packed file, a single archive, or (weights only, one step 0 of sources) safetensors
+ * files and their index, .npy, .npz. */
+LB_API lb_status lb_capture_open(const char *path, lb_capture **capture, lb_err *err);
+LB_API void lb_capture_close(lb_capture *capture);
+LB_API const char *lb_capture_path(const lb_capture *capture);
+/* Ranks present, ascending. */
+LB_API uint32_t lb_capture_ranks(const lb_capture *capture, const int32_t **ranks);
+/* Steps recorded by at least one rank, ascending. */
+LB_API uint32_t lb_capture_steps(const lb_capture *capture, const int64_t **steps);
+/* LB_ERR_NOT_FOUND when that rank did not record that step. */
+LB_API lb_status lb_capture_program(lb_capture *capture, int32_t rank, int64_t step, const lb_program **program, lb_err *err);
+LB_API lb_status lb_capture_blob(lb_capture *capture, int32_t rank, lb_digest digest, const void **bytes, size_t *size, lb_err *err);
+LB_API const char *lb_capture_table(lb_capture *capture, int32_t rank, const char *name);
+/* The recorded bytes of a value as a strided view (read-only), found in a kept value of the same version that contains them
+ * where it was not kept itself (slices). LB_ERR_NOT_CAPTURED when they were not kept. */
+LB_API lb_status lb_capture_value(lb_capture *capture, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err);
+LB_API bool lb_capture_has_value(lb_capture *capture, const lb_program *program, uint32_t value);
+
+/* Where a process of `rank` writes inside the capture folder: "NAME.lb/rank-00003.tar"; malloc'ed. */
+LB_API char *lb_capture_archive_path(const char *folder, int32_t rank);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,142 @@
+/* Bisect: why a recorded window fails, by replaying it with one thing changed at a time.
+ *
+ *      failure ──▶ sanity ──▶ muon ──▶ precision ──▶ rank ──▶ block ──▶ culprit, cure, reproducer
+ *
+ * A stage changes one thing everywhere (Muon to f32, every float below f32 to f32, leave ranks out, skip a class of blocks)
+ * and replays the window to its end. The first stage whose change cures is the axis; inside it the search narrows to the
+ * smallest set of sites whose change still cures, and then to layer and op. What is named is what the cure needs, not what
+ * went non-finite first.
+ */
+#ifndef LASTBIT_BISECT_H
+#define LASTBIT_BISECT_H
+
+#include <lastbit/replay.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum lb_failure_kind {
+    LB_FAILURE_NONE,
+    LB_FAILURE_GRADIENT, /* a local gradient is not finite, before any collective or sanitiser */
+    LB_FAILURE_LOSS,
+    LB_FAILURE_PARAMETER,
+    LB_FAILURE_STATE,     /* optimizer state */
+    LB_FAILURE_OUTPUT,    /* result of the outermost forward; -inf alone is a mask */
+    LB_FAILURE_GROSS,     /* loss, gradient norm or a parameter far outside its own history */
+    LB_FAILURE_PREDICATE, /* what --predicate says */
+    LB_FAILURE_DIFFERENCE /* --against: departs from the reference */
+} lb_failure_kind;
+LB_API const char *lb_failure_kind_name(lb_failure_kind kind); /* "gradient", "loss", … */
+
+typedef struct lb_failure {
+    lb_failure_kind kind;
+    int64_t step;
+    int32_t rank;
+    uint32_t op; /* row in the recorded program of that rank and step, or LB_NONE */
+    char layer[160];
+    char name[80];  /* of the op */
+    char what[200]; /* "3 of 64 elements of the loss are NaN" */
+} lb_failure;
+
+typedef enum lb_axis {
+    LB_AXIS_NONE,
+    LB_AXIS_MUON,
+    LB_AXIS_PRECISION,
+    LB_AXIS_RANK,
+    LB_AXIS_BLOCK,
+    LB_AXIS_SOURCE, /* bytes changed and no recorded op did it */
+    LB_AXIS_KERNEL, /* an op's recorded result is not what its inputs give */
+    LB_AXIS_ORDER
+} lb_axis;
+LB_API const char *lb_axis_name(lb_axis axis);
+
+typedef struct lb_culprit {
+    lb_axis axis;
+    int32_t *ranks;
+    uint32_t n_ranks;
+    char block;      /* 'A' 'D' 'E' 'M' 'R', 0: in no block */
+    char layer[160]; /* "" when unknown */
+    char op[80];     /* "aten::mm" */
+    uint32_t row;    /* of that op in the recorded program, LB_NONE when unknown */
+    lb_phase phase;
+    int64_t step;  /* in which it acts; the failure may show later */
+    char why[320]; /* one sentence */
+} lb_culprit;
+
+typedef struct lb_trial {
+    uint32_t stage;   /* row of stages */
+    char *change;     /* command-line text of the swaps: "--skip block=E" */
+    char outcome[16]; /* "cured", "fails-same", "fails-other", "invalid", "noise" */
+    char purpose[12]; /* "whole", "narrow", … */
+    char what[200];   /* the failure that remained, or why it is invalid */
+    double seconds;
+} lb_trial;
+
+typedef struct lb_stage {
+    const char *name; /* "sanity", "muon", … */
+    char outcome
+        [16]; /* "clean", "cleared", "cured", "found", "undecided", "none" (nothing of the kind here), "skipped" */
+    char note[240];
+    uint32_t trials;
+} lb_stage;
+
+typedef enum lb_bisect_outcome {
+    LB_BISECT_FOUND,
+    LB_BISECT_CLEAN,
+    LB_BISECT_NOT_REPRODUCED,
+    LB_BISECT_UNDECIDED
+} lb_bisect_outcome;
+LB_API const char *
+lb_bisect_outcome_name(lb_bisect_outcome outcome); /* "found", "clean", "not-reproduced", "undecided" */
+
+typedef struct lb_bisection {
+    lb_bisect_outcome outcome;
+    lb_failure failure;
+    lb_culprit *culprits; /* independent ones; the first by stage and step first */
+    uint32_t n_culprits;
+    lb_stage *stages;
+    uint32_t n_stages;
+    lb_trial *trials;
+    uint32_t n_trials;
+    char *cure;       /* command-line text of the one change that cures, or NULL */
+    char *reproducer; /* path, or NULL */
+    char *reference;  /* path of what it was compared with, or NULL */
+    char *note;       /* what the reader should know besides: warnings, limits; or NULL */
+    double seconds;
+} lb_bisection;
+
+typedef struct lb_bisect_options {
+    size_t size;                   /* sizeof(lb_bisect_options) */
+    int64_t first_step, last_step; /* the window; INT64_MIN / INT64_MAX: all recorded */
+    const char *predicate;         /* NULL: the failures above; see bisect/failure.h for the language */
+    lb_capture *against;           /* NULL, or the reference of a difference */
+    const char *journal;           /* path, NULL: none is written */
+    bool resume;                   /* take the answers that the journal has */
+    const char *reproducer;        /* folder to write, NULL: none */
+    bool overwrite;                /* the reproducer may replace one */
+    int threads;                   /* 0: as many as OpenMP gives */
+    uint64_t memory_bytes;         /* 0: no limit */
+    uint32_t max_trials;           /* per stage; 0: no limit */
+    void *context;                 /* for say */
+    void (*say)(void *context, const char *line); /* one line per trial and stage while it runs; may be NULL */
+} lb_bisect_options;
+#define LB_BISECT_OPTIONS_INIT                                                                                 \
+    {                                                                                                          \
+        sizeof(lb_bisect_options), INT64_MIN, INT64_MAX, NULL, NULL, NULL, false, NULL, false, 0, 0, 0, NULL,  \
+            NULL                                                                                               \
+    }
+
+/* Fails for trouble with the capture or the environment; that nothing was found, or that the failure does not reproduce,
+ * is an outcome. */
+LB_API lb_status lb_bisect(lb_capture *capture, const lb_bisect_options *options, lb_bisection **bisection,
+                           lb_err *err);
+LB_API void lb_bisection_free(lb_bisection *bisection);
+
+/* The verdict for a person, several lines; malloc'ed. `capture_path`: as to be typed again. */
+LB_API char *lb_bisection_text(const lb_bisection *bisection, const char *capture_path);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,213 @@
+/* Recording from inside a running program: the C interface that the PyTorch recorder uses too.
+ *
+ *     lb_recorder_open ─▶ ( lb_recorder_step_begin ─▶ ops, scopes, collectives, scalars … ─▶ lb_recorder_step_end )* ─▶ lb_recorder_close
+ *
+ * One recorder writes the archive of one process; each step becomes one lb_program (see lastbit/program.h) and is
+ * permanent once its step_end has returned. The recorder finds out by itself what an op read and wrote: a tensor is named
+ * by its storage, a write makes a new version of the storage, bytes that no recorded op produced become `lb::source` ops.
+ *
+ * The host is never harmed: nothing here prints, exits or aborts on input. After the first failure the recorder is dead:
+ * every further call returns LB_ERR_STATE at once, what was committed stays readable, and the archive says why it ended.
+ * A used-up budget is no failure: less is kept, and the coverage table says so.
+ *
+ * Threads: every function may be called from any thread (one mutex); the bytes of a tensor are read inside the call that
+ * passes it and never afterwards, unless that function says so.
+ */
+#ifndef LASTBIT_CAPTURE_H
+#define LASTBIT_CAPTURE_H
+
+#include <lastbit/program.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What bytes are kept; each level contains the one before. Digests and statistics of results are kept at every level. */
+typedef enum lb_level {
+    LB_LEVEL_STATS = 0,   /* no bytes */
+    LB_LEVEL_SOURCES = 1, /* bytes of every source, and what goes into and comes out of collectives */
+    LB_LEVEL_LAYERS = 2,  /* and of layer inputs and outputs */
+    LB_LEVEL_OPS = 3,     /* and of every op's results */
+    LB_LEVEL_AUTO = 4     /* ops while a step fits LB_AUTO_STEP_BYTES and the capture LB_AUTO_TOTAL_BYTES, then less */
+} lb_level;
+#define LB_AUTO_STEP_BYTES (256ull << 20)
+#define LB_AUTO_TOTAL_BYTES (2048ull << 20)
+LB_API const char *lb_level_name(lb_level level); /* "stats", …; "" when unknown */
+LB_API bool lb_level_parse(const char *text, lb_level *level);
+
+typedef struct lb_recorder lb_recorder;
+
+typedef struct lb_recorder_options {
+    size_t size; /* sizeof(lb_recorder_options) */
+    lb_level level;
+    int32_t rank, world;
+    const char *keep;      /* PCRE2 on "layer/op": those results are kept whatever the level; NULL: none */
+    const char *layers;    /* PCRE2 on the layer path: levels layers and ops keep only there; NULL: everywhere */
+    uint64_t budget_bytes; /* of this archive; 0: none */
+    uint32_t ring;         /* flight recorder: nothing is written before a trigger, the last ring…2*ring steps then; 0: off.
+                            * AUTO means SOURCES then */
+    uint64_t ring_bytes;   /* memory the ring may take; above it ring recording stops. 0: a quarter of physical memory */
+    bool overwrite;        /* replace the archive of an earlier run */
+} lb_recorder_options;
+#define LB_RECORDER_OPTIONS_INIT {sizeof(lb_recorder_options), LB_LEVEL_AUTO, 0, 1, NULL, NULL, 0, 0, 0, false}
+
+/* ---- life-cycle --------------------------------------------------------------------------------------------------- */
+
+/* Creates `folder` (mode 0700) unless it is there, and the archive of `rank` in it. LB_ERR_EXISTS when that is there. */
+LB_API lb_status lb_recorder_open(const char *folder, const lb_recorder_options *options, lb_recorder **recorder, lb_err *err);
+/* Ends an open step as incomplete, writes the closing record, frees the recorder whatever the status. NULL is fine. */
+LB_API lb_status lb_recorder_close(lb_recorder *recorder, lb_err *err);
+/* In a forked child: frees the memory, writes nothing. */
+LB_API void lb_recorder_abandon(lb_recorder *recorder);
+/* Stops recording for good, as after a failure: `why` goes to the archive. */
+LB_API void lb_recorder_stop(lb_recorder *recorder, const char *why);
+/* Archive path, and bytes written so far. */
+LB_API const char *lb_recorder_path(const lb_recorder *recorder);
+LB_API uint64_t lb_recorder_bytes(const lb_recorder *recorder);
+
+/* ---- steps -------------------------------------------------------------------------------------------------------- */
+
+/* `shard`: name of the data shard, or NULL. LB_ERR_STATE when a step is open. */
+LB_API lb_status lb_recorder_step_begin(lb_recorder *recorder, int64_t step, const char *shard, lb_err *err);
+/* Writes the program and commits. `complete`: the step was closed in order. */
+LB_API lb_status lb_recorder_step_end(lb_recorder *recorder, bool complete, lb_err *err);
+/* Ops went by that were not recorded: what is known about the contents of storages is no longer known. */
+LB_API void lb_recorder_step_skip(lb_recorder *recorder);
+LB_API bool lb_recorder_in_step(const lb_recorder *recorder);
+
+/* ---- tensors ------------------------------------------------------------------------------------------------------ */
+
+/* A tensor as the host holds it. `storage` names the allocation and is the same for every alias of it; it must not be
+ * used again for another allocation before lb_recorder_forget. */
+typedef struct lb_seen {
+    int64_t storage;
+    const void *data;       /* element 0 of the view */
+    uint64_t storage_bytes; /* of the whole storage */
+    lb_layout layout;       /* offset counts from the start of the storage */
+    lb_dtype dtype;
+    uint8_t device; /* 0 cpu; bytes of any other are not read: the value has neither digest nor statistics */
+} lb_seen;
+
+/* A row-major tensor that is a whole allocation of its own; `storage` is its address. */
+LB_API lb_seen lb_seen_of(const void *data, lb_dtype dtype, int ndim, const int64_t *shape);
+/* A DLPack `DLTensor` (any 0.x or 1.x; its C layout never changed). `data` counts as the start of the storage.
+ * LB_ERR_UNSUPPORTED for element types that are not in lastbit/dtype.h and for vector lanes. */
+LB_API lb_status lb_seen_of_dlpack(const void *dl_tensor, lb_seen *seen, lb_err *err);
+/* The allocation is gone; its key may come again. */
+LB_API void lb_recorder_forget(lb_recorder *recorder, int64_t storage);
+/* What a tensor is: kind and name of the sources read from there. Kinds: PARAMETER, STATE, BATCH, OTHER. Values that the
+ * open step already knows get flags and name too. `flags`: lb_value_flags, e.g. LB_VALUE_GRADIENT. Several tensors of one
+ * storage (a flat parameter) are told apart by where they begin. */
+LB_API lb_status lb_recorder_role(lb_recorder *recorder, const lb_seen *tensor, lb_source_kind kind, uint32_t flags,
+                                  const char *name, lb_err *err);
+/* The storage is shared with something whose writes are not seen (NumPy, DLPack): it is verified whenever it is read. */
+LB_API void lb_recorder_escaped(lb_recorder *recorder, int64_t storage);
+
+/* ---- scopes ------------------------------------------------------------------------------------------------------- */
+
+/* A module path ("" is 0: outside every module). The same number for the same path as long as the recorder lives. */
+LB_API uint32_t lb_recorder_scope(lb_recorder *recorder, const char *path, const char *class_name, uint32_t parent);
+
+typedef struct lb_place {
+    uint32_t scope; /* from lb_recorder_scope */
+    uint32_t call;  /* from lb_recorder_enter */
+} lb_place;
+
+/* A module is entered: `inputs` are the tensors among its arguments. Sets *place; there is no hidden stack. */
+LB_API lb_status lb_recorder_enter(lb_recorder *recorder, uint32_t scope, const lb_seen *inputs, uint32_t n, bool recompute,
+                                   lb_place *place, lb_err *err);
+LB_API lb_status lb_recorder_leave(lb_recorder *recorder, lb_place place, const lb_seen *outputs, uint32_t n, bool recompute,
+                                   lb_err *err);
+
+/* ---- ops ---------------------------------------------------------------------------------------------------------- */
+
+enum lb_operand_flags {
+    LB_OPERAND_WRITTEN = 1 << 0,    /* the op writes this tensor (or the tensors of this list) */
+    LB_OPERAND_OVERWRITTEN = 1 << 1 /* and does not read it: its bytes before the op mean nothing */
+};
+
+typedef struct lb_operand {
+    uint8_t tag;    /* lb_arg_tag */
+    uint8_t flags;  /* lb_operand_flags */
+    uint32_t count; /* LIST: items. COMPLEX: 2 FLOAT items */
+    union {
+        int64_t i; /* INT, BOOL, DTYPE */
+        double f;
+        const char *text;               /* STRING */
+        const lb_seen *tensor;          /* VALUE */
+        const struct lb_operand *items; /* LIST, COMPLEX */
+    } u;
+} lb_operand;
+
+typedef struct lb_call {
+    size_t size;      /* sizeof(lb_call) */
+    const char *name; /* "aten::add.Tensor" */
+    lb_place place;
+    uint32_t flags;   /* lb_op_flags that the caller knows: MUTABLE, RANDOM, DECISION, UNDEFINED, RECOMPUTE, COLLECTIVE, COMPOSITE;
+                         VIEW is found out */
+    uint8_t phase;    /* lb_phase */
+    uint8_t thread;   /* 0: main thread */
+    int64_t node;     /* see lb_op.node; -1: none */
+    const char *node_name; /* NULL: none */
+    const lb_operand *args; /* in schema order, defaults filled in */
+    uint32_t n_args;
+} lb_call;
+#define LB_CALL_INIT {sizeof(lb_call), NULL, {0, 0}, 0, LB_PHASE_FORWARD, 0, -1, NULL, NULL, 0}
+
+typedef struct lb_pending lb_pending;
+
+/* Before the op runs, or right after it if it writes no argument: reads the arguments' bytes where they are needed. */
+LB_API lb_status lb_recorder_op_begin(lb_recorder *recorder, const lb_call *call, lb_pending **pending, lb_err *err);
+/* After it ran. `results`: VALUE or NONE (a result that is not there); other tags are skipped. Written arguments get their
+ * new version here. *op is the row of the op (may be NULL). `pending` is gone whatever the status. */
+LB_API lb_status lb_recorder_op_end(lb_recorder *recorder, lb_pending *pending, const lb_operand *results, uint32_t n,
+                                    uint32_t *op, lb_err *err);
+/* As op_end for an op that completes later (an asynchronous collective): the bytes of what it wrote are read when the
+ * storage is next passed to the recorder, or at step_end. The host keeps them alive until then. */
+LB_API lb_status lb_recorder_op_defer(lb_recorder *recorder, lb_pending *pending, const lb_operand *results, uint32_t n,
+                                      uint32_t *op, lb_err *err);
+/* It raised: recorded with LB_OP_FAILED. */
+LB_API void lb_recorder_op_failed(lb_recorder *recorder, lb_pending *pending);
+
+/* Says what collective the op `op` was. `reduce`, `algorithm` may be NULL. */
+LB_API lb_status lb_recorder_collective(lb_recorder *recorder, uint32_t op, const char *group, const char *reduce,
+                                        const char *algorithm, uint64_t sequence, const int32_t *ranks, uint32_t n_ranks,
+                                        lb_err *err);
+
+/* ---- beside ops --------------------------------------------------------------------------------------------------- */
+
+LB_API lb_status lb_recorder_scalar(lb_recorder *recorder, const char *name, double number, lb_err *err);
+/* Any tensor may be NULL: the module does not show it. */
+LB_API lb_status lb_recorder_routing(lb_recorder *recorder, lb_place place, const lb_seen *logits, const lb_seen *ids,
+                                     const lb_seen *weights, const lb_seen *slots, const lb_seen *dropped, lb_err *err);
+
+typedef struct lb_member { /* one parameter of a group */
+    const char *name;
+    int64_t storage, gradient; /* -1: no gradient */
+} lb_member;
+typedef struct lb_option { /* "lr", 3e-4 */
+    const char *name;
+    double number;
+} lb_option;
+/* One parameter group of an optimizer step whose ops began at op `first_op` (lb_recorder_next_op when it started). */
+LB_API lb_status lb_recorder_group(lb_recorder *recorder, const char *optimizer, uint32_t index, uint32_t first_op,
+                                   const lb_member *members, uint32_t n_members, const lb_option *options, uint32_t n_options,
+                                   lb_err *err);
+LB_API uint32_t lb_recorder_next_op(const lb_recorder *recorder);
+/* Something worth knowing about this step, e.g. kind "thread", "degraded". */
+LB_API lb_status lb_recorder_notice(lb_recorder *recorder, const char *kind, const char *message, lb_err *err);
+/* See lb_writer_table. */
+LB_API lb_status lb_recorder_table(lb_recorder *recorder, const char *name, const char *json, lb_err *err);
+
+/* ---- flight recorder ---------------------------------------------------------------------------------------------- */
+
+/* Writes what the ring holds and ends ring recording; a step that is open is written too, when it ends. Without a ring:
+ * notes the reason. */
+LB_API lb_status lb_recorder_trigger(lb_recorder *recorder, const char *why, lb_err *err);
+/* Values with a non-finite element that the open step saw so far where none belongs: gradients, parameters, states. */
+LB_API uint64_t lb_recorder_nonfinite(const lb_recorder *recorder);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,89 @@
+/* Diff: two captures of what should be the same computation, layer by layer, with verdicts that need no
+ * tolerance.
+ *
+ * Digests decide first: what is equal is never read. Where results differ, three questions are asked of each
+ * op:
+ *   1. Do the recorded bits lie inside the op's own error bound, on each side, from that side's recorded
+ * inputs? (A/A)
+ *   2. Do both sides compute the same real function of the same inputs? Both programs run in f64 with every
+ * float cast the identity (the exact shadow), B from A's sources. They agree when they differ by no more than
+ * f64 rounding explains: max|sA − sB| ≤ 2^13 · max(eA/uA, eB/uB) · 2^-53 + 2^-40 · max|sA|,      eX = max|X −
+ * sX|, uX the unit roundoff that is, X's own rounding error measures how the computation amplifies errors, and
+ * the shadow's error is that, smaller by the ratio of the unit roundoffs; 2^13 is the margin.
+ *   3. If they disagree: did their inputs already? Then the op inherits, otherwise the difference was made
+ * here.
+ */
+#ifndef LASTBIT_DIFF_H
+#define LASTBIT_DIFF_H
+
+#include <lastbit/compare.h>
+#include <lastbit/replay.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct lb_diff_options {
+    size_t size;             /* sizeof(lb_diff_options) */
+    const char *const *maps; /* s/PATTERN/REPLACEMENT/ on A's layer paths */
+    uint32_t n_maps;
+    int64_t first_step, last_step;
+    uint64_t memory_bytes; /* for the shadows kept at a time; 0: 4 GiB */
+    bool digests_only; /* no replay: differences get metrics but the verdict `diverged` or `rounding` cannot be
+                          told */
+    void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
+} lb_diff_options;
+#define LB_DIFF_OPTIONS_INIT                                                                                   \
+    {                                                                                                          \
+        sizeof(lb_diff_options), NULL, 0, INT64_MIN, INT64_MAX, 0, false, NULL                                 \
+    }
+
+/* One place where the sides differ. Strings belong to the report. */
+typedef struct lb_diff_row {
+    int64_t step;
+    int32_t rank;
+    lb_phase phase;
+    const char *layer; /* module path in A */
+    const char *op;    /* NULL in layer rows */
+    uint32_t index;    /* op in A's program; LB_NONE in layer rows */
+    lb_verdict verdict, local, inherited;
+    const char *why; /* one sentence, "" when identical */
+    bool measured;   /* `difference` was computed from recorded bytes */
+    lb_difference difference;
+    double bound_ratio; /* worst |error|/bound of either side's A/A; NaN: not computed */
+} lb_diff_row;
+
+/* Ops that exist on one side only, gathered per layer and phase. */
+typedef struct lb_diff_structure {
+    int64_t step;
+    int32_t rank;
+    lb_phase phase;
+    const char *layer;
+    const char *ops_a, *ops_b; /* comma-separated names with counts: "aten::bmm x2, aten::_softmax" */
+} lb_diff_structure;
+
+typedef struct lb_diff_report {
+    lb_verdict verdict;
+    bool has_first;
+    lb_diff_row first; /* the first op whose verdict is the report's */
+    bool has_earliest;
+    lb_diff_row earliest; /* the first op that differs at all */
+    lb_diff_row *layers;
+    uint32_t n_layers; /* one per (rank, layer), in order of first execution */
+    lb_diff_structure *structures;
+    uint32_t n_structures;
+    char **missing;
+    uint32_t n_missing;      /* one sentence each */
+    uint64_t ops, identical; /* aligned computing ops; of them with equal digests */
+    void *store;
+} lb_diff_report;
+
+/* LB_ERR_NOT_FOUND when the captures share no step or rank. */
+LB_API lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *options,
+                             lb_diff_report **report, lb_err *err);
+LB_API void lb_diff_report_free(lb_diff_report *report);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

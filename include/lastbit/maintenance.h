@@ -1,0 +1,89 @@
+/* Keeping captures: verify every byte, recover what a killed writer or a damaged disk left, pack into one file.
+ *
+ * None of these changes its input.
+ */
+#ifndef LASTBIT_MAINTENANCE_H
+#define LASTBIT_MAINTENANCE_H
+
+#include <lastbit/archive.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- verify --------------------------------------------------------------------------------------------------------- */
+
+typedef enum lb_damage_kind {
+    LB_DAMAGE_BYTES,   /* bytes contradict their digest, or cannot be decoded */
+    LB_DAMAGE_RECORD,  /* a place that is no record, or a record that contradicts its descriptor */
+    LB_DAMAGE_INDEX,   /* the closing index says something else than the records */
+    LB_DAMAGE_PROGRAM, /* a program that breaks a rule, or names bytes of the wrong size */
+    LB_DAMAGE_MISSING  /* a program says that bytes were kept, and they are not there (also after `pack --strip`) */
+} lb_damage_kind;
+LB_API const char *lb_damage_kind_name(lb_damage_kind kind);
+
+typedef struct lb_damage {
+    lb_damage_kind kind;
+    const char *file;
+    uint64_t offset;
+    const char *message; /* with file, offset and field; valid during the call */
+} lb_damage;
+
+typedef struct lb_verification {
+    uint32_t archives, closed; /* archives with a whole closing record */
+    uint64_t records, blobs, programs, tables, bytes;
+    uint64_t uncommitted; /* whole records after the last commit: not part of the capture, `recover` may keep them */
+    uint64_t damages;     /* all but MISSING */
+    uint64_t missing;
+} lb_verification;
+
+/* Reads every byte of a capture (folder, packed file, one archive), whatever its index says. `found` is called once per
+ * damage; damage is no failure of this function. */
+LB_API lb_status lb_capture_verify(const char *path, void (*found)(void *context, const lb_damage *damage), void *context,
+                                   lb_verification *result, lb_err *err);
+
+/* ---- recover -------------------------------------------------------------------------------------------------------- */
+
+typedef struct lb_recovery {
+    uint64_t blobs, programs, tables;          /* written to the new archives */
+    uint64_t lost_blobs, lost_programs, lost_tables; /* there, but damaged */
+    uint64_t places;                           /* places that are no records any more: what was there is not known */
+    uint64_t salvaged;                         /* whole records after the last commit that were kept */
+} lb_recovery;
+
+/* Writes a new capture with everything in the old one that is whole: a folder for a folder, one archive for one archive.
+ * LB_ERR_EXISTS when `out` is there. */
+LB_API lb_status lb_capture_recover(const char *path, const char *out, lb_recovery *result, lb_err *err);
+
+/* ---- pack ----------------------------------------------------------------------------------------------------------- */
+
+typedef enum lb_strip {
+    LB_STRIP_DATA = 1,   /* bytes of batches */
+    LB_STRIP_PARAMS = 2, /* bytes of parameters and of values named like them */
+    LB_STRIP_STATE = 4,  /* bytes of optimizer state and buffers */
+    LB_STRIP_RESULTS = 8 /* bytes of everything that is no source */
+} lb_strip;
+
+typedef struct lb_pack_options {
+    size_t size;      /* sizeof(lb_pack_options) */
+    int level;        /* zstd, 1 to 19 */
+    uint32_t strip;   /* lb_strip */
+    bool overwrite;
+    /* NULL: all. Otherwise decides what goes in. */
+    bool (*want)(void *context, int32_t rank, int64_t step);
+    void *context;
+    void (*progress)(void *context, uint64_t done, uint64_t total); /* programs; may be NULL */
+} lb_pack_options;
+#define LB_PACK_OPTIONS_INIT {sizeof(lb_pack_options), 9, 0, false, NULL, NULL, NULL}
+
+typedef struct lb_packing {
+    uint64_t programs, blobs, blob_bytes, stripped_blobs, stripped_bytes, file_bytes;
+} lb_packing;
+
+/* One compressed file with every rank, equal bytes stored once. Only bytes that a packed program names go in. */
+LB_API lb_status lb_capture_pack(const char *path, const char *out, const lb_pack_options *options, lb_packing *result, lb_err *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,270 @@
+/* The program: what one rank executed in one step, in SSA over storage versions.
+ *
+ * A program is tables that name each other by index: ops call for args and results, values say where in which storage
+ * their elements lie, strings are interned. It never holds tensor bytes: a value names them by digest. A decoded program
+ * is valid: every index is in range, every layout's sizes multiply without overflow, ops are in execution order.
+ *
+ *      ops[i] ── args[first, count) ──▶ value | scalar | list …
+ *        │  └─── results: value ids ──▶ values[v] = (storage, version, layout, dtype, digests, flags)
+ *        └────── written: value ids     the (storage, new version) pairs that the op wrote in place
+ *
+ * Values. Contents belong to (storage, version); a value is a window on them. A write to any alias makes a new version
+ * of the storage, so a window read afterwards is a new value. Storage ids are unique in an archive and never reused, and
+ * versions go on counting across steps: what step n wrote is what step n+1 reads, unless a source says otherwise.
+ *
+ * Sources are ops too: `lb::source` has no args and one result, whose bytes replay cannot compute: a parameter, state, a
+ * batch, bytes that changed unseen. It stands just before the first op that reads them. Results of random ops and outputs
+ * of collectives are marked LB_VALUE_SOURCE and stand in for their op when it cannot be run.
+ * A source marked LB_SOURCE_CARRIED has exactly the bytes that an earlier recorded step of this archive left there: a
+ * chained replay keeps what it computed, a replay of this step alone loads it.
+ *
+ * Args stand in the order of the op's schema, defaults filled in, so that arg 3 of an op is always the same parameter.
+ */
+#ifndef LASTBIT_PROGRAM_H
+#define LASTBIT_PROGRAM_H
+
+#include <lastbit/digest.h>
+#include <lastbit/statistics.h>
+#include <lastbit/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LB_NONE UINT32_MAX /* no such row */
+
+typedef enum lb_phase {
+    LB_PHASE_FORWARD = 0,
+    LB_PHASE_BACKWARD = 1,
+    LB_PHASE_OPTIMIZER = 2, /* clipping included */
+    LB_PHASE_COMMUNICATION = 3,
+    LB_PHASE_OTHER = 4
+} lb_phase;
+LB_API const char *lb_phase_name(lb_phase phase); /* "forward", … */
+
+typedef enum lb_arg_tag {
+    LB_ARG_NONE = 0,
+    LB_ARG_VALUE = 1,
+    LB_ARG_INT = 2,
+    LB_ARG_FLOAT = 3, /* exact bits of a double */
+    LB_ARG_BOOL = 4,
+    LB_ARG_DTYPE = 5,
+    LB_ARG_STRING = 6, /* also devices, layouts, memory formats, and the text of what cannot be recorded */
+    LB_ARG_LIST = 7,   /* `count` args from `first`; lists nest */
+    LB_ARG_COMPLEX = 8 /* two LB_ARG_FLOAT children from `first` */
+} lb_arg_tag;
+
+typedef struct lb_arg {
+    uint8_t tag;    /* lb_arg_tag */
+    uint32_t count; /* children of a list */
+    union {
+        int64_t i;       /* INT, BOOL, DTYPE (lb_dtype) */
+        double f;        /* FLOAT */
+        uint32_t value;  /* VALUE: row of values */
+        uint32_t string; /* STRING: row of strings */
+        uint32_t first;  /* LIST, COMPLEX: row of args */
+    } u;
+} lb_arg;
+
+enum lb_op_flags {
+    LB_OP_VIEW = 1 << 0,      /* results alias an argument: a change of layout, nothing is computed */
+    LB_OP_MUTABLE = 1 << 1,   /* writes an argument */
+    LB_OP_RANDOM = 1 << 2,    /* draws random numbers */
+    LB_OP_DECISION = 1 << 3,  /* a result became a Python scalar, an index or a shape */
+    LB_OP_UNDEFINED = 1 << 4, /* leaves (some) result bytes unwritten: empty_like, … */
+    LB_OP_RECOMPUTE = 1 << 5, /* a forward op run again inside backward (activation checkpointing) */
+    LB_OP_COLLECTIVE = 1 << 6,
+    LB_OP_COMPOSITE = 1 << 7, /* a custom op recorded whole: nothing inside was seen */
+    LB_OP_FAILED = 1 << 8     /* raised an exception; it has no results */
+};
+
+typedef struct lb_op {
+    uint32_t name;  /* string: "aten::add.Tensor", "c10d::allreduce_", "lb::source" */
+    uint32_t scope; /* row of scopes: innermost module, 0 = outside every module */
+    uint32_t call;  /* which invocation of that scope in this step, from 0 */
+    uint32_t flags; /* lb_op_flags */
+    uint32_t first_arg, args;
+    uint32_t first_result, results;   /* rows of refs; a missing result (None) is LB_NONE there */
+    uint32_t first_written, written;  /* rows of refs: values in the new version, in schema order of the written args */
+    uint32_t node_name;               /* string: running autograd node ("MmBackward0"), or LB_NONE */
+    int64_t node;                     /* autograd sequence number: forward: next to be given; backward: the running node's; -1 */
+    uint8_t phase;                    /* lb_phase */
+    uint8_t thread;                   /* 0: main thread of the program */
+} lb_op;
+
+enum lb_value_flags {
+    LB_VALUE_SOURCE = 1 << 0,    /* cannot be recomputed; replay takes the recorded bytes */
+    LB_VALUE_UNDEFINED = 1 << 1, /* some bytes were never written: no digest, no finding */
+    LB_VALUE_KEPT = 1 << 2,      /* blob digest names bytes that were stored */
+    LB_VALUE_PARAMETER = 1 << 3,
+    LB_VALUE_GRADIENT = 1 << 4,  /* .grad of a parameter (name says which) */
+    LB_VALUE_STATE = 1 << 5,     /* optimizer state or module buffer */
+    LB_VALUE_INPUT = 1 << 6      /* argument of the outermost forward */
+};
+
+typedef enum lb_source_kind {
+    LB_SOURCE_NOT = 0,
+    LB_SOURCE_PARAMETER = 1,
+    LB_SOURCE_STATE = 2,
+    LB_SOURCE_BATCH = 3,
+    LB_SOURCE_RANDOM = 4,
+    LB_SOURCE_COLLECTIVE = 5,
+    LB_SOURCE_OPAQUE = 6,  /* result of an op nobody can recompute */
+    LB_SOURCE_UNSEEN = 7,  /* bytes changed and no recorded op did it: a finding */
+    LB_SOURCE_CARRIED = 8, /* equal to what the last recorded step left there */
+    LB_SOURCE_OTHER = 9    /* constants built in Python, work done before step 0 */
+} lb_source_kind;
+LB_API const char *lb_source_kind_name(lb_source_kind kind);
+
+typedef struct lb_value {
+    int64_t storage;
+    uint32_t version;
+    uint32_t flags; /* lb_value_flags */
+    lb_layout layout;
+    lb_dtype dtype;
+    uint8_t source; /* lb_source_kind */
+    uint8_t device; /* 0 cpu, 1 cuda, 2 other: where it lived, not where it must be replayed */
+    uint32_t name;  /* string: parameter name, "optimizer.exp_avg:NAME", …; LB_NONE */
+    uint32_t statistics; /* row of statistics or LB_NONE */
+    lb_digest logical, blob; /* blob: of the dense range, see lb_layout_dense_range */
+} lb_value;
+
+/* A module path and its class; row 0 is "" (outside). */
+typedef struct lb_scope {
+    uint32_t path;  /* string, without wrapper prefixes: "model.layers.3.mlp" */
+    uint32_t class_name; /* string: "LlamaMLP", or LB_NONE */
+    uint32_t parent; /* row of scopes; of row 0: LB_NONE */
+} lb_scope;
+
+/* What went into and came out of a module's forward. */
+typedef struct lb_boundary {
+    uint32_t scope, call;
+    uint32_t op;       /* index of the next op when the module was entered or left */
+    uint32_t position; /* which tensor of the flattened arguments or results */
+    uint32_t value;
+    uint8_t output;    /* 0: argument at entry, 1: result at exit */
+    uint8_t recompute; /* entered inside backward */
+} lb_boundary;
+
+typedef struct lb_collective {
+    uint32_t op;        /* row of ops */
+    uint32_t group;     /* string: group name */
+    uint32_t reduce;    /* string: "sum", "avg", "max", …, or LB_NONE */
+    uint32_t algorithm; /* string: where known, or LB_NONE */
+    uint64_t sequence;  /* per group, from 0 */
+    uint32_t first_rank, ranks; /* rows of refs: global ranks in group order */
+} lb_collective;
+
+/* An MoE decision. LB_NONE where the module does not show it. */
+typedef struct lb_routing {
+    uint32_t scope, call;
+    uint32_t logits, ids, weights, slots, dropped; /* values */
+} lb_routing;
+
+typedef struct lb_scalar {
+    uint32_t name; /* string: "loss", "grad_norm", "lr.0" … */
+    uint32_t op;   /* index of the next op when it was seen */
+    double number;
+} lb_scalar;
+
+/* One parameter group of one optimizer, as it was when it stepped. */
+typedef struct lb_group {
+    uint32_t optimizer;   /* string: class name */
+    uint32_t index;       /* of the group in its optimizer */
+    uint32_t first_op, ops; /* the ops of its step */
+    uint32_t first_param, params; /* rows of group_params */
+    uint32_t first_option, options; /* rows of scalars: lr, weight_decay, … */
+} lb_group;
+typedef struct lb_group_param {
+    uint32_t name; /* string */
+    int64_t storage, gradient; /* storage of the parameter and of its gradient (-1: none) */
+} lb_group_param;
+
+/* Something the recorder noticed: an unseen write, a thread not covered, bytes over budget. */
+typedef struct lb_notice {
+    uint32_t kind;    /* string: "unseen_write", "thread", "budget", "degraded", "skipped" … */
+    uint32_t op;      /* row of ops or LB_NONE */
+    uint32_t value;   /* row of values or LB_NONE */
+    uint32_t message; /* string */
+} lb_notice;
+
+typedef struct lb_program {
+    int64_t step;
+    int32_t rank, world;
+    uint8_t level;    /* lb_level reached, see capture.h: 0 stats 1 sources 2 layers 3 ops */
+    uint8_t complete; /* the step was closed in order */
+    uint32_t shard;   /* string: data shard given by the program, or LB_NONE */
+
+    char **strings;           uint32_t n_strings;     /* NUL-terminated UTF-8 */
+    lb_scope *scopes;         uint32_t n_scopes;
+    lb_op *ops;               uint32_t n_ops;
+    lb_arg *args;             uint32_t n_args;
+    uint32_t *refs;           uint32_t n_refs;
+    lb_value *values;         uint32_t n_values;
+    lb_statistics *statistics; uint32_t n_statistics;
+    lb_boundary *boundaries;  uint32_t n_boundaries;
+    lb_collective *collectives; uint32_t n_collectives;
+    lb_routing *routings;     uint32_t n_routings;
+    lb_scalar *scalars;       uint32_t n_scalars;
+    lb_group *groups;         uint32_t n_groups;
+    lb_group_param *group_params; uint32_t n_group_params;
+    lb_notice *notices;       uint32_t n_notices;
+
+    struct lb_program_store *store; /* growth and interning; private to formats/program.c */
+} lb_program;
+
+/* ---- life-cycle ------------------------------------------------------------------------------------------------ */
+
+/* An empty program with string 0 = "" and scope 0 = outside. NULL when out of memory. */
+LB_API lb_program *lb_program_new(void);
+LB_API void lb_program_free(lb_program *program);
+/* A deep copy, which passes may change. */
+LB_API lb_program *lb_program_copy(const lb_program *program);
+
+/* ---- building -------------------------------------------------------------------------------------------------- *
+ * Each `add` appends one row and returns its index, or LB_NONE when out of memory or over LB_PROGRAM_MAX_ROWS.       */
+
+#define LB_PROGRAM_MAX_ROWS (1u << 28)
+
+LB_API uint32_t lb_program_string(lb_program *program, const char *text); /* interned; NULL gives LB_NONE */
+LB_API uint32_t lb_program_scope(lb_program *program, const char *path, const char *class_name, uint32_t parent); /* interned by path */
+LB_API uint32_t lb_program_add_value(lb_program *program, const lb_value *value);
+LB_API uint32_t lb_program_add_statistics(lb_program *program, const lb_statistics *statistics);
+LB_API uint32_t lb_program_add_args(lb_program *program, const lb_arg *args, uint32_t count); /* contiguous; returns first */
+LB_API uint32_t lb_program_add_refs(lb_program *program, const uint32_t *refs, uint32_t count);
+LB_API uint32_t lb_program_add_op(lb_program *program, const lb_op *op);
+LB_API uint32_t lb_program_add_boundary(lb_program *program, const lb_boundary *row);
+LB_API uint32_t lb_program_add_collective(lb_program *program, const lb_collective *row);
+LB_API uint32_t lb_program_add_routing(lb_program *program, const lb_routing *row);
+LB_API uint32_t lb_program_add_scalar(lb_program *program, const lb_scalar *row);
+LB_API uint32_t lb_program_add_group(lb_program *program, const lb_group *row);
+LB_API uint32_t lb_program_add_group_param(lb_program *program, const lb_group_param *row);
+LB_API uint32_t lb_program_add_notice(lb_program *program, const lb_notice *row);
+
+/* ---- reading --------------------------------------------------------------------------------------------------- */
+
+/* LB_NONE gives "". */
+LB_API const char *lb_program_text(const lb_program *program, uint32_t string);
+LB_API const char *lb_op_name(const lb_program *program, const lb_op *op);
+LB_API const char *lb_op_layer(const lb_program *program, const lb_op *op); /* scope path */
+LB_API const char *lb_op_class(const lb_program *program, const lb_op *op); /* class of the scope, "" when unknown */
+static inline const lb_arg *lb_op_args(const lb_program *program, const lb_op *op) { return program->args + op->first_arg; }
+static inline const uint32_t *lb_op_results(const lb_program *program, const lb_op *op) { return program->refs + op->first_result; }
+static inline const uint32_t *lb_op_written(const lb_program *program, const lb_op *op) { return program->refs + op->first_written; }
+/* Calls `visit` for every value among the args of an op, lists entered, in schema order. */
+LB_API void lb_op_each_input(const lb_program *program, const lb_op *op, void (*visit)(void *context, uint32_t value), void *context);
+
+/* Checks every rule stated above; a decoded program has passed it. */
+LB_API lb_status lb_program_validate(const lb_program *program, lb_err *err);
+
+/* ---- as bytes (columnar MessagePack, see formats/FORMAT.md) ------------------------------------------------------ */
+
+/* `*bytes` is malloc'ed and the caller's. */
+LB_API lb_status lb_program_encode(const lb_program *program, void **bytes, size_t *size, lb_err *err);
+/* Untrusted bytes: sizes are checked before anything is allocated; fails with LB_ERR_CORRUPT naming table and row. */
+LB_API lb_status lb_program_decode(const void *bytes, size_t size, lb_program **program, lb_err *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,123 @@
+/* Replay: re-executes recorded steps, as they were or under swaps, and compares with the recording.
+ *
+ *   isolated  each op from its recorded inputs: its local error
+ *   layer     each layer from its recorded inputs
+ *   chained   from the sources of the first step on, through the window; a re-base (an unseen write) re-anchors
+ *
+ * Several ranks run together: each to its next collective, which completes when all members have arrived. One rank alone
+ * takes the recorded outputs of its collectives.
+ */
+#ifndef LASTBIT_REPLAY_H
+#define LASTBIT_REPLAY_H
+
+#include <lastbit/archive.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum lb_replay_mode { LB_REPLAY_ISOLATED, LB_REPLAY_LAYER, LB_REPLAY_CHAINED } lb_replay_mode;
+
+typedef enum lb_swap_kind {
+    LB_SWAP_PRECISION, /* argument "f64", "f32", "bf16", …: a region, values stay wide inside, rounded at its border */
+    LB_SWAP_KERNEL,    /* a named kernel: "openblas" */
+    LB_SWAP_ORDER,     /* a schedule: "sequential", "pairwise", "blocked:64", "ring", … */
+    LB_SWAP_ROUNDING,  /* "rne", "rz", "stochastic:SEED" */
+    LB_SWAP_SKIP,      /* the module becomes the identity (own residual add) or gives 0 */
+    LB_SWAP_MUON,      /* "f32": Newton–Schulz in f32; "adamw": AdamW in its place */
+    LB_SWAP_RANK       /* collective contributions of the ranks selected: "zero", "mean" (of the others), "exclude": the
+                          reduction runs over the others, a sum of averages-to-be (DDP) rescaled by world / others */
+} lb_swap_kind;
+
+/* `selector`: terms joined by "&": a PCRE2 pattern on "layer/op", or phase=, rank=, block=, op=, layer=, step=, class=.
+ * "" selects everything. */
+typedef struct lb_swap {
+    lb_swap_kind kind;
+    const char *selector;
+    const char *argument;
+} lb_swap;
+/* "SELECTOR=ARGUMENT" as on the command line (split at the last '='); strings are malloc'ed into `swap`. */
+LB_API lb_status lb_swap_parse(lb_swap_kind kind, const char *text, lb_swap *swap, lb_err *err);
+LB_API void lb_swap_release(lb_swap *swap);
+
+typedef enum lb_verdict {
+    LB_VERDICT_IDENTICAL, /* same bits */
+    LB_VERDICT_REORDERED, /* same bits under a named schedule */
+    LB_VERDICT_ROUNDING,  /* inside the op's bound, or the exact shadows agree */
+    LB_VERDICT_NOISE,     /* inside measured A/A noise */
+    LB_VERDICT_DIVERGED,
+    LB_VERDICT_MISSING,   /* one side was not captured */
+    LB_VERDICT_OPAQUE     /* replay does not know the op; recorded results stood in */
+} lb_verdict;
+LB_API const char *lb_verdict_name(lb_verdict verdict);
+
+typedef struct lb_plan {
+    size_t size; /* sizeof(lb_plan) */
+    lb_replay_mode mode;
+    int64_t first_step, last_step; /* inclusive; INT64_MIN / INT64_MAX: all recorded */
+    const int32_t *ranks;          /* NULL: all */
+    uint32_t n_ranks;
+    const lb_swap *swaps;
+    uint32_t n_swaps;
+    int threads;                   /* 0: as many as OpenMP gives */
+    bool compare;                  /* compare results with the recording, fill verdicts */
+    bool shadow; /* besides, run the exact shadow: every float value f64, casts the identity, discontinuous ops, decisions
+                    and random draws take their recorded results. Isolated: re-anchored to the recorded inputs at each op;
+                    chained: from the sources on. Events then carry both `computed` and `shadow`. */
+    uint64_t memory_bytes;         /* 0: no limit */
+    bool force_decisions;          /* a changed decision (item, nonzero, top-k) takes its recorded outcome and the chain goes
+                                      on, conditional; still undecided where the outcome was not kept */
+} lb_plan;
+#define LB_PLAN_INIT {sizeof(lb_plan), LB_REPLAY_ISOLATED, INT64_MIN, INT64_MAX, NULL, 0, NULL, 0, 0, true, false, 0, false}
+
+/* One op has run (or stood in). Tensors are valid during the call only. */
+typedef struct lb_event {
+    const lb_program *program; /* the recorded program */
+    uint32_t op;
+    int64_t step;
+    int32_t rank;
+    lb_verdict verdict;
+    bool approximate;     /* inputs were not bit-equal to the recorded ones */
+    bool swapped;         /* a swap applied */
+    bool conditional;     /* a float decision changed upstream */
+    double bound_ratio;   /* worst |error| / bound; NaN when not computed */
+    uint32_t n_results;   /* results, then written values */
+    const uint32_t *values; /* their rows in program->values; LB_NONE: none */
+    const lb_tensor *computed; /* data NULL when there is none */
+    const lb_tensor *recorded; /* data NULL when bytes were not kept */
+    const lb_tensor *shadow;   /* plan.shadow: the exact shadow, f64 (integers as recorded); data NULL when there is none */
+} lb_event;
+
+typedef struct lb_observer {
+    void *context;
+    /* Return false to stop the replay early (the run ends with LB_OK). */
+    bool (*op)(void *context, const lb_event *event);
+    void (*step_end)(void *context, int32_t rank, int64_t step);
+    /* Asked before a source is loaded (may be NULL): return true after pointing `tensor->data` at other contents of the same
+     * dtype and layout (valid until the next call), e.g. another capture's parameter. */
+    bool (*source)(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor);
+} lb_observer;
+
+typedef struct lb_replay_summary {
+    uint64_t ops, native, opaque, views, bitwise; /* bitwise: computing ops bit-equal to the recording */
+    uint64_t compared;
+    lb_verdict verdict; /* worst */
+    bool undecided;     /* a changed bool, index or shape decision ended a chain */
+    char undecided_at[160];
+    double seconds;
+} lb_replay_summary;
+
+typedef struct lb_replay lb_replay;
+
+/* Keeps the capture open; analyses (op rows, slices, block classes) are made once and shared by all runs. */
+LB_API lb_status lb_replay_open(lb_capture *capture, lb_replay **replay, lb_err *err);
+LB_API void lb_replay_close(lb_replay *replay);
+LB_API lb_status lb_replay_run(lb_replay *replay, const lb_plan *plan, const lb_observer *observer,
+                               lb_replay_summary *summary, lb_err *err);
+/* True when a kernel for this op name exists (views and host marks count as native). */
+LB_API bool lb_replay_knows(const char *op_name);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

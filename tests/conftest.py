@@ -1,0 +1,57 @@
+"""What the Python tests share: where the build is, how to run a command, how to record a program."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = pathlib.Path(os.environ.get("LASTBIT_BUILD", ROOT / "build" / "release"))
+FULL = os.environ.get("LASTBIT_FULL", "0") not in ("", "0")
+
+# PyTorch's OpenMP threads spin: two processes on two cores would run ten times slower.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "full: long; runs with tests/run.sh --full (LASTBIT_FULL=1)")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "full" in item.keywords and not FULL:
+            item.add_marker(pytest.mark.skip(reason="long: run tests/run.sh --full"))
+
+
+class Lastbit:
+    """Runs the command line; `json` parses what --json printed."""
+
+    def __init__(self):
+        self.path = BUILD / "lastbit"
+        if not self.path.exists():
+            pytest.fail(f"{self.path} is missing: build the release preset first (tests/run.sh does)")
+
+    def run(self, *args, expect=None, timeout=300, **kwargs):
+        done = subprocess.run([str(self.path), *map(str, args)], capture_output=True, text=True, timeout=timeout, **kwargs)
+        if expect is not None and done.returncode not in ((expect,) if isinstance(expect, int) else expect):
+            raise AssertionError(f"lastbit {' '.join(map(str, args))} gave {done.returncode}, not {expect}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    def json(self, command, *args, expect=None, **kwargs):
+        done = self.run(command, "--json", *args, expect=expect, **kwargs)
+        answer = json.loads(done.stdout)
+        assert answer["schema"] == f"lastbit.{command}/1"
+        return answer
+
+    def record(self, out, program, *args, options=(), expect=None, timeout=300, env=None):
+        """Records `python PROGRAM ARGS`; the program is a path below the root."""
+        return self.run("record", "-o", out, *options, "--", sys.executable, ROOT / program, *args, expect=expect,
+                        timeout=timeout, env={**os.environ, **(env or {})})
+
+
+@pytest.fixture(scope="session")
+def lastbit():
+    return Lastbit()

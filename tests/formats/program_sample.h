@@ -1,0 +1,85 @@
+/* A small valid program with every table filled, for the tests of program, codec and archive. */
+#ifndef LB_TESTS_PROGRAM_SAMPLE_H
+#define LB_TESTS_PROGRAM_SAMPLE_H
+#include <lastbit/program.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static inline uint32_t sample_value(lb_program *p, lb_dtype dtype, const char *name, const float *data, int64_t rows, int64_t columns)
+{
+    lb_value v;
+    memset(&v, 0, sizeof v);
+    static int64_t storage;
+    v.storage = ++storage;
+    v.layout = lb_layout_contiguous(2, (int64_t[]){rows, columns});
+    v.dtype = dtype;
+    v.name = lb_program_string(p, name);
+    lb_tensor t = {(void *)(uintptr_t)data, dtype, v.layout};
+    lb_statistics s = lb_statistics_of(&t);
+    v.statistics = lb_program_add_statistics(p, &s);
+    v.logical = lb_digest_tensor(&t);
+    v.blob = lb_digest_bytes(data, (size_t)(rows * columns) * 4);
+    v.flags = LB_VALUE_KEPT;
+    return lb_program_add_value(p, &v);
+}
+
+/* y = mm(x, w) in "model.layers.0", a list arg, a collective, a routing, a scalar, a group and a notice. `data` has 6 floats. */
+static inline lb_program *sample_program(int64_t step, int32_t rank, const float *data)
+{
+    lb_program *p = lb_program_new();
+    p->step = step;
+    p->rank = rank;
+    p->world = 4;
+    p->level = 3;
+    p->complete = 1;
+    p->shard = lb_program_string(p, "shard-7");
+    uint32_t model = lb_program_scope(p, "model", "Model", 0);
+    uint32_t layer = lb_program_scope(p, "model.layers.0", "Block", model);
+    uint32_t w = sample_value(p, LB_F32, "w", data, 3, 2), x = sample_value(p, LB_F32, NULL, data, 2, 3);
+    uint32_t y = sample_value(p, LB_F32, NULL, data + 1, 2, 2);
+    p->values[w].flags |= LB_VALUE_SOURCE | LB_VALUE_PARAMETER;
+    p->values[w].source = LB_SOURCE_PARAMETER;
+    p->values[x].flags |= LB_VALUE_SOURCE;
+    p->values[x].source = LB_SOURCE_BATCH;
+    lb_op source = {.name = lb_program_string(p, "lb::source"), .node_name = LB_NONE, .node = -1, .results = 1};
+    source.first_result = lb_program_add_refs(p, &w, 1);
+    lb_program_add_op(p, &source);
+    source.first_result = lb_program_add_refs(p, &x, 1);
+    lb_program_add_op(p, &source);
+    lb_arg floats[] = {{.tag = LB_ARG_FLOAT, .u.f = 0.1}, {.tag = LB_ARG_FLOAT, .u.f = NAN}};
+    uint32_t children = lb_program_add_args(p, floats, 2);
+    lb_arg ints[] = {{.tag = LB_ARG_INT, .u.i = INT64_MIN}, {.tag = LB_ARG_VALUE, .u.value = w}};
+    uint32_t list = lb_program_add_args(p, ints, 2);
+    lb_arg args[] = {{.tag = LB_ARG_VALUE, .u.value = x},
+                     {.tag = LB_ARG_VALUE, .u.value = w},
+                     {.tag = LB_ARG_NONE},
+                     {.tag = LB_ARG_BOOL, .u.i = 1},
+                     {.tag = LB_ARG_DTYPE, .u.i = LB_BF16},
+                     {.tag = LB_ARG_STRING, .u.string = lb_program_string(p, "cpu")},
+                     {.tag = LB_ARG_LIST, .count = 2, .u.first = list},
+                     {.tag = LB_ARG_COMPLEX, .count = 2, .u.first = children}};
+    lb_op mm = {.name = lb_program_string(p, "aten::mm"), .scope = layer, .call = 1, .node = 17, .args = 8, .results = 1};
+    mm.first_arg = lb_program_add_args(p, args, 8);
+    mm.first_result = lb_program_add_refs(p, &y, 1);
+    mm.node_name = lb_program_string(p, "MmBackward0");
+    mm.phase = LB_PHASE_BACKWARD;
+    mm.flags = LB_OP_RECOMPUTE;
+    mm.first_written = mm.first_result;
+    uint32_t op = lb_program_add_op(p, &mm);
+    lb_program_add_boundary(p, &(lb_boundary){layer, 1, op, 0, x, 0, 0});
+    lb_program_add_boundary(p, &(lb_boundary){layer, 1, op + 1, 0, y, 1, 1});
+    uint32_t ranks[] = {0, 2, 3};
+    lb_program_add_collective(p, &(lb_collective){op, lb_program_string(p, "default_pg"), lb_program_string(p, "sum"), LB_NONE,
+                                                  5, lb_program_add_refs(p, ranks, 3), 3});
+    lb_program_add_routing(p, &(lb_routing){layer, 0, y, LB_NONE, x, LB_NONE, LB_NONE});
+    uint32_t lr = lb_program_add_scalar(p, &(lb_scalar){lb_program_string(p, "lr"), op, 1e-3});
+    lb_program_add_scalar(p, &(lb_scalar){lb_program_string(p, "loss"), op + 1, INFINITY});
+    uint32_t param = lb_program_add_group_param(p, &(lb_group_param){lb_program_string(p, "w"), p->values[w].storage, -1});
+    lb_program_add_group(p, &(lb_group){lb_program_string(p, "AdamW"), 0, op, 1, param, 1, lr, 1});
+    lb_program_add_notice(p, &(lb_notice){lb_program_string(p, "unseen_write"), op, y, lb_program_string(p, "bytes of y changed")});
+    return p;
+}
+
+#endif

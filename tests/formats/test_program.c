@@ -1,0 +1,165 @@
+#include "cmocka_first.h"
+#include "program_sample.h"
+
+#include <stdio.h>
+
+static const float data[6] = {1, 2, 3, 4, 5, 6};
+
+static void strings_and_scopes_are_interned(void **state)
+{
+    (void)state;
+    lb_program *p = lb_program_new();
+    assert_int_equal(lb_program_string(p, ""), 0);
+    assert_int_equal(lb_program_string(p, NULL), LB_NONE);
+    char text[32];
+    for (int round = 0; round < 2; round++)
+        for (uint32_t i = 1; i < 5000; i++) {
+            snprintf(text, sizeof text, "name.%u", i);
+            assert_int_equal(lb_program_string(p, text), i);
+        }
+    assert_int_equal(p->n_strings, 5000);
+    assert_string_equal(lb_program_text(p, 4999), "name.4999");
+    assert_string_equal(lb_program_text(p, LB_NONE), "");
+    uint32_t a = lb_program_scope(p, "model.a", NULL, 0);
+    assert_int_equal(a, 1);
+    assert_int_equal(lb_program_scope(p, "model.a", "Linear", 0), a);
+    assert_string_equal(lb_program_text(p, p->scopes[a].class_name), "Linear");
+    assert_int_equal(lb_program_scope(p, "", NULL, LB_NONE), 0);
+    lb_program_free(p);
+}
+
+static void a_text_stays_where_it_is_while_the_program_grows(void **state)
+{
+    (void)state;
+    lb_program *p = lb_program_new();
+    const char *first = lb_program_text(p, lb_program_string(p, "first"));
+    char *large = malloc(200000);
+    memset(large, 'x', 199999);
+    large[199999] = '\0';
+    assert_int_not_equal(lb_program_string(p, large), LB_NONE);
+    char text[32];
+    for (uint32_t i = 1; i < 20000; i++) snprintf(text, sizeof text, "n%u", i), lb_program_string(p, text);
+    assert_ptr_equal(first, lb_program_text(p, 1));
+    assert_string_equal(lb_program_text(p, 2), large);
+    free(large);
+    lb_program_free(p);
+}
+
+static void a_copy_is_deep_and_interns_on(void **state)
+{
+    (void)state;
+    lb_program *p = sample_program(3, 1, data), *copy = lb_program_copy(p);
+    p->strings[1][0] = '#';
+    p->values[0].version = 99;
+    lb_program_free(p);
+    assert_int_equal(lb_program_validate(copy, NULL), LB_OK);
+    assert_int_equal(copy->values[0].version, 0);
+    uint32_t rows = copy->n_strings;
+    assert_true(lb_program_string(copy, "aten::mm") < rows);
+    assert_int_equal(lb_program_string(copy, "something new"), rows);
+    assert_string_equal(lb_op_name(copy, &copy->ops[2]), "aten::mm");
+    assert_string_equal(lb_op_layer(copy, &copy->ops[2]), "model.layers.0");
+    assert_string_equal(lb_op_class(copy, &copy->ops[2]), "Block");
+    lb_program_free(copy);
+}
+
+static void collect(void *context, uint32_t value)
+{
+    uint32_t *seen = context;
+    seen[++seen[0]] = value;
+}
+
+static void inputs_are_visited_in_schema_order_lists_entered(void **state)
+{
+    (void)state;
+    lb_program *p = sample_program(0, 0, data);
+    uint32_t seen[8] = {0};
+    lb_op_each_input(p, &p->ops[2], collect, seen);
+    assert_int_equal(seen[0], 3);
+    assert_int_equal(seen[1], 1);
+    assert_int_equal(seen[2], 0);
+    assert_int_equal(seen[3], 0);
+    lb_program_free(p);
+}
+
+/* Every row index pushed out of range is named in the error. */
+#define REFUSED(change, undo, text)                                                                          \
+    do {                                                                                                     \
+        lb_err err = LB_ERR_INIT;                                                                            \
+        change;                                                                                              \
+        assert_int_equal(lb_program_validate(p, &err), LB_ERR_CORRUPT);                                      \
+        if (!strstr(err.message, text)) fail_msg("'%s' does not say '%s'", err.message, text);               \
+        undo;                                                                                                \
+        assert_int_equal(lb_program_validate(p, NULL), LB_OK);                                               \
+    } while (0)
+#define REFUSED_VALUE(place, broken, text)                                                                   \
+    do {                                                                                                     \
+        __typeof__(place) kept = place;                                                                      \
+        REFUSED(place = broken, place = kept, text);                                                         \
+    } while (0)
+
+static void a_broken_rule_is_named_by_table_row_and_field(void **state)
+{
+    (void)state;
+    lb_program *p = sample_program(0, 0, data);
+    assert_int_equal(lb_program_validate(p, NULL), LB_OK);
+    REFUSED_VALUE(p->ops[2].name, p->n_strings, "ops[2].name");
+    REFUSED_VALUE(p->ops[2].scope, 77, "ops[2].scope");
+    REFUSED_VALUE(p->ops[2].first_arg, UINT32_MAX, "ops[2].first_arg");
+    REFUSED_VALUE(p->ops[2].args, UINT32_MAX, "ops[2].first_arg");
+    REFUSED_VALUE(p->ops[2].results, p->n_refs + 1, "ops[2].results");
+    REFUSED_VALUE(p->ops[2].phase, 9, "ops[2].phase");
+    REFUSED_VALUE(p->ops[0].results, 0, "ops[0].results");
+    REFUSED_VALUE(p->args[0].tag, 50, "args[0].tag");
+    REFUSED_VALUE(p->args[10].u.first, 10, "args[10].list"); /* a list that holds itself */
+    REFUSED_VALUE(p->args[11].count, 1, "args[11].complex");
+    REFUSED_VALUE(p->args[4].u.value, 3, "args[4].value");
+    REFUSED_VALUE(p->args[8].u.i, 200, "args[8].dtype");
+    REFUSED_VALUE(p->values[1].dtype, 0, "values[1].dtype");
+    REFUSED_VALUE(p->values[1].layout.ndim, 17, "values[1].layout.ndim");
+    REFUSED_VALUE(p->values[1].layout.shape[0], INT64_MAX, "values[1]");
+    REFUSED_VALUE(p->values[1].layout.stride[0], -100, "values[1]");
+    REFUSED_VALUE(p->values[1].layout.offset, INT64_MAX - 10, "values[1]");
+    REFUSED_VALUE(p->values[1].statistics, 3, "values[1].statistics");
+    REFUSED_VALUE(p->scopes[1].parent, 2, "scopes[1].parent");
+    REFUSED_VALUE(p->boundaries[0].op, p->n_ops + 1, "boundaries[0].op");
+    REFUSED_VALUE(p->collectives[0].ranks, 100, "collectives[0].ranks");
+    REFUSED_VALUE(p->routings[0].slots, 55, "routings[0].slots");
+    REFUSED_VALUE(p->scalars[1].name, LB_NONE, "scalars[1].name");
+    REFUSED_VALUE(p->groups[0].ops, 2, "groups[0].ops");
+    REFUSED_VALUE(p->group_params[0].name, 1000, "group_params[0].name");
+    REFUSED_VALUE(p->notices[0].value, 1000, "notices[0].value");
+    REFUSED_VALUE(p->shard, 1000, "shard");
+    REFUSED_VALUE(p->rank, -2, "rank");
+    lb_program_free(p);
+}
+
+/* Eight rows that name each other would be a million visits: refused by size, not by patience. */
+static void lists_that_multiply_are_refused(void **state)
+{
+    (void)state;
+    lb_program *p = lb_program_new();
+    lb_arg leaf[2] = {{.tag = LB_ARG_NONE}, {.tag = LB_ARG_NONE}};
+    uint32_t first = lb_program_add_args(p, leaf, 2);
+    for (int level = 0; level < 14; level++) {
+        lb_arg twice[2] = {{.tag = LB_ARG_LIST, .count = 2, .u.first = first}, {.tag = LB_ARG_LIST, .count = 2, .u.first = first}};
+        first = lb_program_add_args(p, twice, 2);
+    }
+    lb_err err = LB_ERR_INIT;
+    assert_int_equal(lb_program_validate(p, &err), LB_ERR_CORRUPT);
+    assert_non_null(strstr(err.message, "expands"));
+    lb_program_free(p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(strings_and_scopes_are_interned),
+        cmocka_unit_test(a_text_stays_where_it_is_while_the_program_grows),
+        cmocka_unit_test(a_copy_is_deep_and_interns_on),
+        cmocka_unit_test(inputs_are_visited_in_schema_order_lists_entered),
+        cmocka_unit_test(a_broken_rule_is_named_by_table_row_and_field),
+        cmocka_unit_test(lists_that_multiply_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Sets up what building and testing needs, on a bare Debian or Ubuntu. Does nothing where everything is there.
+#
+#   setup.sh system    compiler, build tools and libraries, by apt when root or sudo allows it
+#   setup.sh python    build/venv with the versions pinned in samples/requirements.txt
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+cd "$root"
+
+say() { printf '%s\n' "$*" >&2; }
+
+# msgpack-c's C library changed its package name between releases.
+msgpack_package() {
+    if apt-cache show libmsgpack-c-dev >/dev/null 2>&1; then echo libmsgpack-c-dev; else echo libmsgpack-dev; fi
+}
+
+have_system() {
+    command -v cmake >/dev/null && command -v ninja >/dev/null && command -v cc >/dev/null &&
+        command -v c++ >/dev/null && command -v pkg-config >/dev/null && command -v python3 >/dev/null &&
+        pkg-config --exists libarchive libpcre2-8 libxxhash libzstd jansson openblas popt &&
+        [ -e /usr/include/msgpack.h ] && [ -e /usr/include/cmocka.h ] && python3 -c 'import ensurepip, venv' 2>/dev/null
+}
+
+setup_system() {
+    if have_system; then return 0; fi
+    local packages="build-essential cmake ninja-build pkg-config libarchive-dev libpcre2-dev libxxhash-dev libzstd-dev
+        libopenblas-dev libjansson-dev libpopt-dev libcmocka-dev python3 python3-venv"
+    local sudo=""
+    if ! command -v apt-get >/dev/null; then
+        say "setup: no apt-get here. Install the equivalents of: $(echo $packages) libmsgpack-dev"
+        exit 1
+    fi
+    if [ "$(id -u)" != 0 ]; then
+        if command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+            sudo=sudo
+        else
+            say "setup: as root, run: apt-get install $(echo $packages) $(msgpack_package)"
+            exit 1
+        fi
+    fi
+    say "setup: installing build tools and libraries with apt-get"
+    export DEBIAN_FRONTEND=noninteractive
+    $sudo apt-get update -qq >&2
+    # shellcheck disable=SC2086
+    $sudo apt-get install -y -qq --no-install-recommends $packages "$(msgpack_package)" >/dev/null
+}
+
+# The CPU build of torch: an unpinned or default one pulls gigabytes of CUDA packages.
+install_torch() {
+    local pin=$1
+    build/venv/bin/pip install -q --disable-pip-version-check "$pin+cpu" 2>/dev/null ||
+        build/venv/bin/pip install -q --disable-pip-version-check "$pin+cpu" --index-url https://download.pytorch.org/whl/cpu
+}
+
+setup_python() {
+    local wanted=samples/requirements.txt stamp=build/venv/.requirements
+    if [ -e "$stamp" ] && cmp -s "$wanted" "$stamp"; then return 0; fi
+    say "setup: making build/venv (PyTorch for the CPU, transformers; about 1 GB)"
+    mkdir -p build
+    [ -x build/venv/bin/python ] || python3 -m venv build/venv
+    install_torch "$(grep -m1 '^torch==' "$wanted")"
+    grep -v '^torch==' "$wanted" >build/requirements-rest.txt
+    build/venv/bin/pip install -q --disable-pip-version-check -r build/requirements-rest.txt
+    cp "$wanted" "$stamp"
+}
+
+case "${1:-}" in
+system) setup_system ;;
+python) setup_python ;;
+*) say "usage: tests/setup.sh system|python"; exit 2 ;;
+esac
