@@ -1,0 +1,235 @@
+/* lastbit doctor: would recording work with this Python, what would it see, what not, and why.
+ *
+ * The checks run inside that Python (capture/lastbit/doctor.py), in the very environment that `lastbit record` makes, and
+ * end with two recorded training steps; this side opens their capture, prints the answers and makes the verdict.
+ */
+#include <lastbit/archive.h>
+#include "command_line.h"
+#include "launch.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define NAME "doctor"
+
+static const char *const states[] = {"ok", "note", "degraded", "impossible"};
+enum { OK, NOTE, DEGRADED, IMPOSSIBLE, STATES };
+
+static int state_of(const json_t *check)
+{
+    const char *text = json_string_value(json_object_get(check, "state"));
+    for (int s = 0; text && s < STATES; s++)
+        if (strcmp(text, states[s]) == 0) return s;
+    return DEGRADED;
+}
+
+static void add(json_t *checks, int state, const char *what, const char *detail, const char *advice)
+{
+    json_array_append_new(checks, json_pack("{s:s, s:s, s:s, s:s}", "state", states[state], "what", what, "detail", detail,
+                                            "advice", advice));
+}
+
+/* The program that users mean by "python", unless they name one. */
+static const char *default_python(void)
+{
+    const char *path = getenv("PATH");
+    for (const char *part = path ? path : ""; *part;) {
+        size_t n = strcspn(part, ":");
+        char file[PATH_MAX];
+        if (snprintf(file, sizeof file, "%.*s/python", (int)n, part) < (int)sizeof file && access(file, X_OK) == 0)
+            return "python";
+        part += n + (part[n] == ':');
+    }
+    return "python3";
+}
+
+/* A scratch folder: capture, answer and log. */
+typedef struct lb_scratch {
+    char folder[PATH_MAX / 2], capture[PATH_MAX], answer[PATH_MAX], log[PATH_MAX];
+} lb_scratch;
+
+static lb_status scratch_make(lb_scratch *scratch, lb_err *err)
+{
+    const char *temporary = getenv("TMPDIR");
+    int n = snprintf(scratch->folder, sizeof scratch->folder, "%s/lastbit-doctor-XXXXXX", temporary && *temporary ? temporary : "/tmp");
+    if (n >= (int)sizeof scratch->folder || !mkdtemp(scratch->folder))
+        return lb_fail(err, LB_ERR_IO, "%s: no scratch folder can be made there; set TMPDIR", scratch->folder);
+    snprintf(scratch->capture, sizeof scratch->capture, "%s/trial.lb", scratch->folder);
+    if (mkdir(scratch->capture, 0700) != 0) return lb_fail(err, LB_ERR_IO, "%s cannot be made", scratch->capture);
+    snprintf(scratch->answer, sizeof scratch->answer, "%s/answer.json", scratch->folder);
+    snprintf(scratch->log, sizeof scratch->log, "%s/log", scratch->folder);
+    return LB_OK;
+}
+
+static void scratch_remove(const lb_scratch *scratch)
+{
+    char file[PATH_MAX + 32];
+    const char *names[] = {LB_LAUNCH_NOTES, "rank-00000.tar"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(file, sizeof file, "%s/%s", scratch->capture, names[i]);
+        unlink(file);
+    }
+    unlink(scratch->answer);
+    unlink(scratch->log);
+    rmdir(scratch->capture);
+    rmdir(scratch->folder);
+}
+
+/* The last line of the log that says something: where an interpreter puts the error. */
+static void last_line(const char *path, char *text, size_t size)
+{
+    char line[512];
+    FILE *file = fopen(path, "re");
+    text[0] = 0;
+    while (file && fgets(line, sizeof line, file)) {
+        line[strcspn(line, "\n")] = 0;
+        if (line[0]) snprintf(text, size, "%s", line);
+    }
+    if (file) fclose(file);
+}
+
+/* Runs the checks there; *checks is what they found. */
+static lb_status examine(const char *python, const lb_scratch *scratch, json_t **checks, lb_err *err)
+{
+    static const char *const unset[] = {"LASTBIT_STEPS", "LASTBIT_RANKS", "LASTBIT_KEEP", "LASTBIT_LAYERS",
+                                        "LASTBIT_BUDGET", "LASTBIT_RING", "LASTBIT_DISABLE", "RANK", "WORLD_SIZE"};
+    static const char code[] = "import sys; from lastbit import doctor; doctor.main(*sys.argv[1:])";
+    const char *argv[] = {python, "-c", code, scratch->answer, scratch->log, NULL};
+    lb_launch launch;
+    lb_status status = lb_launch_find(LB_SOURCE_DIR, &launch, err);
+    if (status == LB_OK) status = lb_launch_environment(&launch, err);
+    lb_launch_release(&launch);
+    LB_TRY(status);
+    for (size_t i = 0; i < sizeof unset / sizeof *unset; i++) unsetenv(unset[i]);
+    if (setenv("LASTBIT_OUT", scratch->capture, 1) | setenv("LASTBIT_LEVEL", "ops", 1))
+        return lb_fail(err, LB_ERR_NOMEM, "no memory for the environment");
+    int code_of_python = 0;
+    LB_TRY(lb_launch_run(argv, &code_of_python, err));
+
+    json_error_t error;
+    json_t *answer = json_load_file(scratch->answer, 0, &error);
+    *checks = json_incref(json_object_get(answer, "checks"));
+    json_decref(answer);
+    if (json_is_array(*checks)) return LB_OK;
+    char why[512];
+    last_line(scratch->log, why, sizeof why);
+    return lb_fail(err, LB_ERR_UNSUPPORTED, "%s did not answer (it ended with %d)%s%s", python, code_of_python,
+                   why[0] ? ": " : "; is it a Python?", why);
+}
+
+static bool found(const json_t *checks, const char *what)
+{
+    size_t index;
+    json_t *check;
+    json_array_foreach(checks, index, check)
+    {
+        const char *name = json_string_value(json_object_get(check, "what"));
+        if (name && strcmp(name, what) == 0 && state_of(check) == OK) return true;
+    }
+    return false;
+}
+
+/* Does the capture of the trial's two steps open? */
+static void examine_trial(const lb_scratch *scratch, json_t *checks)
+{
+    if (!found(checks, "trial")) return;
+    lb_err err = LB_ERR_INIT;
+    lb_capture *capture = NULL;
+    const int64_t *steps;
+    lb_status status = lb_capture_open(scratch->capture, &capture, &err);
+    uint32_t n = status == LB_OK ? lb_capture_steps(capture, &steps) : 0;
+    lb_capture_close(capture);
+    if (n >= 2) {
+        add(checks, OK, "recording", "their capture opens", "");
+        return;
+    }
+    char why[512];
+    lb_launch_report notes;
+    lb_launch_notes(scratch->capture, &notes);
+    last_line(scratch->log, why, sizeof why);
+    add(checks, IMPOSSIBLE, "recording", "the trial's two steps were not recorded",
+        notes.failure[0] ? notes.failure : why[0] ? why : err.message[0] ? err.message : "no reason was given");
+}
+
+static void print(const json_t *checks, const char *python, int worst)
+{
+    static const char *const verdicts[] = {"recording works", "recording works", "recording works, with what is said above missing",
+                                           "recording is impossible"};
+    size_t index;
+    json_t *check;
+    json_array_foreach(checks, index, check)
+    {
+        const char *advice = json_string_value(json_object_get(check, "advice"));
+        printf("%-10s  %-13s  %s\n", states[state_of(check)], json_string_value(json_object_get(check, "what")),
+               json_string_value(json_object_get(check, "detail")));
+        if (advice && *advice) printf("%-10s  %-13s  -> %s\n", "", "", advice);
+    }
+    if (worst < IMPOSSIBLE)
+        printf("\nNever seen: processes started with -S, -I or -E or without our environment (env -i, ssh, containers), and\n"
+               "writes that pass PyTorch by (NumPy views, C extensions); these are found by their digests and reported.\n");
+    printf("\n%s: %s%s\n", python, verdicts[worst],
+           worst < IMPOSSIBLE ? ". Next: lastbit record -o run.lb -- python train.py" : "");
+}
+
+static int conclude(json_t *checks, const char *python, bool json)
+{
+    static const char *const verdicts[] = {"works", "works", "degraded", "impossible"};
+    static const int codes[] = {LB_EXIT_SAME, LB_EXIT_SAME, LB_EXIT_DIFFERENT, LB_EXIT_UNTESTABLE};
+    int worst = OK;
+    size_t index;
+    json_t *check;
+    json_array_foreach(checks, index, check) if (state_of(check) > worst) worst = state_of(check);
+    if (json)
+        lb_print_json(NAME, json_pack("{s:s, s:s, s:O}", "python", python, "verdict", verdicts[worst], "checks", checks));
+    else
+        print(checks, python, worst);
+    return codes[worst];
+}
+
+int lb_cmd_doctor(int argc, const char **argv)
+{
+    char *python = NULL;
+    const struct poptOption options[] = {
+        {"python", 0, POPT_ARG_STRING, &python, 0, "the interpreter that runs your program (python)", "PYTHON"},
+        POPT_TABLEEND,
+    };
+    const lb_command command = {
+        .name = NAME,
+        .synopsis = "",
+        .about = "Says what `lastbit record` would see with your Python, what it would not, and why: runs that Python as\n"
+                 "record would, looks at PyTorch, and records two small training steps in a scratch folder.\n"
+                 "Ends with 0 when recording works, 1 when something would be missing, 125 when it is impossible.",
+        .example = "  lastbit doctor --python ./venv/bin/python",
+        .options = options,
+    };
+    lb_arguments arguments;
+    int code = lb_arguments_parse(&command, argc, argv, &arguments);
+    if (code < 0) {
+        lb_err err = LB_ERR_INIT;
+        lb_scratch scratch;
+        json_t *checks = NULL;
+        const char *which = python ? python : default_python();
+        lb_status status = scratch_make(&scratch, &err);
+        if (status != LB_OK) {
+            code = lb_command_fail(NAME, &err);
+        } else {
+            if (examine(which, &scratch, &checks, &err) == LB_OK) {
+                examine_trial(&scratch, checks);
+            } else {
+                json_decref(checks);
+                checks = json_array();
+                add(checks, IMPOSSIBLE, "python", err.message, "name the interpreter with --python");
+            }
+            code = conclude(checks, which, arguments.json);
+            scratch_remove(&scratch);
+        }
+        json_decref(checks);
+        lb_arguments_release(&arguments);
+    }
+    free(python);
+    return code;
+}

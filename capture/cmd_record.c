@@ -1,0 +1,330 @@
+/* lastbit record: runs a program under the recorder and passes its exit code on.
+ *
+ * Everything that can be wrong with the options is found before the program starts: it may run for hours. Afterwards one
+ * line on stderr says what was recorded and what to type next, or why nothing was.
+ */
+#include <lastbit/archive.h>
+#include "command_line.h"
+#include "launch.h"
+#include "launch_folder.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <pcre2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define NAME "record"
+
+typedef struct lb_record_options {
+    char *out, *level, *steps, *ranks, *keep, *layers, *budget, *ring;
+    int force;
+    uint64_t budget_bytes;
+    unsigned long ring_steps;
+} lb_record_options;
+
+static void release(lb_record_options *o)
+{
+    char *texts[] = {o->out, o->level, o->steps, o->ranks, o->keep, o->layers, o->budget, o->ring}; /* popt's copies */
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) free(texts[i]);
+}
+
+/* ---- options ------------------------------------------------------------------------------------------------------ */
+
+/* "500M", "1.5GiB", "1000000": units are powers of 1024. False on anything else, on 0 and on overflow. */
+static bool parse_size(const char *text, uint64_t *bytes)
+{
+    static const char units[] = "KMGT";
+    char *end;
+    if (!isdigit((unsigned char)text[0])) return false;
+    errno = 0;
+    double number = strtod(text, &end);
+    const char *unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
+    int power = unit ? (int)(unit - units) + 1 : 0;
+    if (unit) end++;
+    if (*end == 'i' && power) end++;
+    if (*end == 'B' || *end == 'b') end++;
+    for (int i = 0; i < power; i++) number *= 1024;
+    if (*end || errno || !(number >= 1) || number > 9e18) return false;
+    *bytes = (uint64_t)number;
+    return true;
+}
+
+/* "3", "3-5", "3-", and several with commas between; numbers below 2^31, no range backwards. */
+static bool is_ranges(const char *text)
+{
+    for (;;) {
+        char *end;
+        if (!isdigit((unsigned char)*text)) return false;
+        errno = 0;
+        unsigned long first = strtoul(text, &end, 10);
+        if (errno || first > INT_MAX) return false;
+        if (*end == '-' && isdigit((unsigned char)end[1])) {
+            unsigned long last = strtoul(end + 1, &end, 10);
+            if (errno || last > INT_MAX || last < first) return false;
+        } else if (*end == '-') {
+            end++;
+        }
+        if (!*end) return true;
+        if (*end != ',') return false;
+        text = end + 1;
+    }
+}
+
+static int check_regex(const char *option, const char *pattern)
+{
+    if (!pattern) return 0;
+    int error;
+    PCRE2_SIZE offset;
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &error, &offset, NULL);
+    pcre2_code_free(code);
+    if (code) return 0;
+    char message[160] = "";
+    pcre2_get_error_message(error, (PCRE2_UCHAR *)message, sizeof message);
+    return lb_command_misused(NAME, "%s: `%s` is no regular expression: %s (at character %zu)", option, pattern, message,
+                              (size_t)offset);
+}
+
+/* 0, or the exit code of a misuse. */
+static int check_options(lb_record_options *o)
+{
+    static const char *const levels[] = {"auto", "stats", "sources", "layers", "ops"};
+    bool known = !o->level;
+    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) known = known || strcmp(o->level, levels[i]) == 0;
+    if (!known)
+        return lb_command_misused(NAME, "--level: `%s` is none of auto, stats, sources, layers, ops", o->level);
+    if (o->steps && !is_ranges(o->steps))
+        return lb_command_misused(NAME, "--steps: `%s` is no list of steps such as 3, 3-5 or 0,10-12", o->steps);
+    if (o->ranks && !is_ranges(o->ranks))
+        return lb_command_misused(NAME, "--ranks: `%s` is no list of ranks such as 0, 0-3 or 0,5", o->ranks);
+    if (o->budget && !parse_size(o->budget, &o->budget_bytes))
+        return lb_command_misused(NAME, "--budget: `%s` is no size such as 500M or 2G", o->budget);
+    if (o->ring) {
+        char *end;
+        o->ring_steps = strtoul(o->ring, &end, 10);
+        if (!isdigit((unsigned char)o->ring[0]) || *end || o->ring_steps < 1 || o->ring_steps > 1000000)
+            return lb_command_misused(NAME, "--ring: `%s` is no number of steps from 1 to 1000000", o->ring);
+        if (o->steps)
+            return lb_command_misused(NAME, "--ring and --steps exclude each other: a ring is written at a trigger");
+    }
+    int code = check_regex("--keep", o->keep);
+    return code ? code : check_regex("--layers", o->layers);
+}
+
+/* ---- the environment ---------------------------------------------------------------------------------------------- */
+
+/* What is not asked for is unset: a variable left from elsewhere must not change what is recorded. */
+static int put(const char *name, const char *text) { return text ? setenv(name, text, 1) : unsetenv(name); }
+
+static lb_status tell_child(const lb_record_options *o, const char *folder, const lb_launch *launch, lb_err *err)
+{
+    char number[32];
+    int failed = put("LASTBIT_OUT", folder);
+    failed |= put("LASTBIT_LEVEL", o->level ? o->level : "auto");
+    failed |= put("LASTBIT_STEPS", o->steps) | put("LASTBIT_RANKS", o->ranks);
+    failed |= put("LASTBIT_KEEP", o->keep) | put("LASTBIT_LAYERS", o->layers);
+    snprintf(number, sizeof number, "%" PRIu64, o->budget_bytes);
+    failed |= put("LASTBIT_BUDGET", o->budget ? number : NULL);
+    snprintf(number, sizeof number, "%lu", o->ring_steps);
+    failed |= put("LASTBIT_RING", o->ring ? number : NULL);
+    if (failed) return lb_fail(err, LB_ERR_NOMEM, "no memory for the environment");
+    return lb_launch_environment(launch, err);
+}
+
+/* ---- what was recorded -------------------------------------------------------------------------------------------- */
+
+typedef struct lb_recorded {
+    uint64_t bytes;
+    uint32_t archives, ranks, steps;
+    int64_t first_step, last_step;
+    lb_err err; /* why the capture does not read */
+} lb_recorded;
+
+static void weigh(const char *folder, lb_recorded *recorded)
+{
+    DIR *dir = opendir(folder);
+    struct dirent *entry;
+    struct stat info;
+    while (dir && (entry = readdir(dir)))
+        if (lb_launch_is_archive(entry->d_name) && fstatat(dirfd(dir), entry->d_name, &info, 0) == 0) {
+            recorded->archives++;
+            recorded->bytes += (uint64_t)info.st_size;
+        }
+    if (dir) closedir(dir);
+}
+
+static void look(const char *folder, lb_recorded *recorded)
+{
+    memset(recorded, 0, sizeof *recorded);
+    weigh(folder, recorded);
+    lb_capture *capture = NULL;
+    if (!recorded->archives) return;
+    if (lb_capture_open(folder, &capture, &recorded->err) != LB_OK) return;
+    const int32_t *ranks;
+    const int64_t *steps;
+    recorded->ranks = lb_capture_ranks(capture, &ranks);
+    recorded->steps = lb_capture_steps(capture, &steps);
+    if (recorded->steps) {
+        recorded->first_step = steps[0];
+        recorded->last_step = steps[recorded->steps - 1];
+    }
+    lb_capture_close(capture);
+}
+
+static void print_size(char *text, size_t size, uint64_t bytes)
+{
+    static const char *const units[] = {"bytes", "KB", "MB", "GB", "TB"};
+    double number = (double)bytes;
+    int unit = 0;
+    for (; number >= 1024 && unit < 4; unit++) number /= 1024;
+    snprintf(text, size, "%.*f %s", unit && number < 100 ? 1 : 0, number, units[unit]);
+}
+
+enum { LB_WHY = sizeof((lb_err *)0)->message };
+
+static void explain_nothing(const lb_recorded *recorded, const lb_launch_report *notes, char *why, size_t size)
+{
+    if (notes->failure[0])
+        snprintf(why, size, "%s", notes->failure);
+    else if (recorded->err.status != LB_OK)
+        snprintf(why, size, "%s", recorded->err.message);
+    else if (recorded->archives)
+        snprintf(why, size, "no step was finished; was any in the window?");
+    else if (notes->torch)
+        snprintf(why, size, "torch was imported, but no module was called");
+    else if (notes->processes)
+        snprintf(why, size, "%u Python process%s ran, none imported torch; `lastbit doctor` says what it would see",
+                 notes->processes, notes->processes == 1 ? "" : "es");
+    else
+        snprintf(why, size, "was the program Python, and not started with -S, -I or -E? run `lastbit doctor`");
+}
+
+/* The path as a shell reads it. */
+static const char *quoted(const char *path, char *text, size_t size)
+{
+    if (!path[strcspn(path, " \t\n'\"\\$&|;<>()*?[]#~`!{}")] || strchr(path, '\'')) return path;
+    snprintf(text, size, "'%s'", path);
+    return text;
+}
+
+static void say(const lb_record_options *o, const lb_recorded *recorded, const lb_launch_report *notes)
+{
+    char size[32], steps[64], path[PATH_MAX + 2], why[LB_WHY];
+    if (!recorded->steps) {
+        explain_nothing(recorded, notes, why, sizeof why);
+        fprintf(stderr, "lastbit: nothing was recorded: %s\n", why);
+        return;
+    }
+    print_size(size, sizeof size, recorded->bytes);
+    if (recorded->steps == 1) snprintf(steps, sizeof steps, "step %" PRId64, recorded->first_step);
+    else snprintf(steps, sizeof steps, "%u steps (%" PRId64 " to %" PRId64 ")", recorded->steps, recorded->first_step, recorded->last_step);
+    fprintf(stderr, "lastbit: %s: %s of %u rank%s, %s%s%s. Next: lastbit bisect %s\n", o->out, steps, recorded->archives,
+            recorded->archives == 1 ? "" : "s", size, notes->failure[0] ? "; not every process recorded: " : "",
+            notes->failure, quoted(o->out, path, sizeof path));
+}
+
+static void say_json(const lb_record_options *o, const lb_recorded *recorded, const lb_launch_report *notes, int code)
+{
+    char why[LB_WHY] = "";
+    if (!recorded->steps) explain_nothing(recorded, notes, why, sizeof why);
+    json_t *object = json_pack("{s:s, s:i, s:I, s:i, s:i, s:i, s:i}", "capture", o->out, "exit", code, "bytes",
+                               (json_int_t)recorded->bytes, "ranks", (int)recorded->archives, "steps",
+                               (int)recorded->steps, "processes", (int)notes->processes, "torch", (int)notes->torch);
+    if (object && recorded->steps) {
+        json_object_set_new(object, "first_step", json_integer(recorded->first_step));
+        json_object_set_new(object, "last_step", json_integer(recorded->last_step));
+    } else if (object) {
+        json_object_set_new(object, "nothing_because", json_string(why));
+    }
+    if (object) lb_print_json(NAME, object);
+}
+
+/* ---- the command -------------------------------------------------------------------------------------------------- */
+
+static int run(const lb_record_options *o, const char **argv, bool json)
+{
+    lb_err err = LB_ERR_INIT;
+    lb_launch launch;
+    char *folder = NULL;
+    int code = LB_EXIT_FAILED;
+    lb_status status = lb_launch_find(LB_SOURCE_DIR, &launch, &err);
+    if (status == LB_OK) status = lb_launch_folder_make(o->out, o->force, &folder, &err);
+    if (status == LB_OK) status = tell_child(o, folder, &launch, &err);
+    if (status != LB_OK) {
+        code = lb_command_fail(NAME, &err);
+    } else if (lb_launch_run(argv, &code, &err) != LB_OK) {
+        lb_command_fail(NAME, &err);
+        lb_launch_folder_tidy(folder);
+    } else {
+        lb_recorded recorded;
+        lb_launch_report notes;
+        look(folder, &recorded);
+        lb_launch_notes(folder, &notes);
+        lb_launch_folder_tidy(folder);
+        if (lb_launch_is_first()) say(o, &recorded, &notes);
+        if (json) say_json(o, &recorded, &notes, code);
+    }
+    free(folder);
+    lb_launch_release(&launch);
+    return code;
+}
+
+int lb_cmd_record(int argc, const char **argv)
+{
+    lb_record_options o = {0};
+    const struct poptOption options[] = {
+        {"output", 'o', POPT_ARG_STRING, &o.out, 0, "the capture's folder (run.lb), created for you alone", "FOLDER"},
+        {"level", 0, POPT_ARG_STRING, &o.level, 0,
+         "bytes kept: stats (none), sources (what replay cannot recompute), layers (and their inputs and outputs), ops "
+         "(and every result), auto (as much of these as stays small)", "LEVEL"},
+        {"steps", 0, POPT_ARG_STRING, &o.steps, 0, "record these steps only", "A-B"},
+        {"ranks", 0, POPT_ARG_STRING, &o.ranks, 0, "record these ranks only", "A,B-C"},
+        {"keep", 0, POPT_ARG_STRING, &o.keep, 0, "keep the results of ops whose layer/op matches, at any level", "REGEX"},
+        {"layers", 0, POPT_ARG_STRING, &o.layers, 0, "levels layers and ops keep bytes in these layers only", "REGEX"},
+        {"budget", 0, POPT_ARG_STRING, &o.budget, 0, "write at most this much per rank", "SIZE"},
+        {"ring", 0, POPT_ARG_STRING, &o.ring, 0,
+         "flight recorder: hold the last K to 2K steps in memory, write them when the run goes wrong", "K"},
+        {"force", 0, POPT_ARG_NONE, &o.force, 0, "replace a capture of that name", NULL},
+        POPT_TABLEEND,
+    };
+    const lb_command command = {
+        .name = NAME,
+        .synopsis = "-- COMMAND [ARGS]",
+        .about = "Runs COMMAND and records the PyTorch steps of every Python process it starts, also under torchrun and\n"
+                 "multiprocessing. The program needs no change and lastbit need not be installed in its environment. Its\n"
+                 "exit code is passed on (128 + N when signal N ended it); lastbit's own failures are 128, misuse is 129.\n"
+                 "A capture holds data and weights: its folder is readable by you alone.",
+        .example = "  lastbit record -o run.lb --steps 3-5 -- torchrun --nproc-per-node 2 train.py --lr 3e-4\n"
+                   "  lastbit bisect run.lb",
+        .options = options,
+        .min_args = 0,
+        .max_args = 0,
+    };
+    int own = 1; /* what stands before `--` is ours */
+    while (own < argc && strcmp(argv[own], "--") != 0) own++;
+    lb_arguments arguments;
+    const char **program = own < argc ? argv + own + 1 : NULL;
+    const char **ours = malloc((size_t)(own + 1) * sizeof *ours);
+    if (!ours) return LB_EXIT_FAILED;
+    memcpy(ours, argv, (size_t)own * sizeof *ours);
+    ours[own] = NULL;
+    int code = lb_arguments_parse(&command, own, ours, &arguments);
+    if (code < 0) {
+        if (!program || !program[0])
+            code = lb_command_misused(NAME, "what is to be run? Put the program after `--`: lastbit record -o run.lb -- python train.py");
+        else code = check_options(&o);
+        if (code == 0 && !o.out) o.out = strdup("run.lb");
+        if (code == 0) code = run(&o, program, arguments.json);
+        lb_arguments_release(&arguments);
+    }
+    release(&o);
+    free(ours);
+    return code;
+}

@@ -1,0 +1,350 @@
+/* See identity.h. */
+#include "identity.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#define MAX_REMEMBERED 64 /* windows of one storage from one program to the next */
+
+/* ---- which bytes mean anything ------------------------------------------------------------------------------------- */
+
+void lb_map_release(lb_map *map)
+{
+    free(map->units);
+    map->units = NULL;
+}
+
+static void become_uniform(lb_map *map, lb_bytes state)
+{
+    lb_map_release(map);
+    map->all = (uint8_t)state;
+}
+
+static void settle(lb_map *map)
+{
+    for (int s = 0; map->units && s < 3; s++)
+        if (map->count[s] == map->n_units) become_uniform(map, (lb_bytes)s);
+}
+
+/* Makes units of at most `width` bytes that start on a multiple of it; `at` is where a view begins. */
+static bool split(lb_map *map, uint64_t total, size_t width, uint64_t at)
+{
+    uint32_t grain = width ? (uint32_t)width : 1;
+    while (grain > 1 && (at % grain || total % grain)) grain /= 2;
+    if (map->units && map->grain <= grain && grain % map->grain == 0) return true;
+    if (map->units && map->grain < grain) grain = 1;
+    uint64_t n = total / grain;
+    uint8_t *units = malloc(n ? n : 1);
+    if (!units) return false;
+    uint64_t count[3] = {0, 0, 0};
+    for (uint64_t i = 0; i < n; i++) {
+        units[i] = map->units ? map->units[i * grain / map->grain] : map->all;
+        count[units[i]]++;
+    }
+    free(map->units);
+    map->units = units;
+    map->n_units = n;
+    map->grain = grain;
+    memcpy(map->count, count, sizeof count);
+    return true;
+}
+
+static void paint(lb_map *map, uint64_t first, uint64_t last, lb_bytes state)
+{
+    if (last > map->n_units) last = map->n_units;
+    for (uint64_t i = first; i < last; i++) {
+        map->count[map->units[i]]--;
+        map->units[i] = (uint8_t)state;
+    }
+    if (last > first) map->count[state] += last - first;
+}
+
+bool lb_map_set_range(lb_map *map, uint64_t total, uint64_t first, uint64_t last, lb_bytes state)
+{
+    if (first >= last || (!map->units && map->all == state)) return true;
+    if (first == 0 && last >= total) {
+        become_uniform(map, state);
+        return true;
+    }
+    size_t width = 8;
+    while (width > 1 && (first % width || last % width)) width /= 2;
+    if (!split(map, total, width, first)) return false;
+    paint(map, first / map->grain, (last + map->grain - 1) / map->grain, state);
+    settle(map);
+    return true;
+}
+
+bool lb_map_set(lb_map *map, uint64_t total, const lb_layout *layout, size_t width, lb_bytes state)
+{
+    int64_t first, last;
+    if (!map->units && map->all == state) return true;
+    if (lb_layout_dense_range(layout, &first, &last, NULL) != LB_OK) return true;
+    if (last - first == lb_layout_numel(layout)) /* no holes */
+        return lb_map_set_range(map, total, (uint64_t)first * width, (uint64_t)last * width, state);
+    if (!split(map, total, width, (uint64_t)layout->offset * width)) return false;
+    const uint64_t per = width / map->grain;
+    for (lb_rows r = lb_rows_of(layout); lb_rows_next(&r);) {
+        uint64_t at = (uint64_t)(layout->offset + r.offset) * per;
+        if (r.stride == 1) {
+            paint(map, at, at + (uint64_t)r.count * per, state);
+            continue;
+        }
+        for (int64_t i = 0; i < r.count; i++) {
+            uint64_t element = at + (uint64_t)(i * r.stride) * per;
+            paint(map, element, element + per, state);
+        }
+    }
+    settle(map);
+    return true;
+}
+
+bool lb_map_has(const lb_map *map, const lb_layout *layout, size_t width, lb_bytes state)
+{
+    if (!map->units) return map->all == state && lb_layout_numel(layout) > 0;
+    if (map->count[state] == 0) return false;
+    for (lb_rows r = lb_rows_of(layout); lb_rows_next(&r);) {
+        for (int64_t i = 0; i < (r.stride == 1 ? 1 : r.count); i++) {
+            uint64_t at = (uint64_t)(layout->offset + r.offset + i * r.stride) * width;
+            uint64_t end = at + (r.stride == 1 ? (uint64_t)r.count * width : width);
+            at /= map->grain;
+            end = (end + map->grain - 1) / map->grain;
+            if (end > map->n_units) end = map->n_units;
+            if (at < end && memchr(map->units + at, (int)state, end - at)) return true;
+        }
+    }
+    return false;
+}
+
+bool lb_map_run(const lb_map *map, uint64_t *first, uint64_t last, lb_bytes state, uint64_t *end)
+{
+    if (*first >= last) return false;
+    if (!map->units) {
+        *end = last;
+        return map->all == state;
+    }
+    uint64_t stop = last / map->grain, i = *first / map->grain;
+    if (stop > map->n_units) stop = map->n_units;
+    while (i < stop && map->units[i] != (uint8_t)state) i++;
+    if (i >= stop) return false;
+    *first = i * map->grain;
+    while (i < stop && map->units[i] == (uint8_t)state) i++;
+    *end = i * map->grain;
+    return true;
+}
+
+void lb_map_forget(lb_map *map)
+{
+    if (!map->units) {
+        if (map->all == LB_BYTES_DEFINED) map->all = LB_BYTES_UNKNOWN;
+        return;
+    }
+    for (uint64_t i = 0; i < map->n_units; i++)
+        if (map->units[i] == LB_BYTES_DEFINED) map->units[i] = LB_BYTES_UNKNOWN;
+    map->count[LB_BYTES_UNKNOWN] += map->count[LB_BYTES_DEFINED];
+    map->count[LB_BYTES_DEFINED] = 0;
+    settle(map);
+}
+
+/* ---- storages ------------------------------------------------------------------------------------------------------ */
+
+static size_t bucket_of(const lb_knowns *storages, int64_t key)
+{
+    uint64_t h = (uint64_t)key * 0x9E3779B97F4A7C15ull;
+    return (size_t)(h >> 32) & (storages->n_buckets - 1);
+}
+
+lb_known *lb_knowns_find(const lb_knowns *storages, int64_t key)
+{
+    if (!storages->n_buckets) return NULL;
+    lb_known *s = storages->buckets[bucket_of(storages, key)];
+    while (s && s->key != key) s = s->next;
+    return s;
+}
+
+static bool grow(lb_knowns *storages)
+{
+    lb_knowns wider = {.n_buckets = storages->n_buckets ? storages->n_buckets * 2 : 256};
+    wider.buckets = calloc(wider.n_buckets, sizeof wider.buckets[0]);
+    if (!wider.buckets) return false;
+    for (size_t b = 0; b < storages->n_buckets; b++) {
+        for (lb_known *s = storages->buckets[b], *next; s; s = next) {
+            next = s->next;
+            size_t to = bucket_of(&wider, s->key);
+            s->next = wider.buckets[to];
+            wider.buckets[to] = s;
+        }
+    }
+    free(storages->buckets);
+    storages->buckets = wider.buckets;
+    storages->n_buckets = wider.n_buckets;
+    return true;
+}
+
+lb_known *lb_knowns_get(lb_knowns *storages, int64_t key, bool *fresh)
+{
+    lb_known *s = lb_knowns_find(storages, key);
+    *fresh = !s;
+    if (s) return s;
+    if (storages->n >= storages->n_buckets && !grow(storages)) return NULL;
+    s = calloc(1, sizeof *s);
+    if (!s) return NULL;
+    s->key = key;
+    s->id = storages->next_id++;
+    size_t b = bucket_of(storages, key);
+    s->next = storages->buckets[b];
+    storages->buckets[b] = s;
+    storages->n++;
+    return s;
+}
+
+static void drop_windows(lb_known *storage)
+{
+    for (uint32_t w = 0; w < storage->n_windows; w++) free(storage->windows[w].leaves);
+    storage->n_windows = 0;
+}
+
+static void storage_free(lb_known *storage)
+{
+    drop_windows(storage);
+    for (uint32_t r = 0; r < storage->n_roles; r++) free(storage->roles[r].name);
+    lb_map_release(&storage->map);
+    free(storage->windows);
+    free(storage->roles);
+    free(storage->deferred);
+    free(storage);
+}
+
+void lb_knowns_remove(lb_knowns *storages, int64_t key)
+{
+    if (!storages->n_buckets) return;
+    lb_known **link = &storages->buckets[bucket_of(storages, key)];
+    while (*link && (*link)->key != key) link = &(*link)->next;
+    if (!*link) return;
+    lb_known *s = *link;
+    *link = s->next;
+    storages->n--;
+    storage_free(s);
+}
+
+void lb_knowns_release(lb_knowns *storages)
+{
+    for (size_t b = 0; b < storages->n_buckets; b++) {
+        for (lb_known *s = storages->buckets[b], *next; s; s = next) {
+            next = s->next;
+            storage_free(s);
+        }
+    }
+    free(storages->buckets);
+    memset(storages, 0, sizeof *storages);
+}
+
+void lb_knowns_distrust(lb_knowns *storages)
+{
+    for (size_t b = 0; b < storages->n_buckets; b++) {
+        for (lb_known *s = storages->buckets[b]; s; s = s->next) {
+            drop_windows(s);
+            if (s->map.units || s->map.all == LB_BYTES_UNDEFINED) become_uniform(&s->map, LB_BYTES_UNKNOWN);
+        }
+    }
+}
+
+void lb_known_enter(lb_known *storage, uint64_t serial)
+{
+    if (storage->program == serial) return;
+    storage->program = serial;
+    storage->n_deferred = 0;
+    lb_map_forget(&storage->map);
+    uint32_t n = 0; /* only what can be compared is worth remembering, and not every slice of a large tensor */
+    for (uint32_t w = 0; w < storage->n_windows; w++) {
+        lb_window *window = &storage->windows[w];
+        if (lb_digest_is_none(window->logical) || n >= MAX_REMEMBERED) {
+            free(window->leaves);
+            continue;
+        }
+        window->row = window->statistics = LB_NONE;
+        window->verified = window->kept = false;
+        storage->windows[n++] = *window;
+    }
+    storage->n_windows = n;
+}
+
+void lb_known_change(lb_known *storage)
+{
+    storage->version++;
+    drop_windows(storage);
+}
+
+const lb_role *lb_known_role(const lb_known *storage, int64_t first)
+{
+    for (uint32_t r = 0; r < storage->n_roles; r++)
+        if (storage->roles[r].first == first) return &storage->roles[r];
+    return storage->n_roles == 1 ? storage->roles : NULL;
+}
+
+bool lb_known_add_role(lb_known *storage, const lb_role *role)
+{
+    for (uint32_t r = 0; r < storage->n_roles; r++) {
+        lb_role *old = &storage->roles[r];
+        if (old->first != role->first) continue;
+        char *name = NULL;
+        if (role->name && old->name && strcmp(role->name, old->name) != 0) {
+            if (!(name = strdup(role->name))) return false;
+            free(old->name);
+            old->name = name;
+        }
+        old->kind = role->kind;
+        old->flags = role->flags;
+        return true;
+    }
+    lb_role *roles = realloc(storage->roles, (storage->n_roles + 1) * sizeof roles[0]);
+    if (!roles) return false;
+    storage->roles = roles;
+    lb_role *added = &roles[storage->n_roles];
+    *added = *role;
+    if (role->name && !(added->name = strdup(role->name))) return false;
+    storage->n_roles++;
+    return true;
+}
+
+/* ---- windows ------------------------------------------------------------------------------------------------------- */
+
+uint64_t lb_window_hash(const lb_seen *seen)
+{
+    int64_t words[3 + 2 * LB_MAX_DIMS];
+    size_t n = 0;
+    words[n++] = seen->dtype;
+    words[n++] = seen->layout.ndim;
+    words[n++] = seen->layout.offset;
+    for (int d = 0; d < seen->layout.ndim; d++) {
+        words[n++] = seen->layout.shape[d];
+        words[n++] = seen->layout.stride[d];
+    }
+    return XXH3_64bits(words, n * sizeof words[0]);
+}
+
+lb_window *lb_known_window(lb_known *storage, uint64_t hash)
+{
+    for (uint32_t w = 0; w < storage->n_windows; w++)
+        if (storage->windows[w].hash == hash) return &storage->windows[w];
+    return NULL;
+}
+
+lb_window *lb_known_add_window(lb_known *storage, const lb_seen *seen, uint64_t hash, int64_t first, int64_t last)
+{
+    if (storage->n_windows == storage->cap_windows) {
+        uint32_t cap = storage->cap_windows ? storage->cap_windows * 2 : 2;
+        lb_window *windows = realloc(storage->windows, cap * sizeof windows[0]);
+        if (!windows) return NULL;
+        storage->windows = windows;
+        storage->cap_windows = cap;
+    }
+    lb_window *w = &storage->windows[storage->n_windows++];
+    memset(w, 0, sizeof *w);
+    w->hash = hash;
+    w->first = first;
+    w->last = last;
+    w->dtype = seen->dtype;
+    w->row = w->statistics = LB_NONE;
+    return w;
+}

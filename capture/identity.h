@@ -1,0 +1,111 @@
+/* Identity: which storage a tensor lies in, which version of its contents, and which of its bytes mean anything.
+ *
+ * Bytes of a storage are, for the program being recorded,
+ *     UNKNOWN    no op of this program produced them: reading them makes a source
+ *     UNDEFINED  allocated and never written: no digest, no finding
+ *     DEFINED    produced by an op of this program, or read as a source before
+ * Nearly every storage is in one state as a whole; a map of its units exists only while it is mixed.
+ *
+ * A window is what a value is to its storage: a layout and dtype, at the current version. Windows outlive the program, so
+ * that the next one can tell what is still as it was left. */
+#ifndef LB_IDENTITY_H
+#define LB_IDENTITY_H
+
+#include <lastbit/capture.h>
+
+typedef enum lb_bytes { LB_BYTES_UNKNOWN, LB_BYTES_UNDEFINED, LB_BYTES_DEFINED } lb_bytes;
+
+/* ---- which bytes mean anything ------------------------------------------------------------------------------------- */
+
+typedef struct lb_map {
+    uint8_t all;    /* lb_bytes, while units is NULL */
+    uint8_t *units; /* one lb_bytes per `grain` bytes */
+    uint64_t n_units;
+    uint32_t grain;
+    uint64_t count[3]; /* units in each state */
+} lb_map;
+
+/* True when an element of the view has a byte in that state. `width`: bytes per element. */
+bool lb_map_has(const lb_map *map, const lb_layout *layout, size_t width, lb_bytes state);
+/* Marks the elements of the view; false when out of memory. `total`: bytes of the storage. */
+bool lb_map_set(lb_map *map, uint64_t total, const lb_layout *layout, size_t width, lb_bytes state);
+/* The first maximal run of bytes in that state within [*first, last): sets *first and *end; false when there is none. */
+bool lb_map_run(const lb_map *map, uint64_t *first, uint64_t last, lb_bytes state, uint64_t *end);
+bool lb_map_set_range(lb_map *map, uint64_t total, uint64_t first, uint64_t last, lb_bytes state);
+/* A new program: what was DEFINED is UNKNOWN to it. */
+void lb_map_forget(lb_map *map);
+void lb_map_release(lb_map *map);
+
+/* ---- storages ------------------------------------------------------------------------------------------------------ */
+
+typedef struct lb_window {
+    uint64_t hash; /* of layout and dtype */
+    int64_t first, last; /* dense range in bytes */
+    uint32_t row;        /* value in the current program, LB_NONE in an older one */
+    uint32_t statistics; /* row in the current program */
+    lb_digest logical, blob;
+    uint64_t *leaves; /* see measure.h */
+    uint32_t n_leaves;
+    lb_dtype dtype;
+    bool kept;     /* the blob was kept for a value of this program */
+    bool verified; /* compared with its bytes since the last doubt */
+} lb_window;
+
+typedef struct lb_role {
+    int64_t first; /* byte where the tensor begins */
+    uint8_t kind;  /* lb_source_kind */
+    uint32_t flags;
+    char *name;
+} lb_role;
+
+typedef struct lb_deferred { /* to be measured when the op that writes it has completed */
+    uint32_t row;
+    lb_seen seen;
+} lb_deferred;
+
+/* A storage as far as it is known. */
+typedef struct lb_known {
+    int64_t key; /* the host's name */
+    int64_t id;  /* ours, never used again */
+    const uint8_t *base;
+    uint64_t bytes;
+    uint32_t version;
+    uint64_t program; /* serial of the last program that touched it */
+    bool escaped;
+    lb_map map;
+    lb_window *windows;
+    uint32_t n_windows, cap_windows;
+    lb_role *roles;
+    uint32_t n_roles;
+    lb_deferred *deferred;
+    uint32_t n_deferred;
+    struct lb_known *next; /* of the same bucket */
+} lb_known;
+
+typedef struct lb_knowns {
+    lb_known **buckets;
+    size_t n_buckets, n; /* n_buckets: a power of two */
+    int64_t next_id;
+} lb_knowns;
+
+lb_known *lb_knowns_find(const lb_knowns *storages, int64_t key);
+/* Finds or makes it (all bytes UNKNOWN); NULL when out of memory. */
+lb_known *lb_knowns_get(lb_knowns *storages, int64_t key, bool *fresh);
+void lb_knowns_remove(lb_knowns *storages, int64_t key);
+void lb_knowns_release(lb_knowns *storages);
+/* Ops went by unseen: no window says what is there now. */
+void lb_knowns_distrust(lb_knowns *storages);
+
+/* First touch in program `serial`: rows of the last one mean nothing any more. */
+void lb_known_enter(lb_known *storage, uint64_t serial);
+/* The contents changed: a new version, of which no window is known. False when out of versions. */
+void lb_known_change(lb_known *storage);
+const lb_role *lb_known_role(const lb_known *storage, int64_t first);
+bool lb_known_add_role(lb_known *storage, const lb_role *role); /* copies the name */
+
+uint64_t lb_window_hash(const lb_seen *seen);
+lb_window *lb_known_window(lb_known *storage, uint64_t hash);
+/* NULL when out of memory; row and statistics are LB_NONE. */
+lb_window *lb_known_add_window(lb_known *storage, const lb_seen *seen, uint64_t hash, int64_t first, int64_t last);
+
+#endif

@@ -1,0 +1,137 @@
+/* See keep.h. AUTO starts with everything and gives up the most plentiful kind first: results, then layer values. */
+#include "keep.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct lb_patterns {
+    pcre2_code *keep, *layers; /* NULL: none */
+    pcre2_match_data *match;
+};
+
+const char *lb_level_name(lb_level level)
+{
+    static const char *const names[] = {"stats", "sources", "layers", "ops", "auto"};
+    return (unsigned)level < sizeof names / sizeof names[0] ? names[level] : "";
+}
+
+bool lb_level_parse(const char *text, lb_level *level)
+{
+    for (int l = LB_LEVEL_STATS; l <= LB_LEVEL_AUTO; l++) {
+        if (strcmp(text, lb_level_name((lb_level)l)) != 0) continue;
+        *level = (lb_level)l;
+        return true;
+    }
+    return false;
+}
+
+static lb_status compile(const char *what, const char *pattern, pcre2_code **code, lb_err *err)
+{
+    int number;
+    PCRE2_SIZE at;
+    if (!pattern || !*pattern) return LB_OK;
+    *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_NO_AUTO_CAPTURE, &number, &at, NULL);
+    if (*code) {
+        pcre2_jit_compile(*code, PCRE2_JIT_COMPLETE);
+        return LB_OK;
+    }
+    char text[128];
+    pcre2_get_error_message(number, (PCRE2_UCHAR *)text, sizeof text);
+    return lb_fail(err, LB_ERR_INVALID, "%s pattern '%.100s' is no PCRE2 pattern: %s at character %zu", what, pattern, text,
+                   (size_t)at);
+}
+
+lb_status lb_keep_init(lb_keep *keep, const lb_recorder_options *options, lb_err *err)
+{
+    memset(keep, 0, sizeof *keep);
+    keep->asked = options->level;
+    keep->level = options->level == LB_LEVEL_AUTO ? LB_LEVEL_OPS : options->level;
+    keep->budget_bytes = options->budget_bytes;
+    keep->patterns = calloc(1, sizeof *keep->patterns);
+    if (!keep->patterns) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = compile("--keep", options->keep, &keep->patterns->keep, err);
+    if (status == LB_OK) status = compile("--layers", options->layers, &keep->patterns->layers, err);
+    if (status != LB_OK) return status;
+    keep->patterns->match = pcre2_match_data_create(1, NULL);
+    return keep->patterns->match ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+}
+
+void lb_keep_release(lb_keep *keep)
+{
+    if (!keep->patterns) return;
+    pcre2_code_free(keep->patterns->keep);
+    pcre2_code_free(keep->patterns->layers);
+    pcre2_match_data_free(keep->patterns->match);
+    free(keep->patterns);
+    keep->patterns = NULL;
+}
+
+static bool matches(const lb_patterns *patterns, const pcre2_code *code, const char *text)
+{
+    return pcre2_match(code, (PCRE2_SPTR)text, strlen(text), 0, PCRE2_NO_UTF_CHECK, patterns->match, NULL) >= 0;
+}
+
+bool lb_keep_wants(const lb_keep *keep, lb_purpose purpose, const char *layer, const char *op)
+{
+    static const lb_level least[] = {LB_LEVEL_SOURCES, LB_LEVEL_LAYERS, LB_LEVEL_OPS};
+    const lb_patterns *patterns = keep->patterns;
+    if (keep->level >= least[purpose])
+        return purpose == LB_FOR_SOURCE || !patterns->layers || matches(patterns, patterns->layers, layer);
+    if (purpose != LB_FOR_RESULT || !patterns->keep) return false;
+    char text[1024];
+    snprintf(text, sizeof text, "%s/%s", layer, op);
+    return matches(patterns, patterns->keep, text);
+}
+
+static void lower(lb_keep *keep, lb_level level)
+{
+    if (keep->level <= level) return;
+    keep->level = level;
+    if (keep->reached > level) keep->reached = level;
+}
+
+/* The highest level, not above `level`, at which a step like the last one fits into `room`. */
+static lb_level fitting(const lb_keep *keep, lb_level level, uint64_t room)
+{
+    uint64_t need[4] = {0, keep->sources_bytes, 0, 0};
+    need[2] = need[1] + keep->layers_bytes;
+    need[3] = need[2] + keep->ops_bytes;
+    while (level > LB_LEVEL_STATS && need[level] > room) level--;
+    return level;
+}
+
+void lb_keep_step(lb_keep *keep, uint64_t total_bytes)
+{
+    if (keep->asked == LB_LEVEL_AUTO) {
+        uint64_t room = total_bytes < LB_AUTO_TOTAL_BYTES ? LB_AUTO_TOTAL_BYTES - total_bytes : 0;
+        lb_level fits = fitting(keep, keep->level, room < LB_AUTO_STEP_BYTES ? room : LB_AUTO_STEP_BYTES);
+        keep->level = fits < LB_LEVEL_SOURCES && keep->level >= LB_LEVEL_SOURCES ? LB_LEVEL_SOURCES : fits;
+    }
+    if (keep->budget_bytes) {
+        uint64_t room = total_bytes < keep->budget_bytes ? keep->budget_bytes - total_bytes : 0;
+        keep->level = fitting(keep, keep->level, room);
+    }
+    keep->reached = keep->level;
+    keep->step_bytes = keep->sources_bytes = keep->layers_bytes = keep->ops_bytes = 0;
+}
+
+void lb_keep_spent(lb_keep *keep, lb_purpose purpose, uint64_t bytes, uint64_t total_bytes)
+{
+    keep->step_bytes += bytes;
+    if (purpose == LB_FOR_SOURCE) keep->sources_bytes += bytes;
+    if (purpose == LB_FOR_LAYER) keep->layers_bytes += bytes;
+    if (purpose == LB_FOR_RESULT) keep->ops_bytes += bytes;
+    if (keep->asked != LB_LEVEL_AUTO) return;
+    if (keep->step_bytes > LB_AUTO_STEP_BYTES) lower(keep, LB_LEVEL_LAYERS);
+    if (keep->step_bytes > 2 * LB_AUTO_STEP_BYTES || total_bytes > LB_AUTO_TOTAL_BYTES) lower(keep, LB_LEVEL_SOURCES);
+}
+
+void lb_keep_refused(lb_keep *keep, uint64_t bytes)
+{
+    keep->skipped_values++;
+    keep->skipped_bytes += bytes;
+    if (keep->reached > LB_LEVEL_STATS) keep->reached = LB_LEVEL_STATS;
+}

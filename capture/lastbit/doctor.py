@@ -1,0 +1,214 @@
+"""What `lastbit doctor` finds out inside the user's own Python: what recording would see here, what not, and why.
+
+Runs in the environment that `lastbit record` makes, with a scratch folder to record into: so the last check is a real
+one, two small training steps whose capture the command then opens. The answer goes to a file as JSON, since anything may
+print while torch is imported. Written for Python 3.6 on, so that an interpreter that is too old can be told so.
+"""
+import json
+import os
+import sys
+
+OK, NOTE, DEGRADED, IMPOSSIBLE = "ok", "note", "degraded", "impossible"
+OLDEST_PYTHON, OLDEST_TORCH = (3, 9), (2, 6)
+
+
+class Report:
+    def __init__(self):
+        self.checks = []
+
+    def add(self, state, what, detail, advice=""):
+        self.checks.append({"state": state, "what": what, "detail": detail, "advice": advice})
+
+    def guarded(self, what, function, *arguments):
+        """A check that breaks is a finding, not the end of the others."""
+        try:
+            function(self, *arguments)
+        except Exception as error:
+            self.add(DEGRADED, what, "the check itself failed: %s: %s" % (type(error).__name__, error))
+
+
+def check_python(report):
+    version = "%s, %s" % (".".join(map(str, sys.version_info[:3])), sys.executable)
+    if sys.version_info < OLDEST_PYTHON:
+        report.add(IMPOSSIBLE, "python", version, "Python %d.%d or newer is needed" % OLDEST_PYTHON)
+    elif sys.implementation.name != "cpython":
+        report.add(DEGRADED, "python", version + ", " + sys.implementation.name, "only CPython is tested")
+    else:
+        report.add(OK, "python", version)
+
+
+def check_startup(report):
+    here = os.path.join(os.path.dirname(os.path.realpath(__file__)), "launch")
+    armed = any(type(finder).__module__ == "sitecustomize" or type(finder).__name__ == "_AfterTorch"
+                for finder in sys.meta_path) or "torch" in sys.modules
+    if not armed:
+        report.add(IMPOSSIBLE, "start", "our sitecustomize did not run",
+                   "the interpreter is started without site or PYTHONPATH (-S, -I, -E, or built so)")
+        return
+    module = sys.modules.get("sitecustomize")
+    path = getattr(module, "__file__", None)
+    theirs = path and os.path.dirname(os.path.realpath(path)) != here
+    report.add(OK, "start", "sitecustomize runs" + (", and then the one it hides, %s" % path if theirs else ""))
+
+
+def check_library(report):
+    import ctypes
+
+    from . import library_path
+
+    path = library_path()
+    try:
+        library = ctypes.CDLL(path)
+        library.lb_recorder_open
+    except (OSError, AttributeError) as error:
+        report.add(IMPOSSIBLE, "recorder", str(error), "build lastbit for this machine, or name the library in LASTBIT_LIB")
+    else:
+        report.add(OK, "recorder", path)
+
+
+def import_torch(report):
+    try:
+        import torch
+    except ImportError as error:
+        report.add(IMPOSSIBLE, "torch", str(error), "install PyTorch in this Python, or name the one that has it: --python")
+        return None
+    except Exception as error:
+        report.add(IMPOSSIBLE, "torch", "importing it fails: %s: %s" % (type(error).__name__, error))
+        return None
+    version = str(getattr(torch, "__version__", "0"))
+    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
+    if numbers < OLDEST_TORCH:
+        report.add(DEGRADED, "torch", version, "only PyTorch %d.%d and newer are tested" % OLDEST_TORCH)
+    else:
+        report.add(OK, "torch", version)
+    return torch
+
+
+# What recording needs of torch that is not its public interface: (name, is it there, what is lost without it).
+def _entry_points(torch):
+    def autograd_sequence():
+        return getattr(torch.autograd, "_get_sequence_nr", None) or torch._C._autograd._get_sequence_nr
+
+    def always_called_hooks():
+        import inspect
+
+        hook = torch.nn.modules.module.register_module_forward_hook
+        assert "always_call" in inspect.signature(hook).parameters
+        return torch.nn.modules.module.register_module_forward_pre_hook
+
+    def dispatch_mode():
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        return TorchDispatchMode
+
+    def optimizer_hooks():
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+        return register_optimizer_step_pre_hook and register_optimizer_step_post_hook
+
+    def process_groups():
+        if torch.distributed.is_available():
+            return torch.distributed.ProcessGroup.unbox and torch.distributed.Work.unbox
+        return True
+
+    return (
+        (IMPOSSIBLE, "TorchDispatchMode", dispatch_mode, "no op is seen"),
+        (DEGRADED, "_current_autograd_node", lambda: torch._C._current_autograd_node, "backward ops carry no layer"),
+        (DEGRADED, "_get_sequence_nr", autograd_sequence, "backward ops carry no layer"),
+        (DEGRADED, "global module hooks", always_called_hooks, "ops carry no layer, and steps are not found"),
+        (DEGRADED, "global optimizer hooks", optimizer_hooks, "optimizer steps and parameter groups are not seen"),
+        (DEGRADED, "storage weak references", lambda: torch.zeros(1).untyped_storage()._weak_ref,
+         "a storage that is used again may be taken for the one before"),
+        (DEGRADED, "dispatch mode stack", lambda: torch._C._len_torch_dispatch_stack, "modes of other tools are not noticed"),
+        (DEGRADED, "ProcessGroup.unbox, Work.unbox", process_groups, "collectives carry no group and no completion"),
+    )
+
+
+def check_entry_points(report, torch):
+    lacking = []
+    points = _entry_points(torch)
+    for state, name, probe, lost in points:
+        try:
+            there = probe()
+        except Exception:
+            there = None
+        if not there:
+            lacking.append(name)
+            report.add(state, "torch: " + name, "not in this version", lost)
+    if not lacking:
+        report.add(OK, "entry points", "all %d that are not public" % len(points))
+
+
+def check_devices(report, torch):
+    if not torch.cuda.is_available():
+        built = torch.version.cuda or torch.version.hip
+        report.add(OK, "devices", "CPU" + (", torch is built for %s but no GPU is usable" % built if built else ""))
+        return
+    names = sorted({torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())})
+    report.add(DEGRADED, "devices", "CPU, %d GPU (%s)" % (torch.cuda.device_count(), ", ".join(names)),
+               "of tensors on a GPU the ops, shapes and layers are recorded, but not the bytes: record a run on the CPU to replay it")
+
+
+def check_distributed(report, torch):
+    distributed = torch.distributed
+    if not distributed.is_available():
+        report.add(NOTE, "distributed", "this torch is built without torch.distributed")
+        return
+    backends = [name for name in ("gloo", "nccl", "mpi", "ucc", "xccl")
+                if getattr(distributed, "is_%s_available" % name, lambda: False)()]
+    report.add(OK, "distributed", ", ".join(backends) or "no backend", "" if "gloo" in backends else "only gloo is tested")
+
+
+def check_compile(report):
+    report.add(NOTE, "torch.compile", "compiled functions run as eager code while steps are recorded",
+               "what is recorded are the bits of the eager program; with --steps the others run compiled")
+
+
+def check_disk(report, folder):
+    import shutil
+
+    free = shutil.disk_usage(folder).free
+    text = "%.1f GB free in %s" % (free / 2.0 ** 30, folder)
+    if not os.access(folder, os.W_OK):
+        report.add(DEGRADED, "disk", "%s cannot be written to" % folder, "record elsewhere with -o")
+    elif free < 2 << 30:
+        report.add(DEGRADED, "disk", text, "a capture may take 2 GB per rank: record elsewhere with -o, or give --budget")
+    else:
+        report.add(OK, "disk", text)
+
+
+def check_trial(report, torch):
+    """Two training steps of a small network. The command that started us opens what they left behind."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 4)).square().mean()
+        loss.backward()
+        optimizer.step()
+    if not bool(torch.isfinite(loss)):
+        raise ArithmeticError("two small steps do not give a finite loss")
+    report.add(OK, "trial", "two training steps ran")
+
+
+def run(report, directory):
+    for what, check in (("python", check_python), ("start", check_startup), ("recorder", check_library)):
+        report.guarded(what, check)
+    torch = import_torch(report)
+    if torch is not None:
+        for what, check in (("entry points", check_entry_points), ("devices", check_devices),
+                            ("distributed", check_distributed), ("trial", check_trial)):
+            report.guarded(what, check, torch)
+        report.guarded("torch.compile", check_compile)
+    report.guarded("disk", check_disk, directory)
+
+
+def main(answer, log):
+    """`answer`: where the JSON goes. `log`: where everything that is printed meanwhile goes, for the reader of errors."""
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    report = Report()
+    run(report, os.getcwd())
+    with open(answer, "w") as out:
+        json.dump({"python": sys.executable, "checks": report.checks}, out)

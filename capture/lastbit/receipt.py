@@ -1,0 +1,215 @@
+"""The receipt: what a run was, so that two captures can be told apart and one can be made again.
+
+collect() reads and never changes anything, imports nothing that the program has not imported, and never raises: what
+cannot be read is left out. Environment variables come by allow-list, secrets among the arguments are masked, paths are
+cut to their last part: a capture is meant to be shown to others.
+"""
+import hashlib
+import os
+import platform
+import re
+import sys
+import time
+
+from . import __version__
+
+# Variables that can change which kernel runs, in which order, on which device. Nothing else of the environment is kept.
+ENVIRONMENT = re.compile(
+    r"(OMP|KMP|GOMP|MKL|OPENBLAS|BLIS|ATEN|DNNL|ONEDNN)_[A-Z0-9_]+$"
+    r"|(PYTORCH|TORCH|TORCHINDUCTOR|TORCHDYNAMO|NVTE|XLA)_[A-Z0-9_]+$"
+    r"|(NCCL|GLOO|UCC|TORCH_NCCL)_[A-Z0-9_]+$"
+    r"|(CUBLAS|CUDNN|CUDA|NVIDIA_TF32|HIP|ROCR|HSA)_[A-Z0-9_]+$"
+    r"|(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)$|PYTHONHASHSEED$|MALLOC_ARENA_MAX$|LD_PRELOAD$")
+_SECRET_NAME = re.compile(r"(token|secret|passw|passphrase|api[-_]?key|access[-_]?key|private[-_]?key|credential|auth)", re.I)
+_HARMLESS_NAME = re.compile(r"tokenizer|tokens$|(max|num|n|vocab|pad|eos|bos|per)[-_]?tokens?|token[-_]?(ids?|type|len)|author", re.I)
+_SECRET_TEXT = re.compile(
+    r"\b(hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|gh[pousr]_[A-Za-z0-9]{8,}|github_pat_[A-Za-z0-9_]{8,}|glpat-[A-Za-z0-9_-]{8,}"
+    r"|xox[abprs]-[A-Za-z0-9-]{8,}|AKIA[A-Z0-9]{12,}|AIza[A-Za-z0-9_-]{20,}|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_.-]{10,})"
+    r"|\b[0-9a-f]{40}\b")  # the last: a Weights & Biases key
+_USER_IN_URL = re.compile(r"(\w+://)[^/@\s]+@")
+MASK = "***"
+
+_MAX_MODULES, _MAX_SOURCE = 400, 4 << 20
+_PACKAGES = ("numpy", "transformers", "accelerate", "deepspeed", "megatron", "lightning", "pytorch_lightning", "flash_attn",
+             "triton", "transformer_engine", "peft", "safetensors", "vllm", "torchao", "xformers", "apex", "bitsandbytes")
+
+
+def _reading(function, *arguments):
+    """function(*arguments), or None where this version of it does not answer."""
+    try:
+        return function(*arguments)
+    except Exception:
+        return None
+
+
+def _is_secret(name):
+    return bool(_SECRET_NAME.search(name)) and not _HARMLESS_NAME.search(name)
+
+
+def mask_text(text):
+    """Without what looks like a secret wherever it stands."""
+    return _USER_IN_URL.sub(r"\1" + MASK + "@", _SECRET_TEXT.sub(MASK, text))
+
+
+def mask(arguments):
+    """The arguments with the values of secret ones replaced: `--token=X`, `--token X`, `api_key=X`, hf_…, sk-… ."""
+    masked, hide_next = [], False
+    for argument in arguments:
+        argument = str(argument)
+        name, equals, value = argument.partition("=")
+        if hide_next and not argument.startswith("-"):
+            argument, hide_next = MASK, False
+        elif equals and value and _is_secret(name):
+            argument, hide_next = name + "=" + MASK, False
+        else:
+            hide_next = argument.startswith("-") and not equals and _is_secret(argument)
+            argument = mask_text(argument)
+        masked.append(argument[:2000])
+    return masked
+
+
+def _versions():
+    found = {"lastbit": __version__, "python": platform.python_version(), "implementation": sys.implementation.name}
+    for name in ("torch",) + _PACKAGES:
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if version is not None:
+            found[name] = str(version)
+    return found
+
+
+def _process():
+    found = {"pid": os.getpid(), "host": _reading(platform.node), "directory": os.path.basename(_reading(os.getcwd) or ""),
+             "argv": mask(_reading(lambda: sys.argv) or []), "executable": os.path.basename(sys.executable or ""),
+             "flags": sorted(name for name in ("optimize", "no_site", "isolated", "ignore_environment", "dev_mode")
+                             if getattr(sys.flags, name, 0))}
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        text = os.environ.get(name)
+        if text is not None and text.isdigit():
+            found[name.lower()] = int(text)
+    return found
+
+
+def _torch_flags(torch):
+    """Everything that chooses kernels and their precision. Each is read by itself: none exists in all versions."""
+    backends = torch.backends
+    questions = {
+        "matmul_precision": torch.get_float32_matmul_precision,
+        "default_dtype": lambda: str(torch.get_default_dtype()),
+        "deterministic": torch.are_deterministic_algorithms_enabled,
+        "deterministic_warn_only": torch.is_deterministic_algorithms_warn_only_enabled,
+        "fill_uninitialized_memory": lambda: torch.utils.deterministic.fill_uninitialized_memory,
+        "threads": torch.get_num_threads,
+        "interop_threads": torch.get_num_interop_threads,
+        "cpu_capability": lambda: backends.cpu.get_cpu_capability(),
+        "mkl": lambda: backends.mkl.is_available(),
+        "mkldnn": lambda: backends.mkldnn.is_available() and backends.mkldnn.enabled,
+        "mkldnn_deterministic": lambda: backends.mkldnn.deterministic,
+        "openmp": lambda: backends.openmp.is_available(),
+        "nnpack": lambda: backends.nnpack.is_available(),
+        "fp32_precision_matmul": lambda: backends.cuda.matmul.fp32_precision,
+        "fp32_precision_mkldnn": lambda: backends.mkldnn.matmul.fp32_precision,
+        "tf32_matmul": lambda: torch._C._get_cublas_allow_tf32(),
+        "tf32_cudnn": lambda: torch._C._get_cudnn_allow_tf32(),
+        "bf16_reduced_precision": lambda: str(torch._C._get_cublas_allow_bf16_reduced_precision_reduction()),
+        "fp16_reduced_precision": lambda: str(torch._C._get_cublas_allow_fp16_reduced_precision_reduction()),
+        "cudnn_enabled": lambda: backends.cudnn.enabled,
+        "cudnn_benchmark": lambda: backends.cudnn.benchmark,
+        "cudnn_deterministic": lambda: backends.cudnn.deterministic,
+        "sdp_flash": lambda: torch._C._get_flash_sdp_enabled(),
+        "sdp_efficient": lambda: torch._C._get_mem_efficient_sdp_enabled(),
+        "sdp_math": lambda: torch._C._get_math_sdp_enabled(),
+        "autocast_cpu": lambda: torch.is_autocast_enabled("cpu"),
+        "git_version": lambda: torch.version.git_version,
+        "cuda": lambda: torch.version.cuda,
+        "hip": lambda: torch.version.hip,
+        "debug": lambda: torch.version.debug,
+    }
+    answers = {name: _reading(question) for name, question in questions.items()}
+    return {name: answer for name, answer in answers.items() if answer is not None}
+
+
+def _devices(torch):
+    """Named only when the program has started CUDA itself: asking would start it."""
+    if not _reading(torch.cuda.is_initialized):
+        return []
+    devices = []
+    for index in range(_reading(torch.cuda.device_count) or 0):
+        properties = _reading(torch.cuda.get_device_properties, index)
+        if properties is not None:
+            devices.append({"name": properties.name, "memory": properties.total_memory,
+                            "capability": "%d.%d" % (properties.major, properties.minor)})
+    return devices
+
+
+def _distributed(torch):
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not _reading(distributed.is_available) or not _reading(distributed.is_initialized):
+        return None
+    return {"backend": _reading(distributed.get_backend), "rank": _reading(distributed.get_rank),
+            "world_size": _reading(distributed.get_world_size)}
+
+
+def _is_library(path):
+    parts = path.replace("\\", "/").split("/")
+    return "site-packages" in parts or "dist-packages" in parts or path.startswith(_STANDARD) or path.startswith(_OURS)
+
+
+_STANDARD = os.path.realpath(os.path.dirname(os.__file__)) + os.sep
+_OURS = os.path.dirname(os.path.realpath(__file__)) + os.sep
+
+
+def _code():
+    """The program's own modules that are loaded, each with the hash of its source; and one hash of them all."""
+    files, skipped = {}, 0
+    for name, module in sorted((str(n), m) for n, m in list(sys.modules.items())):
+        path = getattr(module, "__file__", None)
+        if not isinstance(path, str) or not path.endswith(".py"):
+            continue
+        path = os.path.realpath(path)
+        if _is_library(path):
+            continue
+        size = _reading(os.path.getsize, path)
+        if size is None:
+            continue  # no file: torch.ops and the like
+        if len(files) >= _MAX_MODULES or size > _MAX_SOURCE:
+            skipped += 1
+            continue
+        digest = _reading(_hash_file, path)
+        if digest:
+            files[name] = {"file": os.path.basename(path), "sha256": digest}
+    whole = hashlib.sha256()
+    for name in sorted(files):
+        whole.update(("%s %s\n" % (name, files[name]["sha256"])).encode())
+    return {"sha256": whole.hexdigest() if files else None, "modules": files, "skipped": skipped}
+
+
+def _hash_file(path):
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+def _machine():
+    found = {"system": platform.system(), "release": platform.release(), "machine": platform.machine(),
+             "processors": os.cpu_count(), "affinity": len(os.sched_getaffinity(0)), "libc": " ".join(platform.libc_ver())}
+    for line in _reading(lambda: open("/proc/cpuinfo").read().splitlines()[:64]) or []:
+        if line.startswith("model name"):
+            found["processor"] = line.partition(":")[2].strip()
+            break
+    return found
+
+
+def collect():
+    """A dict that json.dumps takes. Cheap: a few milliseconds, most of them hashing the program's sources."""
+    receipt = {"time": time.time()}
+    torch = sys.modules.get("torch")
+    parts = {"versions": _versions, "process": _process, "machine": _machine, "code": _code,
+             "environment": lambda: {name: mask_text(text)[:400] for name, text in sorted(os.environ.items())
+                                     if ENVIRONMENT.match(name) and not _is_secret(name)}}
+    if torch is not None:
+        parts.update(torch=lambda: _torch_flags(torch), devices=lambda: _devices(torch),
+                     distributed=lambda: _distributed(torch))
+    for name, part in parts.items():
+        answer = _reading(part)
+        if answer is not None:
+            receipt[name] = answer
+    return receipt

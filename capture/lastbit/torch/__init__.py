@@ -1,0 +1,121 @@
+"""Recording from inside a PyTorch program.
+
+    import lastbit.torch
+    with lastbit.torch.capture("run.lb", level="sources") as cap:
+        for n, batch in enumerate(loader):
+            with cap.step(n, shard=batch.shard):
+                loss = model(batch); loss.backward(); opt.step(); opt.zero_grad()
+                cap.scalar("loss", loss)
+
+A program that `lastbit record` runs needs none of this. A capture never changes what the program computes, and never
+raises: when recording cannot go on it stops, says so once on stderr, and the program goes on.
+"""
+import contextlib
+import os
+
+__all__ = ["autostart", "capture", "tap", "trigger"]
+
+
+def autostart():
+    """Called once torch is imported in a process that `lastbit record` runs; the environment says what to record. Raises
+    when it cannot start: the caller says so."""
+    from . import session as sessions
+
+    get = os.environ.get
+    sessions.start({
+        "out": os.environ["LASTBIT_OUT"],
+        "level": get("LASTBIT_LEVEL") or "auto",
+        "steps": get("LASTBIT_STEPS") or "",
+        "ranks": get("LASTBIT_RANKS") or "",
+        "keep": get("LASTBIT_KEEP") or "",
+        "layers": get("LASTBIT_LAYERS") or "",
+        "budget": int(get("LASTBIT_BUDGET") or 0),
+        "ring": int(get("LASTBIT_RING") or 0),
+    })
+
+
+class _Capture:
+    def __init__(self, session, steps):
+        self._session = session
+        self._manual = steps
+
+    @contextlib.contextmanager
+    def step(self, number=None, shard=None):
+        """One training iteration, or one forward pass; without it steps are found as `lastbit record` finds them."""
+        session = self._session
+        session.manual = True
+        _quietly(session, lambda: session.begin_step(None, number, shard))
+        complete = False
+        try:
+            yield self
+            complete = True
+        finally:
+            _quietly(session, lambda: session.end_step(complete))
+
+    def scalar(self, name, value):
+        """A number to find again: a float or a one-element tensor."""
+        self._session.scalar(name, value)
+
+    def trigger(self, why="call"):
+        """Writes what the flight recorder holds."""
+        self._session.trigger(why)
+
+
+def _quietly(session, action):
+    try:
+        if not session.dead:
+            action()
+    except Exception as error:
+        session.fail(error)
+
+
+@contextlib.contextmanager
+def capture(folder, level="auto", steps="", ranks="", keep="", layers="", budget=0, ring=0):
+    """Records into `folder` (NAME.lb); arguments are those of `lastbit record`."""
+    import sys
+
+    from . import session as sessions
+
+    session = None
+    try:
+        settings = dict(out=str(folder), level=level, steps=steps, ranks=ranks, keep=keep, layers=layers, budget=budget, ring=ring)
+        session = sessions.start(settings)
+    except Exception as error:
+        print("lastbit: nothing is recorded: %s: %s" % (type(error).__name__, error), file=sys.stderr)
+        session = _Nothing()
+    try:
+        yield _Capture(session, None)
+    finally:
+        session.finish()
+
+
+class _Nothing:
+    """Stands in for a session that could not start."""
+
+    dead, manual = True, False
+
+    def scalar(self, name, value):
+        pass
+
+    def trigger(self, why):
+        pass
+
+    def finish(self):
+        pass
+
+
+def tap(name, value):
+    """Records a tensor under a name of your choice, also where nothing else is seen; returns it."""
+    from . import session as sessions
+
+    if sessions.current is not None and sessions.current.live:
+        sessions.current.tap(name, value)
+    return value
+
+
+def trigger(why="call"):
+    """Writes what the flight recorder of this process holds; does nothing when none runs."""
+    from . import session as sessions
+
+    if sessions.current is not None:
+        sessions.current.trigger(why)

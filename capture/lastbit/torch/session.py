@@ -1,0 +1,578 @@
+"""One recording in one process: when a step opens and closes, what is named, and what happens when something goes wrong."""
+import atexit
+import json
+import os
+import sys
+import threading
+import time
+
+import torch
+
+from . import library
+from .encoding import Encoder, number_of, pack
+from .modules import Modules, clean
+from .optimizers import Optimizers
+
+current = None  # the session of this process
+
+
+def start(settings):
+    global current
+    if current is not None:
+        return current
+    current = Session(settings)
+    current.install()
+    return current
+
+
+def parse_ranges(text):
+    """"3-5,8" as a predicate on numbers; everything when empty."""
+    if not text:
+        return None
+    ranges = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        ranges.append((int(first), int(last) if dash and last else (1 << 62 if dash else int(first))))
+    return lambda n: any(a <= n <= b for a, b in ranges), max(b for _, b in ranges)
+
+
+class Session:
+    def __init__(self, settings):
+        self.settings = settings
+        self.lock = threading.RLock()
+        self.dead = False  # nothing is recorded any more
+        self.live = False  # ops are being recorded now
+        self.step_open = False  # a step is counted now, recorded or not
+        self.step = -1
+        self.opened_by = None  # id of the root module whose forward opened the step
+        self.optimizer_depth = 0
+        self.optimizer_stepped = False
+        self.missing = []  # what this torch does not offer
+        self.unwrapped = set()
+        self.plain = set()
+        self.pid = os.getpid()
+        self.mode = None
+        self.started = time.time()
+        steps = parse_ranges(settings["steps"])
+        ranks = parse_ranges(settings["ranks"])
+        self.wants_step, self.last_step = steps if steps else (lambda n: True, 1 << 62)
+        self.wants_rank = ranks[0] if ranks else lambda n: True
+        self.wire = library.Wire()
+        self.encoder = Encoder(self.wire)
+        self.modules = Modules(self)
+        self.optimizers = Optimizers(self)
+        from .collectives import Collectives
+        from .routing import Routing
+
+        self.collectives = Collectives(self)
+        self.routing = Routing(self)
+        self.roles = {}
+        self.names = {}
+        self.manual = bool(settings.get("manual"))
+        self.plans = {}  # func -> Plan, of all threads
+        self.strangers = set()  # names of threads that are not covered
+        self.undo = []  # what `finish` puts back
+        self.triggered = None  # why the flight recorder is to be written
+        self.watch = Watch()
+
+    # ---- life
+
+    def install(self):
+        self.modules.install()
+        self.optimizers.install()
+        self._wrap_threads()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.forked)
+        atexit.register(self.close)
+        self._wrap_excepthook()
+        self._watch_escapes()
+        if self.settings["ring"]:
+            self._wait_for_signal()
+
+    def replace(self, owner, name, make):
+        """Puts make(original) in the place of an attribute, until `finish`. False when there is no such attribute."""
+        original = getattr(owner, name, None)
+        if original is None:
+            return False
+        own = name in vars(owner)
+        replacement = make(original)
+        for attribute in ("__name__", "__qualname__", "__doc__", "__module__"):
+            try:
+                setattr(replacement, attribute, getattr(original, attribute))
+            except (AttributeError, TypeError):
+                pass
+        replacement.__wrapped__ = original
+        setattr(owner, name, replacement)
+
+        def undo():
+            if vars(owner).get(name) is replacement:
+                if own:
+                    setattr(owner, name, original)
+                else:
+                    delattr(owner, name)
+
+        self.undo.append(undo)
+        return True
+
+    def _wrap_threads(self):
+        """A dispatch mode belongs to a thread: each one that starts while we record gets its own."""
+        session = self
+
+        def make(start):
+            def start_recorded(thread):
+                if session.mode is not None and not session.dead:
+                    run = thread.run
+
+                    def run_recorded():
+                        from .dispatch import make_mode
+
+                        with make_mode(session):
+                            run()
+
+                    thread.run, thread._lastbit = run_recorded, True
+                return start(thread)
+
+            return start_recorded
+
+        self.replace(threading.Thread, "start", make)
+
+    def _watch_escapes(self):
+        """Storages shared with NumPy or through DLPack may be written where nobody sees it: they are checked at each use."""
+        session = self
+
+        def outgoing(method):
+            def escape(tensor, *args, **kwargs):
+                session.escaped(tensor)
+                return method(tensor, *args, **kwargs)
+
+            return escape
+
+        def incoming(function):
+            def arrive(*args, **kwargs):
+                tensor = function(*args, **kwargs)
+                session.escaped(tensor)
+                return tensor
+
+            return arrive
+
+        for name in ("numpy", "__array__", "__dlpack__"):
+            self.replace(torch.Tensor, name, outgoing)
+        for name in ("from_numpy", "from_dlpack", "frombuffer"):
+            self.replace(torch, name, incoming)
+
+    def escaped(self, tensor):
+        if self.dead or self.wire.recorder is None:
+            return
+        try:
+            self.wire.library.lb_recorder_escaped(self.wire.recorder, self.encoder.storage(tensor))
+        except Exception:
+            pass  # no storage: sparse, fake …
+
+    def _wrap_excepthook(self):
+        before = sys.excepthook
+
+        def hook(kind, value, trace):
+            self.noticed("exception", "%s: %s" % (kind.__name__, value))
+            self.trigger("exception %s" % kind.__name__)
+            before(kind, value, trace)
+
+        sys.excepthook = hook
+        self.undo.append(lambda: setattr(sys, "excepthook", before) if sys.excepthook is hook else None)
+
+    def _wait_for_signal(self):
+        """SIGUSR2 writes the flight recorder; only where nobody else wants that signal."""
+        import signal
+
+        try:
+            if signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
+                signal.signal(signal.SIGUSR2, lambda *_: self.trigger("signal"))
+        except (ValueError, AttributeError):  # not the main thread, not this system
+            pass
+
+    def forked(self):
+        """In a forked child: the parent's archive is not ours. One of our own opens with the first step."""
+        try:
+            self.dead, self.live = True, False
+            self.wire.abandon()  # its lock may be held by a thread that is gone: never used again
+            if current is self and self.settings.get("out"):
+                self.modules.remove()
+                self.optimizers.remove()
+                restart(self)
+        except Exception as error:
+            self.fail(error)
+
+    def fail(self, error):
+        """Recording ends; the host goes on. Said once, here and in the archive."""
+        with self.lock:
+            if self.dead:
+                return
+            self.dead, self.live = True, False
+            message = "%s: %s" % (type(error).__name__, error) if not isinstance(error, library.Failed) else str(error)
+            print("lastbit: recording stopped, the program goes on: %s" % message, file=sys.stderr)
+            if os.environ.get("LASTBIT_DEBUG"):
+                import traceback
+
+                traceback.print_exception(type(error), error, error.__traceback__)
+            try:
+                if self.wire.recorder:
+                    self.wire.library.lb_recorder_stop(self.wire.recorder, message.encode("utf-8", "replace"))
+                    self.wire.close()
+            except Exception:
+                pass
+
+    def close(self, complete=False):
+        with self.lock:
+            if self.dead or os.getpid() != self.pid:
+                return
+            try:
+                if self.wire.recorder:
+                    if sys.exc_info()[0] is not None:  # a child of multiprocessing ends by an exception
+                        self.trigger("exception %s" % sys.exc_info()[0].__name__)
+                    if self.step_open and self.live:
+                        self.end_step(complete or self.optimizer_stepped or not self.optimizers.exist)
+                    self.wire.close()
+            except Exception as error:
+                self.fail(error)
+            self.dead, self.live = True, False
+
+    def finish(self):
+        """The end of a `with capture(…)`: as if we had never been there."""
+        global current
+        self.close()
+        self.modules.remove()
+        self.optimizers.remove()
+        self.pop()
+        atexit.unregister(self.close)
+        for undo in reversed(self.undo):
+            undo()
+        if current is self:
+            current = None
+
+    def tap(self, name, value):
+        try:
+            number = self.modules.number(name, "tap")
+            w = self.encoder.tensors(value)
+            call = self.wire.check(self.wire.library.lb_wire_enter(self.wire.handle, number, 0, pack([0]), 1))
+            self.wire.check(self.wire.library.lb_wire_leave(self.wire.handle, number, call, 0, pack(w), len(w)))
+        except Exception as error:
+            self.fail(error)
+
+    def degraded(self, what):
+        self.missing.append(what)
+
+    def noticed(self, kind, message):
+        try:
+            if self.wire.recorder and not self.dead:
+                self.wire.notice(kind, message)
+        except Exception as error:
+            self.fail(error)
+
+    def trigger(self, why):
+        """The flight recorder's window is written when the open step ends; then recording is over."""
+        if not self.settings["ring"] or self.triggered or self.dead or not self.wire.recorder:
+            return
+        self.triggered = why
+        if not self.step_open:
+            self.write_window()
+
+    def write_window(self):
+        try:
+            self.wire.check(self.wire.library.lb_wire_trigger(self.wire.handle, self.triggered.encode("utf-8", "replace")))
+            if not self.step_open:
+                self.wire.close()
+                self.dead, self.live = True, False
+                print("lastbit: the flight recorder wrote its steps up to %d: %s" % (self.step, self.triggered), file=sys.stderr)
+        except Exception as error:
+            self.fail(error)
+
+    # ---- the archive
+
+    def open_archive(self):
+        """Opens the archive of this rank: at the first step, when the rank is known."""
+        rank, world = self.rank()
+        if not self.wants_rank(rank):
+            self.dead = True
+            return False
+        folder = self.settings["out"]
+        for attempt in range(64):
+            try:
+                self.wire.open(folder, rank + attempt, max(world, rank + attempt + 1), self.settings)
+                break
+            except library.Failed as error:
+                if error.status != -9 or world > 1:  # exists: a process beside us without a rank of its own
+                    raise
+        self.modules.reset()
+        from .. import receipt
+
+        self.wire.table("receipt", json.dumps(receipt.collect(), default=str))
+        for what in self.missing:
+            self.wire.notice("degraded", what)
+        self._close_with_process()
+        return True
+
+    def _close_with_process(self):
+        """Children of multiprocessing end without exit handlers, but run these."""
+        try:
+            from multiprocessing import util
+
+            util.Finalize(None, self.close, exitpriority=10)
+        except Exception:
+            pass
+
+    @staticmethod
+    def rank():
+        dist = torch.distributed
+        if dist.is_available() and dist.is_initialized():
+            return dist.get_rank(), dist.get_world_size()
+        return int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
+
+    # ---- steps
+
+    def outermost(self, module, args):
+        """An outermost forward begins: this is where steps close and open."""
+        if self.manual or self.optimizer_depth:
+            if not self.modules.is_root(module):
+                self.modules.add_root(module)
+                if self.live:
+                    self.name_tensors()
+            if self.live and not self.optimizer_depth:
+                self.name_inputs(module, args)
+            return
+        if torch.compiler.is_compiling():
+            return
+        fresh = not self.modules.is_root(module)
+        if fresh:
+            self.modules.add_root(module)
+        if not self.step_open:
+            if next(module.parameters(), None) is None:
+                return  # a loss or an activation called by itself opens no step
+            self.begin_step(id(module))
+        elif self.optimizers.exist:
+            if self.optimizer_stepped and torch.is_grad_enabled():
+                self.next_step(id(module))
+            elif fresh and self.live:
+                self.name_tensors()
+        elif self.opened_by == id(module):
+            self.next_step(id(module))
+        elif fresh and self.live:
+            self.name_tensors()
+        if self.live:
+            self.name_inputs(module, args)
+
+    def outermost_left(self, module, output):
+        pass
+
+    def next_step(self, module):
+        self.end_step(True)
+        self.begin_step(module)
+
+    def begin_step(self, module=None, number=None, shard=None):
+        self.step = self.step + 1 if number is None else number
+        self.step_open = True
+        self.opened_by = module
+        self.optimizer_stepped = False
+        self.optimizer_depth = 0
+        if self.dead or not self.wants_step(self.step) or not self.push():
+            return
+        if self.wire.recorder is None and not self.open_archive():
+            return
+        if not self.recorded_last:
+            self.wire.library.lb_recorder_step_skip(self.wire.recorder)
+        self.wire.check(self.wire.library.lb_wire_step_begin(self.wire.handle, self.step, (shard or "").encode()))
+        self.live = True
+        self.recorded_last = True
+        self.name_tensors()
+        self._note_threads()
+
+    recorded_last = False
+    said_memory = False
+    inherited = 0  # modes of ours that a fork left on this thread; they do nothing
+
+    def end_step(self, complete):
+        self.step_open = False
+        if not self.live:
+            self.recorded_last = False
+            return
+        held = self.collectives.step_closed()
+        if self.settings["ring"] and not self.triggered and self.wire.library.lb_recorder_nonfinite(self.wire.recorder):
+            self.triggered = "a parameter, a gradient or an optimizer state is not finite"
+        if self.triggered:
+            self.step_open = True
+            self.write_window()
+            self.step_open = False
+        self.live = False
+        self.wire.check(self.wire.library.lb_wire_step_end(self.wire.handle, bool(complete)))
+        del held
+        if self.triggered:
+            self.wire.close()
+            self.dead = True
+            print("lastbit: the flight recorder wrote its steps up to %d: %s" % (self.step, self.triggered), file=sys.stderr)
+            return
+        if self.settings["ring"] and not self.said_memory:
+            self.said_memory = True
+            megabytes = self.wire.library.lb_recorder_bytes(self.wire.recorder) / 1e6
+            print("lastbit: the flight recorder holds %d to %d steps in memory; the first took %.1f MB" % (
+                self.settings["ring"], 2 * self.settings["ring"], megabytes), file=sys.stderr)
+        self.modules.step_closed()
+        self.encoder.sweep()
+        if self.step >= self.last_step:
+            self.pop()
+
+    def _note_threads(self):
+        for thread in threading.enumerate():
+            if thread is threading.main_thread() or getattr(thread, "_lastbit", False) or thread.name in self.strangers:
+                continue
+            self.strangers.add(thread.name)
+            self.noticed("thread", "thread %s was there before recording began: its ops are not seen" % thread.name)
+
+    def push(self):
+        """Makes our mode the lowest of this thread's; not between the enter and exit of somebody else's."""
+        if self.mode is not None:
+            return True
+        if self.modes_active() > self.inherited:
+            self.noticed("skipped", "another dispatch mode is active: step %d is not recorded" % self.step)
+            return False
+        from .dispatch import make_mode
+
+        self.mode = make_mode(self)
+        self.mode.__enter__()
+        return True
+
+    def modes_active(self):
+        count = getattr(torch._C, "_len_torch_dispatch_stack", None)
+        return count() if count is not None else self.inherited + (self.mode is not None)
+
+    def pop(self):
+        """After the last step that is wanted: costs nothing any more."""
+        mode = self.mode
+        if mode is None or self.modes_active() != 1 or threading.current_thread() is not threading.main_thread():
+            return
+        mode.__exit__(None, None, None)
+        self.mode = None
+
+    def is_wrapper(self, kind):
+        """Subclasses that unwrap themselves: their inner ops come back to us."""
+        if kind in self.plain:
+            return False
+        if kind.__name__ in ("DTensor", "AsyncCollectiveTensor", "ShardedTensor") or hasattr(kind, "__tensor_flatten__"):
+            self.unwrapped.add(kind)
+            return True
+        self.plain.add(kind)
+        return False
+
+    # ---- names and numbers
+
+    def role(self, tensor, kind, flags, name):
+        w = []
+        self.encoder.tensor(w, tensor)
+        if w[0] == 1:
+            self.wire.check(self.wire.library.lb_wire_role(
+                self.wire.handle, kind, flags, name.encode("utf-8", "replace"), pack(w), len(w)))
+
+    def parameter_names(self):
+        return self.names
+
+    def name_tensors(self):
+        """Tells the recorder which storages are parameters and buffers, and which module owns a parameter."""
+        names, owners = {}, {}
+        for ref in self.modules.roots:
+            root = ref()
+            if root is None:
+                continue
+            prefix = self.modules.prefixes.get(id(root), "")
+            prefix += "." if prefix else ""
+            for name, p in root.named_parameters():
+                if id(p) in names:
+                    continue
+                name = prefix + clean(name)
+                names[id(p)] = name
+                owners[id(p)] = name.rpartition(".")[0]
+                self.role(p, library.PARAMETER, library.IS_PARAMETER, name)
+            for name, b in root.named_buffers():
+                self.role(b, library.STATE, library.IS_STATE, prefix + clean(name))
+        self.names, self.modules.owners = names, owners
+
+    def name_inputs(self, module, args):
+        from .modules import _keyword_arguments
+
+        def visit(a, name, depth):
+            if isinstance(a, torch.Tensor):
+                if id(a) not in self.names:
+                    self.role(a, library.BATCH, library.IS_INPUT, name)
+            elif depth < 4 and isinstance(a, dict):
+                for k, v in a.items():
+                    visit(v, "%s.%s" % (name, k) if name != "input" else "input:%s" % k, depth + 1)
+            elif depth < 4 and isinstance(a, (list, tuple)):
+                for n, v in enumerate(a):
+                    visit(v, "%s.%d" % (name, n) if name != "input" else "input:%d" % n, depth + 1)
+
+        visit(args, "input", 0)
+        visit(_keyword_arguments(module) or {}, "input", 0)
+
+    def scalar(self, name, value):
+        if not self.live:
+            return
+        try:
+            number = number_of(value)
+            if number is not None:
+                self.wire.check(self.wire.library.lb_wire_scalar(self.wire.handle, name.encode(), number))
+                if self.settings["ring"]:
+                    why = self.watch.see(name, number)
+                    if why:
+                        self.trigger(why)
+        except Exception as error:
+            self.fail(error)
+
+    def loss(self, tensors):
+        if isinstance(tensors, torch.Tensor):
+            tensors = (tensors,)
+        if not isinstance(tensors, (tuple, list)):
+            return  # an iterator is the program's: looking would use it up
+        try:
+            for t in tensors:
+                if isinstance(t, torch.Tensor) and t.numel() == 1:
+                    self.scalar("loss", t)
+                    return
+        except Exception as error:
+            self.fail(error)
+
+
+class Watch:
+    """The flight recorder's triggers on numbers: not finite, gradient norm against its EMA, loss against its average."""
+
+    NORM_RATIO, NORM_STEPS, LOSS_RATIO, LOSS_STEPS, KEEP = 10.0, 10, 2.0, 20, 0.9
+
+    def __init__(self):
+        self.norm, self.norms, self.losses = 0.0, 0, []
+
+    def see(self, name, x):
+        """Why this number is alarming, or None."""
+        if name not in ("loss", "grad_norm"):
+            return None
+        if x != x or x in (float("inf"), float("-inf")):
+            return "%s is %s" % (name, x)
+        why = None
+        if name == "grad_norm":
+            if self.norms >= self.NORM_STEPS and x > self.NORM_RATIO * self.norm:
+                why = "grad_norm %g is %.0f times its average" % (x, x / max(self.norm, 1e-300))
+            self.norm = x if not self.norms else self.KEEP * self.norm + (1 - self.KEEP) * x
+            self.norms += 1
+        else:
+            mean = sum(self.losses) / len(self.losses) if self.losses else 0.0
+            if len(self.losses) >= self.LOSS_STEPS and mean > 0 and x > self.LOSS_RATIO * mean:
+                why = "loss %g is %.1f times its average" % (x, x / mean)
+            self.losses = self.losses[-self.LOSS_STEPS + 1:] + [x]
+        return why
+
+
+def restart(old):
+    """A session of its own for a forked child."""
+    global current
+    settings = old.settings
+    current = None
+    session = Session(settings)
+    session.missing = list(old.missing)
+    session.optimizers.exist = old.optimizers.exist
+    session.inherited = old.inherited + (old.mode is not None)
+    current = session
+    session.install()

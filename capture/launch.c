@@ -1,0 +1,226 @@
+/* Finding our parts and running a child: see launch.h. */
+#define _GNU_SOURCE /* asprintf, pipe2 */
+#include "launch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#ifndef SANITIZED
+#define SANITIZED 0
+#endif
+
+#define LIBRARY "liblastbit_capture.so"
+
+/* ---- finding ------------------------------------------------------------------------------------------------------ */
+
+static char *join(const char *folder, const char *name)
+{
+    char *path = NULL;
+    if (asprintf(&path, "%s/%s", folder, name) < 0) return NULL;
+    return path;
+}
+
+/* The real path of folder/name when it is there, else NULL. */
+static char *existing(const char *folder, const char *name)
+{
+    char *path = join(folder, name);
+    char *real = path ? realpath(path, NULL) : NULL;
+    free(path);
+    return real;
+}
+
+static char *executable_folder(void)
+{
+    char *path = realpath("/proc/self/exe", NULL);
+    char *slash = path ? strrchr(path, '/') : NULL;
+    if (slash) *slash = 0;
+    return path;
+}
+
+static char *find_python(const char *beside, const char *source_dir)
+{
+    const char *named = getenv("LASTBIT_PYTHON");
+    if (named && *named) return realpath(named, NULL);
+    char *path = existing(beside, "../lib/lastbit/python");
+    return path ? path : existing(source_dir, "capture");
+}
+
+static char *find_library(const char *beside)
+{
+    const char *named = getenv("LASTBIT_LIB");
+    if (named && *named) return realpath(named, NULL);
+    /* A sanitized library cannot be loaded into an ordinary interpreter; the plain build stands beside ours. */
+    static const char *const places[] = {LIBRARY, "../lib/" LIBRARY, "../lib64/" LIBRARY};
+    static const char *const plain_places[] = {"../release/" LIBRARY};
+    const char *const *place = SANITIZED ? plain_places : places;
+    size_t n = SANITIZED ? 1 : sizeof places / sizeof *places;
+    for (size_t i = 0; i < n; i++) {
+        char *path = existing(beside, place[i]);
+        if (path) return path;
+    }
+    return NULL;
+}
+
+lb_status lb_launch_find(const char *source_dir, lb_launch *launch, lb_err *err)
+{
+    memset(launch, 0, sizeof *launch);
+    lb_status status = LB_OK;
+    char *beside = executable_folder();
+    if (!beside) return lb_fail(err, LB_ERR_IO, "where this executable lies is not known: %s", strerror(errno));
+    launch->python = find_python(beside, source_dir);
+    launch->shim = launch->python ? join(launch->python, "lastbit/launch") : NULL;
+    launch->library = find_library(beside);
+    if (!launch->shim || access(launch->shim, X_OK) != 0)
+        status = lb_fail(err, LB_ERR_NOT_FOUND,
+                         "the Python package is neither in %s/../lib/lastbit/python nor in %s/capture; install lastbit "
+                         "again, or name the folder that holds it in LASTBIT_PYTHON", beside, source_dir);
+    else if (!launch->library)
+        status = lb_fail(err, LB_ERR_NOT_FOUND, "%s is not beside %s%s; build it, or name it in LASTBIT_LIB", LIBRARY,
+                         beside, SANITIZED ? " in ../release (a sanitized build records with the plain library)" : "");
+    free(beside);
+    return status;
+}
+
+void lb_launch_release(lb_launch *launch)
+{
+    free(launch->python);
+    free(launch->shim);
+    free(launch->library);
+    memset(launch, 0, sizeof *launch);
+}
+
+lb_status lb_launch_environment(const lb_launch *launch, lb_err *err)
+{
+    const char *before = getenv("PYTHONPATH");
+    char *path = NULL;
+    bool has = before && *before; /* an empty item would mean the current directory */
+    if (asprintf(&path, "%s:%s%s%s", launch->shim, has ? before : "", has ? ":" : "", launch->python) < 0)
+        return lb_fail(err, LB_ERR_NOMEM, "no memory for PYTHONPATH");
+    int failed = setenv("PYTHONPATH", path, 1) | setenv("LASTBIT_LIB", launch->library, 1);
+    free(path);
+    return failed ? lb_fail(err, LB_ERR_NOMEM, "no memory for the environment") : LB_OK;
+}
+
+/* ---- running ------------------------------------------------------------------------------------------------------ */
+
+static const int passed_on[] = {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCONT, SIGWINCH};
+enum { PASSED_ON = sizeof passed_on / sizeof *passed_on };
+static volatile sig_atomic_t child_pid;
+
+/* A signal from the kernel (the terminal's Ctrl-C) goes to the whole process group, so the child has it already. */
+static void pass_on(int number, siginfo_t *info, void *context)
+{
+    (void)context;
+    int saved = errno;
+    if (child_pid > 0 && info->si_code <= 0) kill((pid_t)child_pid, number);
+    errno = saved;
+}
+
+/* An ignored signal stays ignored, here and in the child (nohup). */
+static void catch_signals(struct sigaction before[PASSED_ON])
+{
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = pass_on;
+    action.sa_flags = SA_SIGINFO | SA_RESTART;
+    sigfillset(&action.sa_mask);
+    for (int i = 0; i < PASSED_ON; i++) {
+        sigaction(passed_on[i], NULL, &before[i]);
+        if (before[i].sa_handler != SIG_IGN) sigaction(passed_on[i], &action, NULL);
+    }
+}
+
+static void restore_signals(const struct sigaction before[PASSED_ON])
+{
+    for (int i = 0; i < PASSED_ON; i++) sigaction(passed_on[i], &before[i], NULL);
+}
+
+/* In the child. exec failing is told through the pipe, which exec succeeding closes. */
+static void become(const char *const *argv, int tell)
+{
+    execvp(argv[0], (char *const *)argv);
+    int why = errno;
+    ssize_t told = write(tell, &why, sizeof why);
+    _exit(told == (ssize_t)sizeof why ? 127 : 126);
+}
+
+static lb_status wait_for(pid_t child, int *code, lb_err *err)
+{
+    int status;
+    while (waitpid(child, &status, 0) < 0)
+        if (errno != EINTR) return lb_fail(err, LB_ERR_IO, "waiting for the program: %s", strerror(errno));
+    *code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    return LB_OK;
+}
+
+lb_status lb_launch_run(const char *const *argv, int *code, lb_err *err)
+{
+    int tell[2], why = 0;
+    sigset_t all, mask;
+    struct sigaction before[PASSED_ON];
+    if (pipe2(tell, O_CLOEXEC) != 0) return lb_fail(err, LB_ERR_IO, "pipe: %s", strerror(errno));
+    fflush(NULL);
+    /* No signal may come between fork and the moment that the handler knows whom to pass it to. */
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, &mask);
+    pid_t child = fork();
+    if (child == 0) {
+        sigprocmask(SIG_SETMASK, &mask, NULL);
+        become(argv, tell[1]);
+    }
+    child_pid = child > 0 ? child : 0;
+    if (child > 0) catch_signals(before);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+    close(tell[1]);
+    lb_status status = LB_OK;
+    if (child < 0) {
+        status = lb_fail(err, LB_ERR_IO, "fork: %s", strerror(errno));
+    } else {
+        ssize_t got;
+        do got = read(tell[0], &why, sizeof why);
+        while (got < 0 && errno == EINTR);
+        status = wait_for(child, code, err);
+        restore_signals(before);
+        child_pid = 0;
+        if (status == LB_OK && got == (ssize_t)sizeof why) {
+            *code = why == ENOENT ? 127 : 126;
+            status = lb_fail(err, LB_ERR_IO, "%s: %s", argv[0], strerror(why));
+        }
+    }
+    close(tell[0]);
+    return status;
+}
+
+/* ---- what the shims noted ----------------------------------------------------------------------------------------- */
+
+void lb_launch_notes(const char *folder, lb_launch_report *report)
+{
+    memset(report, 0, sizeof *report);
+    char *path = join(folder, LB_LAUNCH_NOTES);
+    FILE *file = path ? fopen(path, "re") : NULL;
+    free(path);
+    if (!file) return;
+    char line[512];
+    while (fgets(line, sizeof line, file)) {
+        line[strcspn(line, "\n")] = 0;
+        if (strncmp(line, "python ", 7) == 0) report->processes++;
+        if (strncmp(line, "torch ", 6) == 0) report->torch++;
+        if (strncmp(line, "failed ", 7) == 0 && !report->failure[0])
+            snprintf(report->failure, sizeof report->failure, "%.*s", (int)sizeof report->failure - 1,
+                     line + 7 + strcspn(line + 7, " ") + (strchr(line + 7, ' ') ? 1 : 0)); /* without the process id */
+    }
+    fclose(file);
+}

@@ -1,0 +1,44 @@
+/* Starting somebody else's program so that its Python processes record themselves: where our Python folder and the
+ * recorder's library lie, what the child's environment says, and running the child so that nobody notices us.
+ *
+ *     lb_launch_find ─▶ lb_launch_environment ─▶ lb_launch_run ─▶ lb_launch_notes
+ *
+ * The child is an ordinary child of ours in our process group, with our terminal, files and directory. Everything it
+ * needs to know travels in the environment, so that its own children, whatever starts them, record too.
+ */
+#ifndef LB_LAUNCH_H
+#define LB_LAUNCH_H
+
+#include <lastbit/status.h>
+
+typedef struct lb_launch {
+    char *python;  /* the folder that holds the package `lastbit` */
+    char *shim;    /* "<python>/lastbit/launch": its sitecustomize.py starts recording */
+    char *library; /* liblastbit_capture.so */
+} lb_launch;
+
+/* Looks beside the running executable (an installed prefix, or a build tree of `source_dir`). LASTBIT_PYTHON and
+ * LASTBIT_LIB name others. LB_ERR_NOT_FOUND says where it looked. Release whatever the status. */
+lb_status lb_launch_find(const char *source_dir, lb_launch *launch, lb_err *err);
+void lb_launch_release(lb_launch *launch);
+
+/* Sets PYTHONPATH and LASTBIT_LIB of this process: the shim first, so that its sitecustomize is the one that is found;
+ * the package last, where it hides nothing. */
+lb_status lb_launch_environment(const lb_launch *launch, lb_err *err);
+
+/* Runs argv and waits. *code is its exit code, 128 + signal when one killed it; 127 not found, 126 not executable (*code
+ * is set and the status is LB_ERR_IO). The terminal's Ctrl-C reaches the child by itself; signals sent to us alone are
+ * passed on. */
+lb_status lb_launch_run(const char *const *argv, int *code, lb_err *err);
+
+/* What the shims of one run wrote down in its folder (LB_LAUNCH_NOTES), a line per event. */
+#define LB_LAUNCH_NOTES "launch.log"
+typedef struct lb_launch_report {
+    unsigned processes; /* Python processes that started */
+    unsigned torch;     /* of these, how many imported torch */
+    char failure[320];  /* why the first one that could not record could not; "" when none */
+} lb_launch_report;
+/* No such file is an empty report. */
+void lb_launch_notes(const char *folder, lb_launch_report *report);
+
+#endif

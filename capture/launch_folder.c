@@ -1,0 +1,168 @@
+/* Making and tidying the folder of a capture: see launch_folder.h. */
+#define _GNU_SOURCE
+#include "launch_folder.h"
+#include "launch.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { JOB_LENGTH = 256, JOIN_TRIES = 40, JOIN_PAUSE_US = 50000 };
+
+bool lb_launch_is_archive(const char *name)
+{
+    size_t n = strlen(name);
+    return strncmp(name, "rank-", 5) == 0 && n > 9 && strcmp(name + n - 4, ".tar") == 0;
+}
+
+static bool is_ours(const char *name)
+{
+    return lb_launch_is_archive(name) || strcmp(name, LB_LAUNCH_NOTES) == 0 || strcmp(name, LB_LAUNCH_JOB) == 0;
+}
+
+/* ---- jobs --------------------------------------------------------------------------------------------------------- */
+
+/* What launchers tell each of several processes. */
+static const struct {
+    const char *size, *rank, *job;
+} launchers[] = {
+    {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMIX_NAMESPACE"},
+    {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_MCA_ess_base_jobid"},
+    {"PMI_SIZE", "PMI_RANK", "PMI_JOBID"},
+    {"SLURM_NTASKS", "SLURM_PROCID", "SLURM_JOB_ID"},
+};
+enum { LAUNCHERS = sizeof launchers / sizeof *launchers };
+
+/* Which launcher started us as one of several; -1 when none did. */
+static int launcher(void)
+{
+    for (int i = 0; i < LAUNCHERS; i++) {
+        const char *size = getenv(launchers[i].size), *job = getenv(launchers[i].job);
+        if (!size || atoi(size) < 2 || !job || !*job || !getenv(launchers[i].rank)) continue;
+        /* Slurm's batch script is one process, however many tasks it may start. */
+        if (strncmp(launchers[i].size, "SLURM", 5) == 0 && !getenv("SLURM_STEP_ID")) continue;
+        return i;
+    }
+    return -1;
+}
+
+static bool job_name(char *name)
+{
+    int i = launcher();
+    const char *step = getenv("SLURM_STEP_ID");
+    if (i >= 0) snprintf(name, JOB_LENGTH, "%s=%s.%s", launchers[i].job, getenv(launchers[i].job), step ? step : "");
+    return i >= 0;
+}
+
+bool lb_launch_is_first(void)
+{
+    int i = launcher();
+    return i < 0 || strcmp(getenv(launchers[i].rank), "0") == 0;
+}
+
+static void leave_name(int dir, const char *job)
+{
+    int file = openat(dir, LB_LAUNCH_JOB, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (file < 0) return; /* those who come later will say that the folder is there */
+    ssize_t n = write(file, job, strlen(job));
+    (void)n;
+    close(file);
+}
+
+/* -1 when no name is there, 1 when it is `job`, 0 when it is another. */
+static int compare_name(int dir, const char *job)
+{
+    char name[JOB_LENGTH + 1];
+    int file = openat(dir, LB_LAUNCH_JOB, O_RDONLY | O_CLOEXEC);
+    ssize_t n = file < 0 ? 0 : read(file, name, sizeof name - 1);
+    if (file >= 0) close(file);
+    if (n <= 0) return -1;
+    name[n] = 0;
+    return strcmp(name, job) == 0;
+}
+
+/* ---- the folder --------------------------------------------------------------------------------------------------- */
+
+/* Removes the archives of an earlier run, so that no rank of it is taken for one of the new run; nothing else. */
+static lb_status clear(const char *folder, lb_err *err)
+{
+    DIR *dir = opendir(folder);
+    if (!dir) return lb_fail(err, LB_ERR_EXISTS, "%s: %s; choose another name with -o", folder, strerror(errno));
+    lb_status status = LB_OK;
+    for (int pass = 0; pass < 2 && status == LB_OK; pass++) {
+        struct dirent *entry;
+        rewinddir(dir);
+        while (status == LB_OK && (entry = readdir(dir))) {
+            if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+            if (!is_ours(entry->d_name))
+                status = lb_fail(err, LB_ERR_EXISTS, "%s is no capture: it holds %s; nothing was removed, choose another "
+                                 "name with -o", folder, entry->d_name);
+            else if (pass == 1 && unlinkat(dirfd(dir), entry->d_name, 0) != 0 && errno != ENOENT)
+                status = lb_fail(err, LB_ERR_IO, "%s/%s: %s", folder, entry->d_name, strerror(errno));
+        }
+    }
+    closedir(dir);
+    return status;
+}
+
+static lb_status refuse(const char *folder, lb_err *err)
+{
+    return lb_fail(err, LB_ERR_EXISTS, "%s is there already; choose another name with -o, or replace it with --force", folder);
+}
+
+/* One of several processes: the first to hold the lock clears and names the folder, the others find the name. */
+static lb_status share(const char *folder, bool made, bool force, const char *job, lb_err *err)
+{
+    int dir = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir < 0) return lb_fail(err, LB_ERR_EXISTS, "%s: %s; choose another name with -o", folder, strerror(errno));
+    lb_status status = LB_OK;
+    for (int attempt = 0;; attempt++) {
+        flock(dir, LOCK_EX); /* a file system without locks: --force on old captures is a race there */
+        int named = compare_name(dir, job);
+        if (named == 1) break;
+        if (!made && force) status = clear(folder, err);
+        if (made || force) {
+            if (status == LB_OK) leave_name(dir, job);
+            break;
+        }
+        flock(dir, LOCK_UN);
+        if (named == 0 || attempt == JOIN_TRIES) { /* who made it may be about to name it */
+            status = refuse(folder, err);
+            break;
+        }
+        usleep(JOIN_PAUSE_US);
+    }
+    close(dir);
+    return status;
+}
+
+lb_status lb_launch_folder_make(const char *folder, bool force, char **absolute, lb_err *err)
+{
+    char job[JOB_LENGTH];
+    bool made = mkdir(folder, 0700) == 0;
+    if (!made && errno != EEXIST)
+        return lb_fail(err, LB_ERR_IO, "%s: %s; create its parent, or choose another place with -o", folder, strerror(errno));
+    if (job_name(job)) LB_TRY(share(folder, made, force, job, err));
+    else if (!made) LB_TRY(force ? clear(folder, err) : refuse(folder, err));
+    if (chmod(folder, 0700) != 0) return lb_fail(err, LB_ERR_IO, "%s: %s", folder, strerror(errno));
+    *absolute = realpath(folder, NULL);
+    return *absolute ? LB_OK : lb_fail(err, LB_ERR_IO, "%s: %s", folder, strerror(errno));
+}
+
+void lb_launch_folder_tidy(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    if (!dir) return;
+    bool holds = false;
+    unlinkat(dirfd(dir), LB_LAUNCH_NOTES, 0);
+    for (struct dirent *entry; (entry = readdir(dir));) holds = holds || lb_launch_is_archive(entry->d_name);
+    if (!holds) unlinkat(dirfd(dir), LB_LAUNCH_JOB, 0);
+    closedir(dir);
+    rmdir(folder);
+}

@@ -1,0 +1,395 @@
+/* Recording one op: arguments before it ran, results and new versions after.
+ *
+ * An op that writes no argument may be passed as a whole after it ran; for others the two halves matter: what it reads must
+ * be digested and kept before it is overwritten. */
+#include "recorder.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct target { /* a written argument */
+    lb_seen seen;
+    bool overwritten;
+} target;
+
+struct lb_pending {
+    lb_pending *next; /* spare list */
+    lb_op op;
+    lb_standing at;
+    char name[160];
+    uint64_t serial; /* of its program */
+    bool undefined;  /* an input that is only read has undefined bytes */
+    int64_t *read;   /* storages of all arguments */
+    uint32_t n_read, cap_read;
+    target *written;
+    uint32_t n_written, cap_written;
+    lb_arg *args; /* scratch */
+    uint32_t cap_args;
+};
+
+static lb_status no_memory(lb_err *err) { return lb_fail(err, LB_ERR_NOMEM, "out of memory in the recorder"); }
+
+static lb_pending *take_pending(lb_recorder *recorder)
+{
+    lb_pending *p = recorder->spare;
+    if (!p) return calloc(1, sizeof *p);
+    recorder->spare = p->next;
+    p->n_read = p->n_written = 0;
+    p->undefined = false;
+    return p;
+}
+
+static void put_pending(lb_recorder *recorder, lb_pending *p)
+{
+    p->next = recorder->spare;
+    recorder->spare = p;
+}
+
+void lb_pending_free(lb_pending *p)
+{
+    while (p) {
+        lb_pending *next = p->next;
+        free(p->read);
+        free(p->written);
+        free(p->args);
+        free(p);
+        p = next;
+    }
+}
+
+static bool reserve(void **array, uint32_t *capacity, uint32_t need, size_t size)
+{
+    if (need <= *capacity) return true;
+    uint32_t cap = *capacity ? *capacity : 8;
+    while (cap < need) cap *= 2;
+    void *grown = realloc(*array, cap * size);
+    if (!grown) return false;
+    *array = grown;
+    *capacity = cap;
+    return true;
+}
+
+/* ---- arguments ----------------------------------------------------------------------------------------------------- */
+
+static lb_status add_tensor(lb_recorder *recorder, lb_pending *p, const lb_operand *operand, unsigned flags, uint32_t *row,
+                            lb_err *err)
+{
+    const lb_seen *seen = operand->u.tensor;
+    unsigned how = 0;
+    if (flags & LB_OPERAND_OVERWRITTEN) how |= LB_READ_OVERWRITTEN;
+    if (p->op.flags & LB_OP_VIEW) how |= LB_READ_LAYOUT;
+    LB_TRY(lb_reading_value(recorder, &p->at, seen, how, row, err));
+    if (!reserve((void **)&p->read, &p->cap_read, p->n_read + 1, sizeof p->read[0])) return no_memory(err);
+    p->read[p->n_read++] = seen->storage;
+    p->at.reads_floats |= lb_dtype_is_float(seen->dtype);
+    if (flags & LB_OPERAND_WRITTEN) {
+        if (!reserve((void **)&p->written, &p->cap_written, p->n_written + 1, sizeof p->written[0])) return no_memory(err);
+        p->written[p->n_written++] = (target){*seen, flags & LB_OPERAND_OVERWRITTEN};
+    } else if (recorder->program->values[*row].flags & LB_VALUE_UNDEFINED) {
+        p->undefined = true;
+    }
+    return LB_OK;
+}
+
+/* Fills `arg` from `operand`; lists put their items into the program first. `depth` bounds nesting. */
+static lb_status add_arg(lb_recorder *recorder, lb_pending *p, const lb_operand *operand, unsigned flags, int depth, lb_arg *arg,
+                         lb_err *err)
+{
+    memset(arg, 0, sizeof *arg);
+    arg->tag = operand->tag;
+    flags |= operand->flags;
+    switch (operand->tag) {
+    case LB_ARG_VALUE: return add_tensor(recorder, p, operand, flags, &arg->u.value, err);
+    case LB_ARG_FLOAT: arg->u.f = operand->u.f; return LB_OK;
+    case LB_ARG_STRING:
+        arg->u.string = lb_program_string(recorder->program, operand->u.text ? operand->u.text : "");
+        return arg->u.string == LB_NONE ? no_memory(err) : LB_OK;
+    case LB_ARG_LIST:
+    case LB_ARG_COMPLEX: break;
+    case LB_ARG_NONE: return LB_OK;
+    default: arg->u.i = operand->u.i; return LB_OK;
+    }
+    if (depth > 8) return lb_fail(err, LB_ERR_INVALID, "an argument of %s nests deeper than 8 lists", p->name);
+    lb_arg few[16] = {{0}}, *items = operand->count <= 16 ? few : malloc(operand->count * sizeof items[0]);
+    if (!items) return no_memory(err);
+    lb_status status = LB_OK;
+    for (uint32_t i = 0; i < operand->count && status == LB_OK; i++)
+        status = add_arg(recorder, p, &operand->u.items[i], flags, depth + 1, &items[i], err);
+    if (status == LB_OK) {
+        arg->count = operand->count;
+        arg->u.first = lb_program_add_args(recorder->program, items, operand->count);
+        if (arg->u.first == LB_NONE) status = no_memory(err);
+    }
+    if (items != few) free(items);
+    return status;
+}
+
+static void stand(lb_recorder *recorder, lb_pending *p, const lb_call *call)
+{
+    snprintf(p->name, sizeof p->name, "%s", call->name);
+    p->at = (lb_standing){.name = p->name,
+                          .layer = lb_recorder_scope_path(recorder, call->place.scope),
+                          .scope = lb_recorder_scope_row(recorder, call->place.scope),
+                          .call = call->place.call,
+                          .phase = call->phase,
+                          .thread = call->thread};
+    const bool view = call->flags & LB_OP_VIEW;
+    p->at.verify = !view && (call->phase == LB_PHASE_OPTIMIZER || call->flags & LB_OP_COLLECTIVE);
+    p->at.keep = !view && lb_keep_wants(&recorder->keep, LB_FOR_RESULT, p->at.layer, p->name);
+    /* What each rank sent is evidence that no replay of one rank can make again. */
+    if (call->flags & LB_OP_COLLECTIVE && !recorder->ring && lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, "", "")) p->at.keep = true;
+}
+
+static lb_status begin(lb_recorder *recorder, const lb_call *call, lb_pending *p, lb_err *err)
+{
+    lb_program *program = recorder->program;
+    stand(recorder, p, call);
+    p->serial = recorder->serial;
+    p->op = (lb_op){.name = lb_program_string(program, call->name),
+                    .scope = p->at.scope,
+                    .call = call->place.call,
+                    .flags = call->flags,
+                    .args = call->n_args,
+                    .node_name = lb_program_string(program, call->node_name),
+                    .node = call->node,
+                    .phase = call->phase,
+                    .thread = call->thread};
+    if (p->op.name == LB_NONE || p->at.scope == LB_NONE) return no_memory(err);
+    if (!reserve((void **)&p->args, &p->cap_args, call->n_args, sizeof p->args[0])) return no_memory(err);
+    for (uint32_t a = 0; a < call->n_args; a++)
+        LB_TRY(add_arg(recorder, p, &call->args[a], 0, 0, &p->args[a], err));
+    p->op.first_arg = lb_program_add_args(program, p->args, call->n_args);
+    return p->op.first_arg == LB_NONE ? no_memory(err) : LB_OK;
+}
+
+lb_status lb_recorder_op_begin(lb_recorder *recorder, const lb_call *call, lb_pending **pending, lb_err *err)
+{
+    *pending = NULL;
+    pthread_mutex_lock(&recorder->lock);
+    lb_err cause = LB_ERR_INIT;
+    lb_status status = LB_OK;
+    if (recorder->dead || !recorder->program) {
+        status = lb_fail(err, LB_ERR_STATE, "no step is being recorded");
+    } else {
+        lb_pending *p = take_pending(recorder);
+        status = p ? begin(recorder, call, p, &cause) : no_memory(&cause);
+        if (status == LB_OK) {
+            *pending = p;
+        } else {
+            if (p) put_pending(recorder, p);
+            lb_recorder_die(recorder, &cause);
+            lb_fail(err, status, "%s: %s", call->name, cause.message);
+        }
+    }
+    pthread_mutex_unlock(&recorder->lock);
+    return status;
+}
+
+/* ---- results ------------------------------------------------------------------------------------------------------- */
+
+/* Ops whose result takes only the shape of their argument. */
+static bool takes_shape_only(const char *name)
+{
+    const char *base = strstr(name, "::");
+    base = base ? base + 2 : name;
+    size_t n = strcspn(base, ".");
+    return strncmp(base, "new_", 4) == 0 || (n > 5 && strncmp(base + n - 5, "_like", 5) == 0);
+}
+
+static bool was_read(const lb_pending *p, int64_t storage)
+{
+    for (uint32_t i = 0; i < p->n_read; i++)
+        if (p->read[i] == storage) return true;
+    return false;
+}
+
+static void flags_of_results(const lb_pending *p, uint32_t *flags, uint8_t *source)
+{
+    *flags = 0;
+    *source = LB_SOURCE_NOT;
+    if (p->op.flags & LB_OP_RANDOM) *source = LB_SOURCE_RANDOM;
+    if (p->op.flags & LB_OP_COMPOSITE) *source = LB_SOURCE_OPAQUE;
+    if (p->op.flags & LB_OP_COLLECTIVE) *source = LB_SOURCE_COLLECTIVE;
+    if (*source) *flags |= LB_VALUE_SOURCE;
+    if (p->op.flags & LB_OP_UNDEFINED || (p->undefined && !takes_shape_only(p->name))) *flags |= LB_VALUE_UNDEFINED;
+}
+
+/* New versions of the written storages, then the values in them. An op that only changes its argument's layout
+ * (`transpose_`) writes no byte. */
+static lb_status add_written(lb_recorder *recorder, lb_pending *p, const lb_operand *results, uint32_t n, bool deferred,
+                             lb_err *err)
+{
+    uint32_t flags;
+    uint8_t source;
+    flags_of_results(p, &flags, &source);
+    if (p->op.flags & LB_OP_VIEW) return LB_OK;
+    for (uint32_t w = 0; w < p->n_written; w++) {
+        lb_known *storage;
+        LB_TRY(lb_reading_storage(recorder, &p->written[w].seen, &storage, err));
+        bool again = false;
+        for (uint32_t before = 0; before < w && !again; before++)
+            again = p->written[before].seen.storage == p->written[w].seen.storage;
+        if (!again) lb_known_change(storage);
+    }
+    uint32_t few[16], *rows = p->n_written <= 16 ? few : malloc(p->n_written * sizeof rows[0]);
+    if (!rows) return no_memory(err);
+    lb_status status = LB_OK;
+    for (uint32_t w = 0; w < p->n_written && status == LB_OK; w++) {
+        const lb_seen *seen = &p->written[w].seen;
+        if (n == p->n_written && results[w].tag == LB_ARG_VALUE && results[w].u.tensor->storage == seen->storage)
+            seen = results[w].u.tensor; /* `.out` may have resized it */
+        lb_known *storage;
+        status = lb_reading_storage(recorder, seen, &storage, err);
+        if (status != LB_OK) break;
+        lb_window *known = lb_known_window(storage, lb_window_hash(seen));
+        if (known && known->row != LB_NONE)
+            rows[w] = known->row; /* the same tensor twice in a list */
+        else
+            status = lb_reading_result(recorder, &p->at, seen, flags, source, deferred, &rows[w], err);
+    }
+    if (status == LB_OK && p->n_written) {
+        p->op.written = p->n_written;
+        p->op.first_written = lb_program_add_refs(recorder->program, rows, p->n_written);
+        if (p->op.first_written == LB_NONE) status = no_memory(err);
+    }
+    if (rows != few) free(rows);
+    return status;
+}
+
+static lb_status add_result(lb_recorder *recorder, lb_pending *p, const lb_seen *seen, bool deferred, bool *alias, uint32_t *row,
+                            lb_err *err)
+{
+    lb_known *known = lb_knowns_find(&recorder->storages, seen->storage);
+    *alias = known && was_read(p, seen->storage);
+    if (known && deferred) {
+        /* A collective returns the argument that it is still writing: looking at the storage would read it too early. */
+        lb_window *written = lb_known_window(known, lb_window_hash(seen));
+        if (written && written->row != LB_NONE) {
+            *row = written->row;
+            return LB_OK;
+        }
+    }
+    if (*alias) return lb_reading_alias(recorder, &p->at, seen, row, err);
+    uint32_t flags;
+    uint8_t source;
+    flags_of_results(p, &flags, &source);
+    /* A buffer from earlier, which the op returns without having been given it. */
+    if (known) {
+        LB_TRY(lb_reading_storage(recorder, seen, &known, err));
+        lb_known_change(known);
+    }
+    return lb_reading_result(recorder, &p->at, seen, flags, source, deferred, row, err);
+}
+
+static lb_status add_results(lb_recorder *recorder, lb_pending *p, const lb_operand *results, uint32_t n, bool deferred,
+                             lb_err *err)
+{
+    uint32_t few[16], *rows = n <= 16 ? few : malloc(n * sizeof rows[0]);
+    if (!rows) return no_memory(err);
+    lb_status status = LB_OK;
+    uint32_t aliases = 0, tensors = 0;
+    for (uint32_t r = 0; r < n && status == LB_OK; r++) {
+        if (results[r].tag == LB_ARG_NONE) {
+            rows[p->op.results++] = LB_NONE;
+        } else if (results[r].tag == LB_ARG_VALUE) {
+            bool alias = false;
+            status = add_result(recorder, p, results[r].u.tensor, deferred, &alias, &rows[p->op.results++], err);
+            aliases += alias;
+            tensors++;
+        }
+    }
+    if (status == LB_OK && p->op.results) {
+        p->op.first_result = lb_program_add_refs(recorder->program, rows, p->op.results);
+        if (p->op.first_result == LB_NONE) status = no_memory(err);
+    }
+    if (!(p->op.flags & LB_OP_MUTABLE) && tensors && aliases == tensors) p->op.flags |= LB_OP_VIEW;
+    if (aliases < tensors) p->op.flags &= ~(uint32_t)LB_OP_VIEW;
+    if (rows != few) free(rows);
+    return status;
+}
+
+static lb_status finish(lb_recorder *recorder, lb_pending *pending, const lb_operand *results, uint32_t n, bool deferred,
+                        uint32_t *op, lb_err *err)
+{
+    if (op) *op = LB_NONE;
+    if (!pending) return lb_fail(err, LB_ERR_STATE, "no op was begun");
+    pthread_mutex_lock(&recorder->lock);
+    lb_err cause = LB_ERR_INIT;
+    lb_status status = LB_OK;
+    if (recorder->dead || !recorder->program) {
+        status = lb_fail(err, LB_ERR_STATE, "no step is being recorded");
+    } else if (pending->serial != recorder->serial) {
+        lb_recorder_note(recorder, "skipped", "an op ended in another step than it began in"); /* a thread across steps */
+    } else {
+        status = add_written(recorder, pending, results, n, deferred, &cause);
+        if (status == LB_OK) status = add_results(recorder, pending, results, n, deferred, &cause);
+        if (status == LB_OK) {
+            uint32_t row = lb_program_add_op(recorder->program, &pending->op);
+            if (op) *op = row;
+            recorder->n_ops++;
+            if (row == LB_NONE) status = no_memory(&cause);
+        }
+        if (status != LB_OK) {
+            lb_recorder_die(recorder, &cause);
+            lb_fail(err, status, "%s: %s", pending->name, cause.message);
+        }
+    }
+    put_pending(recorder, pending);
+    pthread_mutex_unlock(&recorder->lock);
+    return status;
+}
+
+lb_status lb_recorder_op_end(lb_recorder *recorder, lb_pending *pending, const lb_operand *results, uint32_t n, uint32_t *op,
+                             lb_err *err)
+{
+    return finish(recorder, pending, results, n, false, op, err);
+}
+
+lb_status lb_recorder_op_defer(lb_recorder *recorder, lb_pending *pending, const lb_operand *results, uint32_t n, uint32_t *op,
+                               lb_err *err)
+{
+    return finish(recorder, pending, results, n, true, op, err);
+}
+
+void lb_recorder_op_failed(lb_recorder *recorder, lb_pending *pending)
+{
+    if (!pending) return;
+    pthread_mutex_lock(&recorder->lock);
+    if (!recorder->dead && recorder->program && pending->serial == recorder->serial) {
+        pending->op.flags |= LB_OP_FAILED;
+        lb_program_add_op(recorder->program, &pending->op);
+        recorder->n_ops++;
+        /* How much of its arguments it wrote before it raised is not known. */
+        for (uint32_t w = 0; w < pending->n_written; w++) {
+            lb_known *storage = lb_knowns_find(&recorder->storages, pending->written[w].seen.storage);
+            if (!storage) continue;
+            lb_known_change(storage);
+            lb_map_set_range(&storage->map, storage->bytes, 0, storage->bytes, LB_BYTES_UNKNOWN);
+        }
+    }
+    put_pending(recorder, pending);
+    pthread_mutex_unlock(&recorder->lock);
+}
+
+lb_status lb_recorder_collective(lb_recorder *recorder, uint32_t op, const char *group, const char *reduce, const char *algorithm,
+                                 uint64_t sequence, const int32_t *ranks, uint32_t n_ranks, lb_err *err)
+{
+    pthread_mutex_lock(&recorder->lock);
+    lb_status status = LB_OK;
+    lb_program *program = recorder->program;
+    if (recorder->dead || !program || op >= program->n_ops) {
+        status = lb_fail(err, LB_ERR_STATE, "no such op in the open step");
+    } else {
+        uint32_t first = lb_program_add_refs(program, (const uint32_t *)ranks, n_ranks);
+        lb_collective row = {.op = op,
+                             .group = lb_program_string(program, group),
+                             .reduce = lb_program_string(program, reduce),
+                             .algorithm = lb_program_string(program, algorithm),
+                             .sequence = sequence,
+                             .first_rank = first,
+                             .ranks = n_ranks};
+        if (first == LB_NONE || lb_program_add_collective(program, &row) == LB_NONE) status = no_memory(err);
+    }
+    pthread_mutex_unlock(&recorder->lock);
+    return status;
+}

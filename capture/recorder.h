@@ -1,0 +1,81 @@
+/* Inside of the recorder: what recorder.c (life, steps, scopes), reading.c (identity of what an op reads and writes) and
+ * operation.c (ops) share. Every function here expects the lock to be held. */
+#ifndef LB_RECORDER_H
+#define LB_RECORDER_H
+
+#include "identity.h"
+#include "keep.h"
+#include "ring.h"
+
+#include <jansson.h>
+#include <pthread.h>
+
+typedef struct lb_scope_entry {
+    char *path, *class_name;
+    uint32_t parent;
+    uint64_t program; /* serial of the program that row and calls belong to */
+    uint32_t row, calls;
+} lb_scope_entry;
+
+struct lb_recorder {
+    pthread_mutex_t lock;
+    bool dead;
+    lb_err why; /* of death */
+    int32_t rank, world;
+    char *path;
+    lb_writer *writer;
+    uint64_t budget_bytes;
+    lb_ring *ring;   /* NULL: off, or triggered */
+    bool ring_base;  /* the open step carries all sources */
+    bool ring_over;  /* a trigger came while a step was open: flush when it ends */
+    lb_program *program; /* NULL between steps */
+    uint64_t serial;
+    lb_knowns storages;
+    lb_scope_entry *scopes;
+    uint32_t n_scopes, cap_scopes;
+    lb_keep keep;
+    lb_pending *spare;
+    json_t *notes; /* coverage: {kind: {message: times}} */
+    bool coverage_changed;
+    uint64_t n_steps, n_ops, n_values, n_unseen, n_nonfinite;
+};
+
+/* Where an op stands: what its sources and values inherit. */
+typedef struct lb_standing {
+    const char *name; /* of the op */
+    const char *layer;
+    uint32_t scope, call; /* scope: row of the program */
+    uint8_t phase, thread;
+    bool verify; /* inputs of this op are compared with what is known of them */
+    bool keep;   /* its results are kept, so its inputs must be too */
+    bool reads_floats; /* what it makes of them that is no float is a choice: an index, a comparison */
+} lb_standing;
+
+/* ---- recorder.c */
+/* The recorder dies with this report. */
+lb_status lb_recorder_die(lb_recorder *recorder, const lb_err *err);
+uint32_t lb_recorder_scope_row(lb_recorder *recorder, uint32_t scope);
+const char *lb_recorder_scope_path(const lb_recorder *recorder, uint32_t scope);
+void lb_recorder_note(lb_recorder *recorder, const char *kind, const char *message);
+
+/* ---- reading.c */
+enum lb_reading_how {
+    LB_READ_LAYOUT = 1,     /* a view is taken: bytes are not needed */
+    LB_READ_OVERWRITTEN = 2 /* bytes will be overwritten unread */
+};
+/* The value that a tensor is now, with a source before it where its bytes are nobody's. */
+lb_status lb_reading_value(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, unsigned how, uint32_t *row,
+                           lb_err *err);
+/* A result, or a written argument after its storage got its new version. `flags`, `source`: of the value. */
+lb_status lb_reading_result(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t flags, uint8_t source,
+                            bool deferred, uint32_t *row, lb_err *err);
+/* A view of what is known already. */
+lb_status lb_reading_alias(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t *row, lb_err *err);
+/* Digest, statistics and, where the level says so, bytes of a layer's input or output. */
+lb_status lb_reading_boundary(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t *row, lb_err *err);
+/* What ops left to be measured later. */
+lb_status lb_reading_settle(lb_recorder *recorder, lb_known *storage, lb_err *err);
+/* Finds or makes the storage and brings it up to date with what is seen of it. */
+lb_status lb_reading_storage(lb_recorder *recorder, const lb_seen *seen, lb_known **storage, lb_err *err);
+
+#endif

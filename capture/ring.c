@@ -1,0 +1,155 @@
+/* See ring.h. */
+#include "ring.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct blob {
+    struct blob *next;
+    lb_digest digest;
+    size_t size;
+    lb_dtype dtype;
+    uint32_t generation; /* the last that needs it */
+    unsigned char bytes[];
+} blob;
+
+typedef struct step {
+    lb_program *program;
+    uint32_t generation;
+} step;
+
+struct lb_ring {
+    uint32_t steps; /* K */
+    uint64_t max_bytes, bytes;
+    uint32_t generation, in_generation;
+    bool begun;
+    blob *buckets[4096];
+    step *kept;
+    uint32_t n_kept, cap_kept;
+};
+
+lb_ring *lb_ring_new(uint32_t steps, uint64_t max_bytes)
+{
+    lb_ring *ring = calloc(1, sizeof *ring);
+    if (!ring) return NULL;
+    ring->steps = steps ? steps : 1;
+    ring->max_bytes = max_bytes;
+    return ring;
+}
+
+static blob **bucket_of(lb_ring *ring, lb_digest digest)
+{
+    return &ring->buckets[digest.lo % (sizeof ring->buckets / sizeof ring->buckets[0])];
+}
+
+/* Forgets generations before `oldest`. */
+static void drop(lb_ring *ring, uint32_t oldest)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < ring->n_kept; i++) {
+        if (ring->kept[i].generation < oldest)
+            lb_program_free(ring->kept[i].program);
+        else
+            ring->kept[n++] = ring->kept[i];
+    }
+    ring->n_kept = n;
+    for (size_t b = 0; b < sizeof ring->buckets / sizeof ring->buckets[0]; b++) {
+        for (blob **link = &ring->buckets[b]; *link;) {
+            blob *old = *link;
+            if (old->generation >= oldest) {
+                link = &old->next;
+                continue;
+            }
+            *link = old->next;
+            ring->bytes -= old->size;
+            free(old);
+        }
+    }
+}
+
+void lb_ring_free(lb_ring *ring)
+{
+    if (!ring) return;
+    drop(ring, UINT32_MAX);
+    free(ring->kept);
+    free(ring);
+}
+
+bool lb_ring_step(lb_ring *ring)
+{
+    bool base = !ring->begun || ring->in_generation == ring->steps;
+    if (base) {
+        if (ring->begun) ring->generation++;
+        ring->begun = true;
+        ring->in_generation = 0;
+        if (ring->generation >= 2) drop(ring, ring->generation - 1);
+    }
+    ring->in_generation++;
+    return base;
+}
+
+static blob *find(lb_ring *ring, lb_digest digest)
+{
+    blob *b = *bucket_of(ring, digest);
+    while (b && !lb_digest_equal(b->digest, digest)) b = b->next;
+    return b;
+}
+
+bool lb_ring_has_blob(const lb_ring *ring, lb_digest digest) { return find((lb_ring *)(uintptr_t)ring, digest) != NULL; }
+
+lb_status lb_ring_blob(lb_ring *ring, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size, lb_err *err)
+{
+    blob *b = find(ring, digest);
+    if (b) {
+        b->generation = ring->generation;
+        return LB_OK;
+    }
+    if (ring->max_bytes && ring->bytes + size > ring->max_bytes)
+        return lb_fail(err, LB_ERR_LIMIT, "the ring would need more than its %llu bytes", (unsigned long long)ring->max_bytes);
+    if (!(b = malloc(sizeof *b + size))) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu bytes of the ring", size);
+    b->digest = digest;
+    b->size = size;
+    b->dtype = dtype;
+    b->generation = ring->generation;
+    memcpy(b->bytes, bytes, size);
+    b->next = *bucket_of(ring, digest);
+    *bucket_of(ring, digest) = b;
+    ring->bytes += size;
+    return LB_OK;
+}
+
+lb_status lb_ring_program(lb_ring *ring, lb_program *program, lb_err *err)
+{
+    if (ring->n_kept == ring->cap_kept) {
+        uint32_t cap = ring->cap_kept ? ring->cap_kept * 2 : 8;
+        step *kept = realloc(ring->kept, cap * sizeof kept[0]);
+        if (!kept) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        ring->kept = kept;
+        ring->cap_kept = cap;
+    }
+    ring->kept[ring->n_kept++] = (step){program, ring->generation};
+    return LB_OK;
+}
+
+static lb_status flush_step(lb_ring *ring, const lb_program *program, lb_writer *writer, lb_err *err)
+{
+    for (uint32_t v = 0; v < program->n_values; v++) {
+        const lb_value *value = &program->values[v];
+        blob *b = value->flags & LB_VALUE_KEPT ? find(ring, value->blob) : NULL;
+        if (b) LB_TRY(lb_writer_blob(writer, b->digest, b->dtype, b->bytes, b->size, err));
+    }
+    LB_TRY(lb_writer_program(writer, program, err));
+    return lb_writer_commit(writer, err);
+}
+
+lb_status lb_ring_flush(lb_ring *ring, lb_writer *writer, lb_err *err)
+{
+    lb_status status = LB_OK;
+    for (uint32_t i = 0; i < ring->n_kept && status == LB_OK; i++)
+        status = flush_step(ring, ring->kept[i].program, writer, err);
+    drop(ring, UINT32_MAX);
+    ring->begun = false;
+    return status;
+}
+
+uint64_t lb_ring_bytes(const lb_ring *ring) { return ring->bytes; }

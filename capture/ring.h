@@ -1,0 +1,26 @@
+/* The flight recorder's memory: the last K…2K steps with their bytes, written to an archive when something goes wrong.
+ *
+ * Time is cut into generations of K steps; the first step of each is a base and carries the bytes of every source, the
+ * others only of those that a chained replay cannot carry over (batches, random draws, unseen writes). Two generations
+ * are held. Blobs are shared by digest and freed with the last generation that needs them. */
+#ifndef LB_RING_H
+#define LB_RING_H
+
+#include <lastbit/archive.h>
+
+typedef struct lb_ring lb_ring;
+
+lb_ring *lb_ring_new(uint32_t steps, uint64_t max_bytes); /* NULL when out of memory */
+void lb_ring_free(lb_ring *ring);
+/* True when the step that begins now is a base. Drops the generation before the last when it is. */
+bool lb_ring_step(lb_ring *ring);
+/* Copies the bytes. LB_ERR_LIMIT when the ring would outgrow its memory. */
+lb_status lb_ring_blob(lb_ring *ring, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size, lb_err *err);
+bool lb_ring_has_blob(const lb_ring *ring, lb_digest digest);
+/* Takes over the program. */
+lb_status lb_ring_program(lb_ring *ring, lb_program *program, lb_err *err);
+/* Writes everything, oldest first, with a commit after each step, and empties the ring. */
+lb_status lb_ring_flush(lb_ring *ring, lb_writer *writer, lb_err *err);
+uint64_t lb_ring_bytes(const lb_ring *ring);
+
+#endif

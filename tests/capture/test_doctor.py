@@ -1,0 +1,108 @@
+"""`lastbit doctor`: works, works in part, or can't; and says why."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+LASTBIT = pathlib.Path(os.environ.get("LASTBIT_BUILD", ROOT / "build" / "release")) / "lastbit"
+
+
+def doctor(*arguments, **environment):
+    done = subprocess.run([LASTBIT, "doctor", *map(str, arguments)], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
+    return done
+
+
+def checks(*arguments, **environment):
+    done = doctor("--json", *arguments, **environment)
+    said = json.loads(done.stdout)
+    assert said["schema"] == "lastbit.doctor/1"
+    assert done.returncode == {"works": 0, "degraded": 1, "impossible": 125}[said["verdict"]]
+    return said["verdict"], {check["what"]: check for check in said["checks"]}
+
+
+@pytest.fixture(autouse=True)
+def scratch(tmp_path, monkeypatch):
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.chdir(tmp_path)
+    yield temporary
+    assert not list(temporary.glob("lastbit-*"))
+
+
+def test_this_python_records():
+    verdict, found = checks("--python", sys.executable)
+    assert verdict == "works", found
+    assert found["recording"]["state"] == "ok"
+    assert found["python"]["detail"].endswith(sys.executable)
+
+
+def test_text_ends_with_the_next_command():
+    done = doctor("--python", sys.executable)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.rstrip().endswith("recording works. Next: lastbit record -o run.lb -- python train.py")
+
+
+def test_python_without_torch_cannot(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('No module named torch')\n")
+    verdict, found = checks("--python", sys.executable, PYTHONPATH=str(tmp_path))
+    assert verdict == "impossible"
+    assert "No module named torch" in found["torch"]["detail"]
+    assert "--python" in found["torch"]["advice"]
+
+
+def test_broken_torch_cannot(tmp_path):
+    (tmp_path / "torch.py").write_text("print('noise on stdout')\n1 / 0\n")
+    verdict, found = checks("--python", sys.executable, PYTHONPATH=str(tmp_path))
+    assert verdict == "impossible"
+    assert "ZeroDivisionError" in found["torch"]["detail"]
+
+
+def test_interpreter_that_is_none():
+    for program in ("/no/such/python", "/bin/false"):
+        verdict, found = checks("--python", program)
+        assert verdict == "impossible"
+        assert program in found["python"]["detail"]
+
+
+def test_library_that_does_not_load(tmp_path):
+    (tmp_path / "library.so").write_text("text")
+    verdict, found = checks("--python", sys.executable, LASTBIT_LIB=str(tmp_path / "library.so"))
+    assert verdict == "impossible"
+    assert "library.so" in found["recorder"]["detail"]
+
+
+def test_hidden_entry_point_is_named(tmp_path):
+    """A torch without one of the private functions: recording goes on with less."""
+    (tmp_path / "sitecustomize.py").write_text("""
+import sys
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        import importlib.util
+        spec = importlib.util.find_spec(name)
+        run = spec.loader.exec_module
+        def exec_module(module):
+            run(module)
+            del module._C._len_torch_dispatch_stack
+        spec.loader.exec_module = exec_module
+        return spec
+sys.meta_path.insert(0, Hide())
+""")
+    verdict, found = checks("--python", sys.executable, PYTHONPATH=str(tmp_path))
+    assert verdict == "degraded", found
+    assert found["torch: dispatch mode stack"]["advice"]
+    assert str(tmp_path) in found["start"]["detail"]
+
+
+def test_misuse():
+    assert doctor("--nonsense").returncode == 129
+    assert doctor("something").returncode == 129
+    assert "--python" in doctor("--help").stdout
