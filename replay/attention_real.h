@@ -1,0 +1,86 @@
+/* One head of attention over one real type. Included by op_attention.c with REAL float and double. h describes the head. */
+
+/* scores[i, j] = scale q_i k_j + mask, -inf where masked. */
+static bool NAME(head_scores)(const head *h, const REAL *q, const REAL *k, const REAL *mask, REAL *scores)
+{
+    lb_product s = {.m = h->queries, .n = h->keys, .k = h->size, .a_row = h->size, .a_column = 1, .b_row = 1, .b_column = h->size};
+    if (lb_product_run(&s, h->type, &h->method, q, k, scores) != LB_OK) return false;
+    for (int64_t i = 0; i < h->queries; i++) {
+        REAL *row = scores + i * h->keys;
+        for (int64_t j = 0; j < h->keys; j++) row[j] *= (REAL)h->scale;
+        if (mask)
+            for (int64_t j = 0; j < h->keys; j++) row[j] += mask[i * h->keys + j];
+        if (h->causal)
+            for (int64_t j = i + 1; j < h->keys; j++) row[j] = -(REAL)INFINITY;
+    }
+    return true;
+}
+
+/* Rows become exp(score - max); sums and log-sum-exps go to `sum` and `lse`. A row with nothing but -inf becomes 0. */
+static void NAME(head_exponentials)(const head *h, REAL *scores, REAL *sum, REAL *lse)
+{
+    for (int64_t i = 0; i < h->queries; i++) {
+        REAL *row = scores + i * h->keys, top = -(REAL)INFINITY;
+        for (int64_t j = 0; j < h->keys; j++) top = row[j] > top ? row[j] : top;
+        bool nothing = top == -(REAL)INFINITY;
+        for (int64_t j = 0; nothing && j < h->keys; j++) nothing = row[j] == row[j];
+        if (nothing) {
+            memset(row, 0, (size_t)h->keys * sizeof *row);
+            sum[i] = 1;
+            lse[i] = h->empty_lse;
+            continue;
+        }
+        for (int64_t j = 0; j < h->keys; j++) row[j] -= top;
+        NAME(lb_exp)(row, row, (size_t)h->keys);
+        sum[i] = NAME(lb_sum)(h->method.schedule, row, h->keys, h->method.accumulate);
+        NAME(lb_log)(&lse[i], &sum[i], 1);
+        lse[i] += top;
+    }
+}
+
+/* y = softmax(scores) v; `scores` holds queries * keys. */
+static bool NAME(head_forward)(const head *h, const REAL *q, const REAL *k, const REAL *v, const REAL *mask, REAL *scores,
+                               REAL *sum, REAL *y, REAL *lse)
+{
+    if (!NAME(head_scores)(h, q, k, mask, scores)) return false;
+    NAME(head_exponentials)(h, scores, sum, lse);
+    if (h->rounds) ROUND(scores, (size_t)(h->queries * h->keys), h->rounds, NULL);
+    lb_product s = {.m = h->queries, .n = h->values, .k = h->keys};
+    if (lb_product_run(&s, h->type, &h->method, scores, v, y) != LB_OK) return false;
+    for (int64_t i = 0; i < h->queries; i++)
+        for (int64_t j = 0; j < h->values; j++) y[i * h->values + j] /= sum[i];
+    return true;
+}
+
+/* dv += p' dy, ds = p (dy v' - sum dy y), dq = scale ds k, dk += scale ds' q. `p` and `ds` hold queries * keys, `part` the larger
+ * of dk and dv. */
+static bool NAME(head_backward)(const head *h, const REAL *dy, const REAL *q, const REAL *k, const REAL *v, const REAL *y,
+                                const REAL *lse, const REAL *mask, REAL *p, REAL *ds, REAL *part, REAL *dq, REAL *dk, REAL *dv)
+{
+    int64_t n = h->queries * h->keys;
+    if (!NAME(head_scores)(h, q, k, mask, p)) return false;
+    for (int64_t i = 0; i < h->queries; i++)
+        for (int64_t j = 0; j < h->keys; j++) p[i * h->keys + j] -= lse[i];
+    NAME(lb_exp)(p, p, (size_t)n);
+    lb_product s = {.m = h->queries, .n = h->keys, .k = h->values, .a_row = h->values, .a_column = 1, .b_row = 1, .b_column = h->values};
+    if (lb_product_run(&s, h->type, &h->method, dy, v, ds) != LB_OK) return false;
+    for (int64_t i = 0; i < h->queries; i++) {
+        REAL delta = 0;
+        for (int64_t j = 0; j < h->values; j++) delta += dy[i * h->values + j] * y[i * h->values + j];
+        for (int64_t j = 0; j < h->keys; j++) {
+            REAL *d = &ds[i * h->keys + j], weight = p[i * h->keys + j];
+            *d = weight == 0 ? 0 : weight * (*d - delta); /* a masked score has no gradient, whatever v holds */
+        }
+    }
+    if (h->rounds) ROUND(p, (size_t)n, h->rounds, NULL), ROUND(ds, (size_t)n, h->rounds, NULL);
+    s = (lb_product){.m = h->keys, .n = h->values, .k = h->queries, .a_row = 1, .a_column = h->keys, .b_row = h->values, .b_column = 1};
+    if (lb_product_run(&s, h->type, &h->method, p, dy, part) != LB_OK) return false;
+    for (int64_t i = 0; i < h->keys * h->values; i++) dv[i] += part[i];
+    s.n = h->size, s.b_row = h->size;
+    if (lb_product_run(&s, h->type, &h->method, ds, q, part) != LB_OK) return false;
+    for (int64_t i = 0; i < h->keys * h->size; i++) dk[i] += (REAL)h->scale * part[i];
+    s = (lb_product){.m = h->queries, .n = h->size, .k = h->keys};
+    if (lb_product_run(&s, h->type, &h->method, ds, k, dq) != LB_OK) return false;
+    for (int64_t i = 0; i < h->queries * h->size; i++) dq[i] *= (REAL)h->scale;
+    return true;
+}

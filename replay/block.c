@@ -1,0 +1,445 @@
+/* Residual streams and block classes: see block.h. */
+#include "block.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool lb_scope_within(const lb_program *program, uint32_t inner, uint32_t outer)
+{
+    for (uint32_t s = inner; s != LB_NONE; s = program->scopes[s].parent)
+        if (s == outer) return true;
+    return false;
+}
+
+/* ---- calls of a module ------------------------------------------------------------------------------------------ */
+
+/* Boundaries stand in order of execution; entry rows of a call come before its exit rows. A module without tensor
+ * arguments has no entry rows: it begins with its first op after the previous call. */
+lb_status lb_module_calls(const lb_program *p, uint32_t scope, lb_module_call **out, uint32_t *n, lb_err *err)
+{
+    lb_module_call *calls = NULL;
+    uint32_t count = 0, room = 0;
+    *out = NULL, *n = 0;
+    for (uint32_t i = 0; i < p->n_boundaries; i++) {
+        const lb_boundary *row = &p->boundaries[i];
+        if (row->scope != scope) continue;
+        lb_module_call *found = NULL;
+        for (uint32_t k = 0; k < count; k++)
+            if (calls[k].call == row->call && calls[k].recompute == row->recompute) found = &calls[k];
+        if (!found) {
+            if (count == room) {
+                lb_module_call *more = realloc(calls, (room = room ? 2 * room : 4) * sizeof *more);
+                if (!more) {
+                    free(calls);
+                    return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+                }
+                calls = more;
+            }
+            found = &calls[count++];
+            *found = (lb_module_call){scope, row->call, row->op, row->op, row->recompute};
+            if (row->output) {
+                uint32_t floor = count > 1 ? calls[count - 2].last : 0;
+                while (found->first > floor && lb_scope_within(p, p->ops[found->first - 1].scope, scope))
+                    found->first--;
+            }
+        }
+        if (row->output)
+            found->last = row->op;
+        else if (row->op < found->first)
+            found->first = row->op;
+    }
+    *out = calls;
+    *n = count;
+    return LB_OK;
+}
+
+/* ---- tracing the stream ----------------------------------------------------------------------------------------- */
+
+static bool named(const lb_program *p, const lb_op *op, const char *base)
+{
+    const char *name = lb_op_name(p, op);
+    size_t n = strlen(base);
+    return !strncmp(name, "aten::", 6) && !strncmp(name + 6, base, n) && (!name[6 + n] || name[6 + n] == '.');
+}
+
+static bool is_plain_add(const lb_program *p, const lb_op *op)
+{
+    if (strcmp(lb_op_name(p, op), "aten::add.Tensor") && strcmp(lb_op_name(p, op), "aten::add_.Tensor"))
+        return false;
+    const lb_arg *args = lb_op_args(p, op);
+    if (op->args < 2 || args[0].tag != LB_ARG_VALUE || args[1].tag != LB_ARG_VALUE) return false;
+    if (op->args < 3 || args[2].tag == LB_ARG_NONE) return true;
+    return args[2].tag == LB_ARG_FLOAT ? args[2].u.f == 1.0 : args[2].u.i == 1;
+}
+
+/* Latest op in [lower, before) that writes into the window of `value`, or LB_NONE. */
+static uint32_t def_before(const lb_flow *flow, uint32_t before, uint32_t lower, uint32_t value)
+{
+    const lb_program *p = flow->program;
+    const lb_value *v = &p->values[value];
+    int64_t first, last;
+    if (lb_layout_dense_range(&v->layout, &first, &last, NULL) != LB_OK) return LB_NONE;
+    for (uint32_t i = before; i-- > lower;) {
+        const lb_op *op = &p->ops[i];
+        if (!lb_op_defines(p, op)) continue;
+        for (uint32_t r = 0; r < op->results + op->written; r++) {
+            uint32_t w = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
+            if (w == LB_NONE || p->values[w].storage != v->storage) continue;
+            int64_t wfirst, wlast;
+            if (lb_layout_dense_range(&p->values[w].layout, &wfirst, &wlast, NULL) != LB_OK) continue;
+            if (wfirst < last && first < wlast) return i;
+        }
+    }
+    return LB_NONE;
+}
+
+typedef struct trace {
+    const lb_flow *flow;
+    const lb_module_call *call;
+    const uint32_t *inputs; /* values */
+    uint32_t n_inputs;
+    uint8_t *path;
+} trace;
+
+static bool same_window(const lb_program *p, uint32_t a, uint32_t b)
+{
+    const lb_value *x = &p->values[a], *y = &p->values[b];
+    int64_t xf, xl, yf, yl;
+    if (x->storage != y->storage || lb_layout_numel(&x->layout) != lb_layout_numel(&y->layout)) return false;
+    return lb_layout_dense_range(&x->layout, &xf, &xl, NULL) == LB_OK &&
+           lb_layout_dense_range(&y->layout, &yf, &yl, NULL) == LB_OK && xf == yf && xl == yl;
+}
+
+static bool trace_value(const trace *t, uint32_t value, uint32_t at, int depth)
+{
+    const lb_program *p = t->flow->program;
+    uint32_t def = def_before(t->flow, at, t->call->first, value);
+    if (def == LB_NONE) {
+        for (uint32_t i = 0; i < t->n_inputs; i++)
+            if (same_window(p, t->inputs[i], value)) return true;
+        return false;
+    }
+    const lb_op *op = &p->ops[def];
+    const lb_arg *args = lb_op_args(p, op);
+    if (depth > 4096) return false;
+    if (is_plain_add(p, op)) {
+        int64_t n = lb_layout_numel(&p->values[value].layout);
+        for (uint32_t k = 0; k < 2; k++)
+            if (lb_layout_numel(&p->values[args[k].u.value].layout) == n &&
+                trace_value(t, args[k].u.value, def, depth + 1)) {
+                t->path[def - t->call->first] = (uint8_t)(1 + k);
+                return true;
+            }
+        return false;
+    }
+    if ((named(p, op, "_to_copy") || named(p, op, "clone") || named(p, op, "contiguous")) &&
+        args[0].tag == LB_ARG_VALUE && trace_value(t, args[0].u.value, def, depth + 1)) {
+        t->path[def - t->call->first] = LB_PATH_KEPT;
+        return true;
+    }
+    return false;
+}
+
+bool lb_residual_trace(const lb_flow *flow, const lb_module_call *call, uint8_t *path)
+{
+    const lb_program *p = flow->program;
+    uint32_t inputs[64], n_inputs = 0;
+    bool found = false;
+    memset(path, 0, call->last - call->first);
+    for (uint32_t i = 0; i < p->n_boundaries; i++) {
+        const lb_boundary *row = &p->boundaries[i];
+        if (row->scope == call->scope && row->call == call->call && row->recompute == call->recompute &&
+            !row->output && lb_dtype_is_float(p->values[row->value].dtype) && n_inputs < 64)
+            inputs[n_inputs++] = row->value;
+    }
+    trace t = {flow, call, inputs, n_inputs, path};
+    for (uint32_t i = 0; i < p->n_boundaries; i++) {
+        const lb_boundary *row = &p->boundaries[i];
+        if (row->scope == call->scope && row->call == call->call && row->recompute == call->recompute &&
+            row->output && lb_dtype_is_float(p->values[row->value].dtype))
+            found |= trace_value(&t, row->value, row->op, 0);
+    }
+    return found;
+}
+
+/* ---- classes ---------------------------------------------------------------------------------------------------- */
+
+static bool contains(const char *text, const char *word)
+{
+    size_t n = strlen(word);
+    for (; *text; text++) {
+        size_t i = 0;
+        while (i < n && tolower((unsigned char)text[i]) == word[i]) i++;
+        if (i == n) return true;
+    }
+    return false;
+}
+
+static char letter_of_name(const char *name)
+{
+    static const struct {
+        char letter;
+        const char *words[14];
+    } table[] = {
+        {'E', {"moe", "expert", "mixtureof", "sparsemlp"}},
+        {'M', {"mamba", "ssm", "ssd", "selectivescan", "statespace", "hyena"}},
+        {'R', {"rnn", "lstm", "recurr", "deltanet", "rwkv", "griffin", "retention", "gru"}},
+        {'A', {"attention", "attn", "mla"}},
+        {'D', {"mlp", "feedforward", "ffn", "feed_forward", "swiglu", "layerff", "denseact", "intermediate"}},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        for (int k = 0; k < 14 && table[i].words[k]; k++)
+            if (contains(name, table[i].words[k])) return table[i].letter;
+    return 0;
+}
+
+static uint32_t depth_below(const lb_program *p, uint32_t scope, uint32_t top)
+{
+    uint32_t depth = 0;
+    for (; scope != top; scope = p->scopes[scope].parent) depth++;
+    return depth;
+}
+
+/* The nearest scope below `top` whose class name speaks. */
+static char letter_by_name(const lb_program *p, uint32_t top)
+{
+    char letter = 0;
+    uint32_t nearest = UINT32_MAX;
+    for (uint32_t s = 1; s < p->n_scopes; s++) {
+        if (!lb_scope_within(p, s, top)) continue;
+        char one = letter_of_name(lb_program_text(p, p->scopes[s].class_name));
+        uint32_t depth = depth_below(p, s, top);
+        /* At one depth experts beat the dense layers that they consist of. */
+        if (one && (depth < nearest || (depth == nearest && letter == 'D'))) letter = one, nearest = depth;
+    }
+    return letter;
+}
+
+static char letter_by_structure(const lb_flow *flow, const lb_module_call *call)
+{
+    const lb_program *p = flow->program;
+    bool top_k = false, placed = false, softmax = false, scan = false;
+    uint32_t last_gate = LB_NONE, chain = 0;
+    uint8_t *after_sum = calloc(p->n_ops + 1, 1), *after_gate = calloc(p->n_ops + 1, 1);
+    if (!after_sum || !after_gate) goto out;
+    for (uint32_t i = call->first; i < call->last; i++) {
+        const lb_op *op = &p->ops[i];
+        if (!lb_scope_within(p, op->scope, call->scope)) continue;
+        for (uint32_t e = flow->first_def[i]; e < flow->first_def[i + 1]; e++) {
+            after_sum[i] |= after_sum[flow->defs[e]];
+            after_gate[i] |= after_gate[flow->defs[e]];
+        }
+        top_k |= named(p, op, "topk") || named(p, op, "sort") || named(p, op, "argsort");
+        placed |= named(p, op, "index_add") || named(p, op, "index_add_") || named(p, op, "index_put_") ||
+                  named(p, op, "scatter_add") || named(p, op, "scatter_add_") || named(p, op, "_grouped_mm") ||
+                  named(p, op, "index_copy");
+        softmax |= named(p, op, "_softmax") || named(p, op, "_safe_softmax") ||
+                   strstr(lb_op_name(p, op), "scaled_dot_product") != NULL;
+        if (named(p, op, "cumsum")) after_sum[i] = 1;
+        scan |= (named(p, op, "exp") && after_sum[i]) || strstr(lb_op_name(p, op), "scan") != NULL;
+        if (named(p, op, "tanh") || named(p, op, "sigmoid") || named(p, op, "tanh_") ||
+            named(p, op, "sigmoid_")) {
+            if (last_gate == LB_NONE || after_gate[i]) chain++;
+            last_gate = i;
+            after_gate[i] = 1;
+        }
+    }
+out:
+    free(after_sum);
+    free(after_gate);
+    if (top_k && placed) return 'E';
+    if (scan) return 'M';
+    if (chain >= 3) return 'R';
+    return softmax ? 'A' : 'D';
+}
+
+/* ---- blocks ----------------------------------------------------------------------------------------------------- */
+
+typedef struct finder {
+    const lb_program *p;
+    const lb_flow *flow;
+    lb_module_call *calls; /* first forward call per scope; last == first: none */
+    uint8_t *stream;       /* per op: 1 + k for an add on some stream */
+    uint8_t *own;          /* per scope: has its own residual */
+    lb_blocks *blocks;
+    uint32_t room;
+} finder;
+
+static lb_status add_block(finder *f, uint32_t scope, bool own, lb_err *err)
+{
+    lb_blocks *b = f->blocks;
+    for (uint32_t i = 0; i < b->n; i++)
+        if (b->rows[i].scope == scope) return LB_OK;
+    if (b->n == f->room) {
+        lb_block *more = realloc(b->rows, (f->room = f->room ? 2 * f->room : 16) * sizeof *more);
+        if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        b->rows = more;
+    }
+    char letter = letter_by_name(f->p, scope);
+    lb_block row = {scope, letter, own, !letter};
+    if (!letter) row.letter = letter_by_structure(f->flow, &f->calls[scope]);
+    b->rows[b->n++] = row;
+    return LB_OK;
+}
+
+static lb_status find_streams(finder *f, lb_err *err)
+{
+    const lb_program *p = f->p;
+    uint8_t *path = malloc((size_t)p->n_ops + 1);
+    if (!path) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = LB_OK;
+    for (uint32_t s = 1; s < p->n_scopes && status == LB_OK; s++) {
+        lb_module_call *calls;
+        uint32_t n;
+        status = lb_module_calls(p, s, &calls, &n, err);
+        for (uint32_t c = 0; c < n; c++) {
+            if (calls[c].recompute || calls[c].last <= calls[c].first) continue;
+            f->calls[s] = calls[c];
+            if (!lb_residual_trace(f->flow, &calls[c], path)) break;
+            for (uint32_t i = calls[c].first; i < calls[c].last; i++)
+                if (path[i - calls[c].first] && path[i - calls[c].first] != LB_PATH_KEPT) {
+                    f->own[s] = 1;
+                    f->stream[i] = path[i - calls[c].first];
+                }
+            break;
+        }
+        free(calls);
+    }
+    free(path);
+    return status;
+}
+
+/* Where no module has its own residual, the parent does all adds: the longest chain of adds of one shape is the stream. */
+static lb_status find_chain(finder *f, lb_err *err)
+{
+    const lb_program *p = f->p;
+    uint32_t *length = calloc((size_t)p->n_ops + 1, sizeof *length),
+             *from = malloc(((size_t)p->n_ops + 1) * sizeof *from);
+    uint8_t *arg = calloc((size_t)p->n_ops + 1, 1);
+    uint32_t best = LB_NONE;
+    lb_status status = length && from && arg ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t i = 0; i < p->n_ops && status == LB_OK; i++) {
+        const lb_op *op = &p->ops[i];
+        if (op->phase != LB_PHASE_FORWARD || (op->flags & LB_OP_RECOMPUTE) || !is_plain_add(p, op)) continue;
+        const lb_arg *args = lb_op_args(p, op);
+        length[i] = 1, from[i] = LB_NONE, arg[i] = 1;
+        for (uint32_t k = 0; k < 2; k++) {
+            uint32_t def;
+            if (lb_flow_defs_of(f->flow, i, args[k].u.value, &def, 1) == 0 || !length[def] ||
+                length[def] + 1 <= length[i] ||
+                !lb_layout_same_shape(&p->values[args[0].u.value].layout, &p->values[args[1].u.value].layout))
+                continue;
+            length[i] = length[def] + 1, from[i] = def, arg[i] = (uint8_t)(1 + k);
+        }
+        if (best == LB_NONE || length[i] > length[best]) best = i;
+    }
+    if (best != LB_NONE && length[best] >= 2)
+        for (uint32_t i = best; i != LB_NONE; i = from[i]) f->stream[i] = arg[i];
+    free(length);
+    free(from);
+    free(arg);
+    return status;
+}
+
+/* The outermost module strictly inside `parent` whose output is what arg `branch` of the add shows; casts, clones and
+ * products with a mask or a scale are passed. */
+static uint32_t branch_module(const finder *f, uint32_t add, uint32_t branch, uint32_t parent)
+{
+    const lb_program *p = f->p;
+    uint32_t value = lb_op_args(p, &p->ops[add])[branch].u.value, at = add, floor = f->calls[parent].first;
+    for (int hop = 0; hop < 8; hop++) {
+        uint32_t best = LB_NONE;
+        for (uint32_t i = 0; i < p->n_boundaries; i++) {
+            const lb_boundary *row = &p->boundaries[i];
+            if (!row->output || row->recompute || row->op > add || row->op < floor || row->scope == parent)
+                continue;
+            if (!lb_scope_within(p, row->scope, parent) || !same_window(p, row->value, value)) continue;
+            if (best == LB_NONE || lb_scope_within(p, best, row->scope)) best = row->scope;
+        }
+        if (best != LB_NONE) return best;
+        uint32_t def = def_before(f->flow, at, floor, value);
+        if (def == LB_NONE) return LB_NONE;
+        const lb_op *op = &p->ops[def];
+        if (!named(p, op, "_to_copy") && !named(p, op, "clone") && !named(p, op, "mul") &&
+            !named(p, op, "div") && !named(p, op, "native_dropout") && !named(p, op, "mul_") &&
+            !named(p, op, "div_"))
+            return LB_NONE;
+        if (lb_op_args(p, op)[0].tag != LB_ARG_VALUE) return LB_NONE;
+        value = lb_op_args(p, op)[0].u.value;
+        at = def;
+    }
+    return LB_NONE;
+}
+
+static lb_status collect(finder *f, lb_err *err)
+{
+    const lb_program *p = f->p;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        if (!f->stream[i]) continue;
+        uint32_t parent = p->ops[i].scope, adds = 0;
+        for (uint32_t k = f->calls[parent].first; k < f->calls[parent].last; k++)
+            adds += f->stream[k] && p->ops[k].scope == parent;
+        if (adds == 1 && f->own[parent]) {
+            LB_TRY(add_block(f, parent, true, err));
+            continue;
+        }
+        uint32_t module = branch_module(f, i, 2 - f->stream[i], parent);
+        if (module != LB_NONE) LB_TRY(add_block(f, module, false, err));
+    }
+    return LB_OK;
+}
+
+/* Every scope inside a block has its letter; scopes beside it that feed only this block (its norm) too. */
+static void paint(finder *f)
+{
+    const lb_program *p = f->p;
+    char *letters = f->blocks->letters;
+    for (uint32_t b = f->blocks->n; b-- > 0;)
+        for (uint32_t s = 1; s < p->n_scopes; s++)
+            if (lb_scope_within(p, s, f->blocks->rows[b].scope)) letters[s] = f->blocks->rows[b].letter;
+    for (uint32_t s = 1; s < p->n_scopes; s++) {
+        const lb_module_call *call = &f->calls[s];
+        if (letters[s] || call->last <= call->first || !p->scopes[s].parent || !f->own[p->scopes[s].parent])
+            continue;
+        char only = 0;
+        for (uint32_t i = call->first; i < call->last; i++)
+            for (uint32_t e = f->flow->first_use[i]; e < f->flow->first_use[i + 1]; e++) {
+                const lb_op *user = &p->ops[f->flow->uses[e]];
+                if (user->phase != LB_PHASE_FORWARD || lb_scope_within(p, user->scope, s)) continue;
+                char one = letters[user->scope] ? letters[user->scope] : '?';
+                only = !only || only == one ? one : '?';
+            }
+        if (only && only != '?') letters[s] = only;
+    }
+}
+
+lb_status lb_blocks_find(const lb_program *program, const lb_flow *flow, lb_blocks *blocks, lb_err *err)
+{
+    finder f = {.p = program, .flow = flow, .blocks = blocks};
+    *blocks = (lb_blocks){.letters = calloc(program->n_scopes + 1, 1)};
+    f.calls = calloc(program->n_scopes + 1, sizeof *f.calls);
+    f.own = calloc(program->n_scopes + 1, 1);
+    f.stream = calloc((size_t)program->n_ops + 1, 1);
+    lb_status status =
+        blocks->letters && f.calls && f.own && f.stream ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK) status = find_streams(&f, err);
+    if (status == LB_OK) status = collect(&f, err);
+    if (status == LB_OK && !blocks->n) status = find_chain(&f, err);
+    if (status == LB_OK && !blocks->n) status = collect(&f, err);
+    if (status == LB_OK)
+        paint(&f);
+    else
+        lb_blocks_release(blocks);
+    free(f.calls);
+    free(f.own);
+    free(f.stream);
+    return status;
+}
+
+void lb_blocks_release(lb_blocks *blocks)
+{
+    free(blocks->rows);
+    free(blocks->letters);
+    *blocks = (lb_blocks){0};
+}

@@ -1,0 +1,164 @@
+/* Running error bounds: see bound.h. */
+#include "bound.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+double lb_ulp(lb_dtype dtype, double x)
+{
+    double tiny = lb_dtype_min_subnormal(dtype), a = fabs(x);
+    if (!(a > tiny)) return tiny;
+    if (isinf(a)) a = lb_dtype_max_finite(dtype);
+    int e;
+    frexp(a, &e); /* a = m * 2^e, m in [1/2, 1) */
+    double ulp = ldexp(1.0, e - lb_dtype_precision(dtype));
+    return ulp > tiny ? ulp : tiny;
+}
+
+/* The same shape with the same order of strides, dense: kernels see the layout they know. */
+static lb_layout dense_like(const lb_layout *layout)
+{
+    lb_layout dense = *layout;
+    int order[LB_MAX_DIMS];
+    for (int d = 0; d < layout->ndim; d++) order[d] = d;
+    for (int i = 1; i < layout->ndim; i++)
+        for (int j = i; j > 0 && layout->stride[order[j]] < layout->stride[order[j - 1]]; j--) {
+            int t = order[j];
+            order[j] = order[j - 1];
+            order[j - 1] = t;
+        }
+    /* Equal strides (0, or size 1) in row-major order: the later dimension moves faster. */
+    for (int i = 1; i < layout->ndim; i++)
+        for (int j = i; j > 0 && layout->stride[order[j]] == layout->stride[order[j - 1]] && order[j] > order[j - 1]; j--) {
+            int t = order[j];
+            order[j] = order[j - 1];
+            order[j - 1] = t;
+        }
+    int64_t step = 1;
+    for (int i = 0; i < layout->ndim; i++) {
+        dense.stride[order[i]] = step;
+        step *= layout->shape[order[i]] > 0 ? layout->shape[order[i]] : 1;
+    }
+    dense.offset = 0;
+    return dense;
+}
+
+static lb_status f64_results(lb_memory *memory, const lb_call *call, lb_tensor *results, lb_err *err)
+{
+    for (uint32_t i = 0; i < call->n_results; i++) {
+        const lb_tensor *original = &call->results[i];
+        results[i] = (lb_tensor){.dtype = original->dtype, .layout = dense_like(&original->layout)};
+        if (!original->data) continue;
+        if (lb_dtype_is_float(original->dtype)) results[i].dtype = LB_F64;
+        int64_t numel = lb_layout_numel(&original->layout);
+        size_t bytes = lb_dtype_bytes(results[i].dtype, (size_t)(numel > 0 ? numel : 1));
+        results[i].data = lb_memory_scratch(memory, bytes, err);
+        if (!results[i].data) return LB_ERR_LIMIT;
+        memset(results[i].data, 0, bytes);
+        if (!lb_dtype_is_float(original->dtype)) lb_tensor_copy(&results[i], original, NULL); /* a recorded mask */
+    }
+    return LB_OK;
+}
+
+static bool has_f64(const lb_call *call)
+{
+    for (uint32_t i = 0; i < call->n_results; i++)
+        if (call->results[i].data && call->results[i].dtype == LB_F64) return true;
+    for (uint32_t i = 0; i < call->n_args; i++) {
+        if (call->args[i].tag == LB_OPERAND_TENSOR && call->args[i].tensor.dtype == LB_F64) return true;
+        for (uint32_t k = 0; call->args[i].tag == LB_OPERAND_TENSORS && k < call->args[i].count; k++)
+            if (call->args[i].tensors[k].data && call->args[i].tensors[k].dtype == LB_F64) return true;
+    }
+    return false;
+}
+
+lb_status lb_bound_init(lb_bound *bound, lb_memory *memory, const lb_call *call, lb_err *err)
+{
+    *bound = (lb_bound){.n_results = call->n_results, .memory = memory};
+    const lb_op_row *row = call->row;
+    bound->exact = calloc(2 * call->n_results + 1, sizeof *bound->exact);
+    if (!bound->exact) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    bound->twin = bound->exact + call->n_results;
+
+    lb_err local = LB_ERR_INIT;
+    lb_call wide = *call;
+    wide.method = (lb_method){0};
+    wide.err = &local;
+    LB_TRY(f64_results(memory, call, bound->exact, err));
+    wide.results = bound->exact;
+    if (row->kernel(&wide) != LB_OK)
+        return lb_fail(err, LB_ERR_UNSUPPORTED, "%s has no f64 evaluation here: %s", row->name, local.message);
+    if (row->twin) {
+        LB_TRY(f64_results(memory, call, bound->twin, err));
+        wide.results = bound->twin;
+        if (row->twin(&wide) != LB_OK)
+            return lb_fail(err, LB_ERR_UNSUPPORTED, "%s has no twin here: %s", row->name, local.message);
+    }
+    bool f64 = has_f64(call);
+    double roundings = (double)row->roundings + (double)row->roundings_per_term * lb_call_terms(call);
+    bound->factor = roundings * ((f64 ? 0 : 0x1p-24) + 2 * 0x1p-53);
+    bound->tiny = roundings * (f64 ? 0x1p-1074 : 0x1p-149);
+    return LB_OK;
+}
+
+static void release(lb_memory *memory, lb_tensor *tensors, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) lb_memory_scratch_free(memory, tensors[i].data);
+}
+
+void lb_bound_release(lb_bound *bound)
+{
+    if (!bound->exact) return;
+    release(bound->memory, bound->exact, bound->n_results);
+    release(bound->memory, bound->twin, bound->n_results);
+    free(bound->exact);
+    bound->exact = NULL;
+}
+
+/* One element. `limit`: where the type overflows; beyond it infinity (or saturation) is the right answer. */
+static double element_ratio(const lb_bound *bound, lb_dtype dtype, double limit, double value, double exact, double twin)
+{
+    if (isnan(exact)) return isnan(value) ? 0 : INFINITY;
+    double room = bound->factor * fabs(twin) + bound->tiny;
+    double half_ulp = 0.5 * lb_ulp(dtype, exact);
+    if (isnan(value)) {
+        /* Intermediate overflow (inf - inf) is legal where the terms themselves overflow. */
+        return fabs(twin) >= limit ? 0 : INFINITY;
+    }
+    if (isinf(value)) {
+        if (isinf(exact)) return signbit(value) == signbit(exact) ? 0 : INFINITY;
+        return fabs(exact) + room + half_ulp >= limit || fabs(twin) >= limit ? 0 : INFINITY;
+    }
+    if (isinf(exact)) return fabs(value) >= limit ? 0 : INFINITY;
+    double error = fabs(value - exact);
+    if (error == 0) return 0;
+    if (fabs(exact) >= limit && fabs(value) >= limit && signbit(exact) == signbit(value)) return 0;
+    return isnan(room) || isinf(room) ? 0 : error / (room + half_ulp);
+}
+
+double lb_bound_ratio(const lb_bound *bound, uint32_t i, const lb_tensor *value)
+{
+    if (!bound->exact[i].data || bound->exact[i].dtype != LB_F64) return NAN;
+    double limit = lb_dtype_max_finite(value->dtype), worst = 0;
+    const double *exact = bound->exact[i].data;
+    const double *twin = bound->twin[i].data ? bound->twin[i].data : exact;
+    const lb_layout *layout = &value->layout, *dense = &bound->exact[i].layout;
+    int64_t numel = lb_layout_numel(layout), index[LB_MAX_DIMS] = {0}, at = 0, dense_at = 0;
+    size_t size = lb_dtype_bits(value->dtype) / 8;
+    if (!size) return NAN;
+    for (int64_t n = 0; n < numel; n++) {
+        double x = lb_to_f64(value->dtype, (const char *)value->data + at * (int64_t)size);
+        double ratio = element_ratio(bound, value->dtype, limit, x, exact[dense_at], twin[dense_at]);
+        if (ratio > worst) worst = ratio;
+        for (int d = layout->ndim - 1; d >= 0; d--) {
+            at += layout->stride[d];
+            dense_at += dense->stride[d];
+            if (++index[d] < layout->shape[d]) break;
+            at -= layout->stride[d] * layout->shape[d];
+            dense_at -= dense->stride[d] * layout->shape[d];
+            index[d] = 0;
+        }
+    }
+    return worst;
+}

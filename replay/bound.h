@@ -1,0 +1,36 @@
+/* The error bound of one kernel call, evaluated with its data.
+ *
+ * The call runs again in f64 (every result f64, method all zero), and its twin gives the sum of absolute terms. Per result
+ * element, with y the f64 value, T the result dtype and u the unit roundoff of the compute type,
+ *
+ *      bound = 1/2 ulp_T(y) + u * (roundings + roundings_per_term * terms) * twin + underflow
+ *
+ * (ops.h). The compute type is f32, or f64 when an input or a result is f64. Underflow allows one smallest subnormal of
+ * the compute type per rounding. The f64 evaluation's own error is added as the same formula with u = 2^-53.
+ */
+#ifndef LB_REPLAY_BOUND_H
+#define LB_REPLAY_BOUND_H
+
+#include "memory.h"
+#include "ops.h"
+
+typedef struct lb_bound {
+    uint32_t n_results;
+    lb_tensor *exact; /* f64, layout dense in the order of the result; data NULL: that result has no bound */
+    lb_tensor *twin;
+    double factor;    /* u * (roundings + …), the f64 error included */
+    double tiny;
+    lb_memory *memory;
+} lb_bound;
+
+/* LB_ERR_UNSUPPORTED when the row cannot be evaluated in f64. Release in any case. */
+lb_status lb_bound_init(lb_bound *bound, lb_memory *memory, const lb_call *call, lb_err *err);
+void lb_bound_release(lb_bound *bound);
+/* Worst |value - exact| / bound over the elements of result `i`; 0 when all are exact, infinity when a finite value stands
+ * where exactly none can be, or the reverse. */
+double lb_bound_ratio(const lb_bound *bound, uint32_t i, const lb_tensor *value);
+
+/* Distance from |x| to the next larger number of that type; the smallest subnormal at 0. */
+double lb_ulp(lb_dtype dtype, double x);
+
+#endif

@@ -1,0 +1,220 @@
+/* Swaps -> what each op is asked: see choices.h. */
+#include "choices.h"
+
+#include "collective.h"
+#include "schedule.h"
+#include "selector.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_CHOICES = 255, UNMADE = 255 };
+
+typedef struct parsed_swap {
+    lb_swap swap;
+    lb_selector *selector;
+    lb_dtype region;
+    lb_cast cast;
+    lb_schedule schedule;
+    bool is_schedule, is_order;
+    lb_contribution contribution;
+} parsed_swap;
+
+struct lb_choices {
+    parsed_swap *swaps;
+    uint32_t n_swaps, n_rows;
+    lb_choice rows[MAX_CHOICES];
+};
+
+/* ---- parsing ---------------------------------------------------------------------------------------------------- */
+
+static lb_status parse_precision(parsed_swap *p, lb_err *err)
+{
+    p->region = lb_dtype_parse(p->swap.argument);
+    if (p->region == LB_NO_DTYPE || !lb_dtype_is_float(p->region) || lb_dtype_bits(p->region) < 8)
+        return lb_fail(err, LB_ERR_INVALID, "--precision %s=%s: precisions are f64, f32, bf16, f16, e4m3fn, e5m2, …",
+                       p->swap.selector, p->swap.argument);
+    return LB_OK;
+}
+
+static lb_status parse_order(parsed_swap *p, lb_err *err)
+{
+    lb_order order;
+    p->is_schedule = lb_schedule_parse(p->swap.argument, &p->schedule, NULL) == LB_OK;
+    p->is_order = lb_order_parse(p->swap.argument, &order, NULL) == LB_OK;
+    if (p->is_schedule || p->is_order) return LB_OK;
+    lb_err schedules = LB_ERR_INIT, orders = LB_ERR_INIT;
+    lb_schedule_parse(p->swap.argument, &p->schedule, &schedules);
+    lb_order_parse(p->swap.argument, &order, &orders);
+    return lb_fail(err, LB_ERR_INVALID, "--order: %s; and %s", schedules.message, orders.message);
+}
+
+static lb_status parse_contribution(parsed_swap *p, lb_err *err)
+{
+    static const char *const names[] = {"own", "zero", "mean", "exclude"};
+    for (int i = 1; i < 4; i++)
+        if (!strcmp(p->swap.argument, names[i])) {
+            p->contribution = (lb_contribution)i;
+            return LB_OK;
+        }
+    return lb_fail(err, LB_ERR_INVALID, "a rank's contribution can be swapped for zero, mean or exclude, not \"%s\"",
+                   p->swap.argument);
+}
+
+static lb_status parse_swap(parsed_swap *p, lb_err *err)
+{
+    LB_TRY(lb_selector_new(p->swap.selector ? p->swap.selector : "", &p->selector, err));
+    switch (p->swap.kind) {
+    case LB_SWAP_PRECISION: return parse_precision(p, err);
+    case LB_SWAP_ORDER: return parse_order(p, err);
+    case LB_SWAP_RANK: return parse_contribution(p, err);
+    case LB_SWAP_ROUNDING:
+        if (lb_cast_parse(p->swap.argument, &p->cast)) return LB_OK;
+        return lb_fail(err, LB_ERR_INVALID, "--rounding %s=%s: roundings are rne, rz, rna, stochastic:SEED", p->swap.selector,
+                       p->swap.argument);
+    default: return LB_OK;
+    }
+}
+
+lb_status lb_choices_new(const lb_swap *swaps, uint32_t n, lb_choices **out, lb_err *err)
+{
+    *out = NULL;
+    lb_choices *choices = calloc(1, sizeof *choices);
+    if (choices) choices->swaps = calloc(n + 1, sizeof *choices->swaps);
+    if (!choices || !choices->swaps) {
+        free(choices);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    }
+    choices->n_rows = 1;
+    for (uint32_t i = 0; i < n; i++) {
+        if (lb_swap_is_structural(swaps[i].kind)) continue;
+        parsed_swap *p = &choices->swaps[choices->n_swaps++];
+        p->swap = swaps[i];
+        lb_status status = parse_swap(p, err);
+        if (status == LB_OK) continue;
+        lb_choices_free(choices);
+        return status;
+    }
+    *out = choices;
+    return LB_OK;
+}
+
+void lb_choices_free(lb_choices *choices)
+{
+    if (!choices) return;
+    for (uint32_t i = 0; i < choices->n_swaps; i++) lb_selector_free(choices->swaps[i].selector);
+    free(choices->swaps);
+    free(choices);
+}
+
+const lb_choice *lb_choices_rows(const lb_choices *choices) { return choices->rows; }
+
+bool lb_choices_want_blocks(const lb_choices *choices)
+{
+    for (uint32_t i = 0; i < choices->n_swaps; i++)
+        if (lb_selector_wants_blocks(choices->swaps[i].selector)) return true;
+    return false;
+}
+
+/* ---- applying --------------------------------------------------------------------------------------------------- */
+
+static bool has_word(const char *words, const char *word)
+{
+    size_t n = strlen(word);
+    for (const char *p = words; p && *p; p += strcspn(p, " "), p += *p == ' ')
+        if (strcspn(p, " ") == n && !strncmp(p, word, n)) return true;
+    return false;
+}
+
+/* A swap that means nothing to this op leaves it alone: a kernel it doesn't have, a ring for a sum. */
+static bool concerns(const parsed_swap *p, const lb_prepared_op *op)
+{
+    bool collective = op->action == LB_ACT_COLLECTIVE, computes = op->action != LB_ACT_NOTHING && op->action != LB_ACT_SOURCE;
+    switch (p->swap.kind) {
+    case LB_SWAP_KERNEL: return op->row && has_word(op->row->kernels, p->swap.argument);
+    case LB_SWAP_ORDER:
+        if (collective) return p->is_order;
+        return p->is_schedule && op->row && op->row->flags & (LB_ROW_REDUCTION | LB_ROW_MATMUL);
+    case LB_SWAP_RANK: return collective;
+    default: return computes;
+    }
+}
+
+static void apply(const parsed_swap *p, lb_choice *choice)
+{
+    choice->swapped = true;
+    switch (p->swap.kind) {
+    case LB_SWAP_PRECISION:
+        choice->region = p->region;
+        choice->widen_only = p->region == LB_F64 || p->region == LB_F32;
+        choice->method.compute = choice->widen_only ? LB_NO_DTYPE : p->region;
+        break;
+    case LB_SWAP_KERNEL: choice->method.kernel = p->swap.argument; break;
+    case LB_SWAP_ORDER:
+        choice->reordered = true;
+        if (p->is_schedule) choice->method.schedule = &p->schedule;
+        if (p->is_order) choice->order = p->swap.argument;
+        break;
+    case LB_SWAP_ROUNDING: choice->method.cast = (struct lb_cast *)&p->cast; break;
+    case LB_SWAP_RANK: choice->contribution = (uint8_t)p->contribution; break;
+    default: break;
+    }
+}
+
+static bool same_choice(const lb_choice *a, const lb_choice *b)
+{
+    return a->method.kernel == b->method.kernel && a->method.schedule == b->method.schedule &&
+           a->method.compute == b->method.compute && a->method.accumulate == b->method.accumulate &&
+           a->method.cast == b->method.cast && a->region == b->region && a->widen_only == b->widen_only &&
+           a->swapped == b->swapped && a->reordered == b->reordered && a->order == b->order &&
+           a->contribution == b->contribution;
+}
+
+/* The row that says what row `old` says and swap `p` besides. */
+static lb_status derive(lb_choices *choices, const parsed_swap *p, uint8_t old, uint8_t *row, lb_err *err)
+{
+    lb_choice wanted = choices->rows[old];
+    apply(p, &wanted);
+    for (uint32_t i = 0; i < choices->n_rows; i++)
+        if (same_choice(&choices->rows[i], &wanted)) {
+            *row = (uint8_t)i;
+            return LB_OK;
+        }
+    if (choices->n_rows == MAX_CHOICES) return lb_fail(err, LB_ERR_LIMIT, "more than %d different swaps in one run", MAX_CHOICES - 1);
+    *row = (uint8_t)choices->n_rows;
+    choices->rows[choices->n_rows++] = wanted;
+    return LB_OK;
+}
+
+static lb_status apply_swap(lb_choices *choices, const parsed_swap *p, const lb_prepared *prepared, const uint8_t *marks,
+                            uint8_t *choice_of, lb_err *err)
+{
+    uint8_t derived[256];
+    memset(derived, UNMADE, sizeof derived);
+    for (uint32_t i = 0; i < prepared->program->n_ops; i++) {
+        if (!marks[i] || !concerns(p, &prepared->ops[i])) continue;
+        uint8_t old = choice_of[i];
+        if (derived[old] == UNMADE) LB_TRY(derive(choices, p, old, &derived[old], err));
+        choice_of[i] = derived[old];
+    }
+    return LB_OK;
+}
+
+lb_status lb_choices_make(lb_choices *choices, const lb_prepared *prepared, const char *blocks, uint8_t **out, lb_err *err)
+{
+    uint32_t n = prepared->program->n_ops;
+    *out = NULL;
+    if (!choices->n_swaps) return LB_OK;
+    uint8_t *choice_of = calloc(n + 1, 1), *marks = malloc(n + 1);
+    lb_status status = choice_of && marks ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t s = 0; s < choices->n_swaps && status == LB_OK; s++) {
+        memset(marks, 0, n + 1);
+        if (lb_selector_mark(choices->swaps[s].selector, prepared->program, blocks, prepared->origin, marks, 1) < 0)
+            status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        if (status == LB_OK) status = apply_swap(choices, &choices->swaps[s], prepared, marks, choice_of, err);
+    }
+    free(marks);
+    if (status == LB_OK) *out = choice_of;
+    else free(choice_of);
+    return status;
+}

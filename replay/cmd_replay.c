@@ -1,0 +1,415 @@
+/* lastbit replay: re-execute recorded steps, as they were or under swaps, and say how they compare with the recording. */
+#include "../bisect/command_line.h"
+
+#include <lastbit/replay.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WORST = 10, MAX_RANKS = 4096 };
+
+typedef struct options {
+    char *mode, *steps, *ranks, *memory;
+    int threads, coverage, worst, digest, force;
+    lb_swap *swaps;
+    uint32_t n_swaps;
+} options;
+
+typedef struct finding {
+    lb_verdict verdict;
+    double ratio;
+    int64_t step;
+    int32_t rank;
+    uint32_t index;
+    const char *op, *layer, *phase;
+    double max_abs;
+} finding;
+
+typedef struct tally {
+    const char *op;
+    uint64_t count;
+} tally;
+
+typedef struct report {
+    finding *worst;
+    uint32_t n_worst, room;
+    uint64_t verdicts[LB_VERDICT_OPAQUE + 1];
+    tally *opaque;
+    uint32_t n_opaque;
+    uint64_t done, nan_ops;
+    finding first_nan;
+    bool wants_digest;
+    lb_digest digest; /* of everything computed, in order */
+} report;
+
+/* ---- watching a run ---------------------------------------------------------------------------------------------- */
+
+static int severity(lb_verdict verdict)
+{
+    return verdict == LB_VERDICT_DIVERGED ? 3 : verdict == LB_VERDICT_ROUNDING ? 2 : verdict == LB_VERDICT_REORDERED ? 1 : 0;
+}
+
+static bool worse(const finding *a, const finding *b)
+{
+    if (severity(a->verdict) != severity(b->verdict)) return severity(a->verdict) > severity(b->verdict);
+    return a->ratio > b->ratio || (!isnan(a->ratio) && isnan(b->ratio));
+}
+
+static void keep_worst(report *r, const finding *f)
+{
+    uint32_t at = r->n_worst < r->room ? r->n_worst++ : r->room;
+    if (!r->room || (at == r->room && !worse(f, &r->worst[r->room - 1]))) return;
+    if (at == r->room) at--;
+    for (; at > 0 && worse(f, &r->worst[at - 1]); at--) r->worst[at] = r->worst[at - 1];
+    r->worst[at] = *f;
+}
+
+/* Largest absolute difference over the results of an op. */
+static double max_abs(const lb_event *event)
+{
+    double worst = 0;
+    for (uint32_t i = 0; i < event->n_results; i++) {
+        const lb_tensor *a = &event->computed[i], *b = &event->recorded[i];
+        if (!a->data || !b->data || lb_dtype_bits(a->dtype) < 8 || lb_dtype_bits(b->dtype) < 8) continue;
+        size_t size_a = lb_dtype_bits(a->dtype) / 8, size_b = lb_dtype_bits(b->dtype) / 8;
+        int64_t numel = lb_layout_numel(&a->layout), index[LB_MAX_DIMS] = {0}, at_a = 0, at_b = 0;
+        for (int64_t n = 0; n < numel; n++) {
+            double x = lb_to_f64(a->dtype, (char *)a->data + at_a * (int64_t)size_a);
+            double y = lb_to_f64(b->dtype, (char *)b->data + at_b * (int64_t)size_b);
+            if (x != y && !(isnan(x) && isnan(y)) && !(fabs(x - y) <= worst)) worst = isnan(x - y) ? INFINITY : fabs(x - y);
+            for (int d = a->layout.ndim - 1; d >= 0; d--) {
+                at_a += a->layout.stride[d];
+                at_b += b->layout.stride[d];
+                if (++index[d] < a->layout.shape[d]) break;
+                at_a -= a->layout.stride[d] * a->layout.shape[d];
+                at_b -= b->layout.stride[d] * a->layout.shape[d];
+                index[d] = 0;
+            }
+        }
+    }
+    return worst;
+}
+
+static void count_opaque(report *r, const char *op)
+{
+    for (uint32_t i = 0; i < r->n_opaque; i++)
+        if (!strcmp(r->opaque[i].op, op)) {
+            r->opaque[i].count++;
+            return;
+        }
+    tally *grown = realloc(r->opaque, (r->n_opaque + 1) * sizeof *grown);
+    if (!grown) return;
+    r->opaque = grown;
+    r->opaque[r->n_opaque++] = (tally){op, 1};
+}
+
+static void chain_digest(report *r, const lb_event *event)
+{
+    for (uint32_t i = 0; i < event->n_results; i++) {
+        if (!event->computed[i].data) continue;
+        lb_digest pair[2] = {r->digest, lb_digest_tensor(&event->computed[i])};
+        r->digest = lb_digest_bytes(pair, sizeof pair);
+    }
+}
+
+static bool computed_nan(const lb_event *event)
+{
+    for (uint32_t i = 0; i < event->n_results; i++)
+        if (event->computed[i].data && lb_dtype_is_float(event->computed[i].dtype) && lb_statistics_of(&event->computed[i]).nan)
+            return true;
+    return false;
+}
+
+static bool watch(void *context, const lb_event *event)
+{
+    report *r = context;
+    const lb_op *op = &event->program->ops[event->op];
+    r->verdicts[event->verdict]++;
+    if (++r->done % 256 == 0) lb_progress("replaying", r->done, 0);
+    if (event->verdict == LB_VERDICT_OPAQUE) count_opaque(r, lb_op_name(event->program, op));
+    finding f = {event->verdict, event->bound_ratio, event->step, event->rank, event->op, lb_op_name(event->program, op),
+                 lb_op_layer(event->program, op), lb_phase_name((lb_phase)op->phase), NAN};
+    if (r->wants_digest) chain_digest(r, event);
+    if (computed_nan(event) && r->nan_ops++ == 0) r->first_nan = f;
+    if (!severity(event->verdict)) return true;
+    bool kept = r->n_worst < r->room || (r->room && worse(&f, &r->worst[r->room - 1]));
+    if (kept) f.max_abs = max_abs(event);
+    keep_worst(r, &f);
+    return true;
+}
+
+/* ---- printing ---------------------------------------------------------------------------------------------------- */
+
+static const char *mode_name(lb_replay_mode mode)
+{
+    return mode == LB_REPLAY_ISOLATED ? "isolated" : mode == LB_REPLAY_LAYER ? "layer" : "chained";
+}
+
+static json_t *number(double x) { return isfinite(x) ? json_real(x) : isinf(x) ? json_string("inf") : json_null(); }
+
+static json_t *nan_json(const report *r)
+{
+    const finding *f = &r->first_nan;
+    if (!r->nan_ops) return json_pack("{s:i}", "ops", 0);
+    return json_pack("{s:I, s:{s:s, s:s, s:s, s:I, s:i, s:i}}", "ops", (json_int_t)r->nan_ops, "first", "op", f->op, "layer",
+                     f->layer, "phase", f->phase, "step", (json_int_t)f->step, "rank", (int)f->rank, "index", (int)f->index);
+}
+
+static json_t *as_json(const lb_plan *plan, const lb_replay_summary *s, const report *r)
+{
+    json_t *worst = json_array(), *opaque = json_array(), *verdicts = json_object();
+    for (uint32_t i = 0; i < r->n_worst; i++) {
+        const finding *f = &r->worst[i];
+        json_array_append_new(worst, json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:o, s:o}", "op", f->op, "layer", f->layer,
+                                               "phase", f->phase, "verdict", lb_verdict_name(f->verdict), "step",
+                                               (json_int_t)f->step, "rank", (int)f->rank, "index", (int)f->index, "bound_ratio",
+                                               number(f->ratio), "max_abs", number(f->max_abs)));
+    }
+    for (uint32_t i = 0; i < r->n_opaque; i++)
+        json_array_append_new(opaque, json_pack("{s:s, s:I}", "op", r->opaque[i].op, "count", (json_int_t)r->opaque[i].count));
+    for (int v = 0; v <= LB_VERDICT_OPAQUE; v++)
+        json_object_set_new(verdicts, lb_verdict_name((lb_verdict)v), json_integer((json_int_t)r->verdicts[v]));
+    json_t *all = json_pack("{s:s, s:{s:I, s:I, s:I, s:I}, s:I, s:I, s:s, s:o, s:o, s:o, s:b, s:s, s:f, s:o}", "mode", mode_name(plan->mode),
+                     "ops", "total", (json_int_t)s->ops, "native", (json_int_t)s->native, "opaque", (json_int_t)s->opaque,
+                     "views", (json_int_t)s->views, "bitwise", (json_int_t)s->bitwise, "compared", (json_int_t)s->compared,
+                     "verdict", lb_verdict_name(s->verdict), "verdicts", verdicts, "worst", worst, "opaque_ops", opaque,
+                     "undecided", s->undecided, "undecided_at", s->undecided_at, "seconds", s->seconds, "nan", nan_json(r));
+    char text[33];
+    lb_digest_format(r->digest, text);
+    if (r->wants_digest) json_object_set_new(all, "digest", json_string(text));
+    return all;
+}
+
+static void print_text(const lb_plan *plan, const lb_replay_summary *s, const report *r, bool coverage)
+{
+    printf("%s replay of %llu ops (%llu native, %llu opaque; %llu views besides) in %.2f s\n", mode_name(plan->mode),
+           (unsigned long long)s->ops, (unsigned long long)s->native, (unsigned long long)s->opaque,
+           (unsigned long long)s->views, s->seconds);
+    if (s->compared)
+        printf("bit-equal to the recording: %llu of %llu compared (%.1f %%)\n", (unsigned long long)s->bitwise,
+               (unsigned long long)s->compared, 100.0 * (double)s->bitwise / (double)s->compared);
+    printf("verdict: %s\n", lb_verdict_name(s->verdict));
+    if (s->undecided) printf("undecided: %s\n", s->undecided_at);
+    if (r->nan_ops)
+        printf("NaN in the results of %llu ops, first in op %u %s of \"%s\" (%s, step %lld, rank %d)\n",
+               (unsigned long long)r->nan_ops, r->first_nan.index, r->first_nan.op, r->first_nan.layer, r->first_nan.phase,
+               (long long)r->first_nan.step, (int)r->first_nan.rank);
+    if (r->wants_digest) {
+        char text[33];
+        lb_digest_format(r->digest, text);
+        printf("digest of all results: %s\n", text);
+    }
+    if (r->n_worst) printf("\n%-10s %10s %10s  %-6s %-28s %s\n", "verdict", "of bound", "max diff", "op#", "op", "layer");
+    for (uint32_t i = 0; i < r->n_worst; i++) {
+        const finding *f = &r->worst[i];
+        printf("%-10s %10.3g %10.3g  %-6u %-28s %s (%s, step %lld, rank %d)\n", lb_verdict_name(f->verdict), f->ratio, f->max_abs,
+               f->index, f->op, *f->layer ? f->layer : "-", f->phase, (long long)f->step, (int)f->rank);
+    }
+    if (r->n_opaque && (coverage || s->opaque)) printf("\nnot known to replay (recorded results stood in):\n");
+    for (uint32_t i = 0; i < r->n_opaque; i++) printf("%8llu  %s\n", (unsigned long long)r->opaque[i].count, r->opaque[i].op);
+    if (coverage && !r->n_opaque) printf("\nevery op is known to replay\n");
+}
+
+/* ---- options ----------------------------------------------------------------------------------------------------- */
+
+static lb_status add_swap(options *o, lb_swap_kind kind, const char *text, lb_err *err)
+{
+    lb_swap *grown = realloc(o->swaps, (o->n_swaps + 1) * sizeof *grown);
+    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    o->swaps = grown;
+    lb_status status = lb_swap_parse(kind, text, &o->swaps[o->n_swaps], err);
+    o->n_swaps += status == LB_OK;
+    return status;
+}
+
+/* popt hands repeated options over one by one. */
+static const struct swap_option {
+    const char *name;
+    lb_swap_kind kind;
+    const char *text, *argument;
+} SWAPS[] = {
+    {"precision", LB_SWAP_PRECISION, "hold and compute in f64, f32, bf16, … inside the selected region", "SEL=DTYPE"},
+    {"kernel", LB_SWAP_KERNEL, "use a named kernel", "SEL=NAME"},
+    {"order", LB_SWAP_ORDER, "sum in another order; ring, tree, … for collectives", "SEL=SCHEDULE"},
+    {"rounding", LB_SWAP_ROUNDING, "round results by rne, rz, rna or stochastic:SEED", "SEL=MODE"},
+    {"skip", LB_SWAP_SKIP, "take modules out of the residual stream", "SEL"},
+    {"muon", LB_SWAP_MUON, "Newton-Schulz in f32, or AdamW in Muon's place", "[SEL=]f32|adamw"},
+    {"contribution", LB_SWAP_RANK, "let selected ranks contribute zero, mean (of the others) or exclude them", "SEL=WHAT"},
+};
+enum { N_SWAPS = sizeof SWAPS / sizeof *SWAPS };
+
+typedef struct parsing {
+    options *options;
+    lb_err err;
+} parsing;
+static parsing *current; /* popt's callbacks carry one pointer per table, and ours belongs to the shared parser */
+
+static void on_swap(poptContext context, enum poptCallbackReason reason, const struct poptOption *option, const char *argument,
+                    const void *data)
+{
+    (void)context, (void)reason, (void)data;
+    for (int i = 0; i < N_SWAPS; i++)
+        if (option->longName && !strcmp(option->longName, SWAPS[i].name) && current && argument)
+            add_swap(current->options, SWAPS[i].kind, argument, &current->err);
+}
+
+static lb_status parse_steps(const char *text, lb_plan *plan, lb_err *err)
+{
+    char *end;
+    plan->first_step = plan->last_step = strtoll(text, &end, 10);
+    if (end != text && *end == '-') {
+        const char *second = end + 1;
+        plan->last_step = *second ? strtoll(second, &end, 10) : INT64_MAX;
+        if (!*second) end++;
+    }
+    if (end == text || *end) return lb_fail(err, LB_ERR_INVALID, "--steps %s: expected a step or a range like 3-5", text);
+    return LB_OK;
+}
+
+static lb_status parse_ranks(const char *text, int32_t *ranks, uint32_t *n, lb_err *err)
+{
+    for (const char *p = text;;) {
+        char *end;
+        long first = strtol(p, &end, 10), last = first;
+        if (end == p) break;
+        if (*end == '-') {
+            p = end + 1;
+            last = strtol(p, &end, 10);
+            if (end == p) break;
+        }
+        for (long r = first; r <= last && *n < MAX_RANKS; r++) ranks[(*n)++] = (int32_t)r;
+        if (!*end) return LB_OK;
+        if (*end != ',') break;
+        p = end + 1;
+    }
+    return lb_fail(err, LB_ERR_INVALID, "--ranks %s: expected ranks and ranges like 0,2-3", text);
+}
+
+static lb_status parse_memory(const char *text, uint64_t *bytes, lb_err *err)
+{
+    char *end;
+    double x = strtod(text, &end);
+    static const char units[] = "KMGT";
+    const char *unit = *end ? strchr(units, *end) : NULL;
+    if (end == text || x < 0 || (*end && !unit)) return lb_fail(err, LB_ERR_INVALID, "--memory %s: expected bytes like 512M", text);
+    for (int i = unit ? (int)(unit - units) + 1 : 0; i > 0; i--) x *= 1024;
+    *bytes = (uint64_t)x;
+    return LB_OK;
+}
+
+static lb_status make_plan(const options *o, lb_plan *plan, int32_t *ranks, lb_err *err)
+{
+    static const struct {
+        const char *name;
+        lb_replay_mode mode;
+    } modes[] = {{"isolated", LB_REPLAY_ISOLATED}, {"layer", LB_REPLAY_LAYER}, {"chained", LB_REPLAY_CHAINED}};
+    *plan = (lb_plan)LB_PLAN_INIT;
+    bool known = !o->mode;
+    for (int i = 0; i < 3 && o->mode; i++)
+        if (!strcmp(o->mode, modes[i].name)) {
+            plan->mode = modes[i].mode;
+            known = true;
+        }
+    if (!known) return lb_fail(err, LB_ERR_INVALID, "--mode %s: modes are isolated, layer, chained", o->mode);
+    if (o->steps) LB_TRY(parse_steps(o->steps, plan, err));
+    if (o->memory) LB_TRY(parse_memory(o->memory, &plan->memory_bytes, err));
+    if (o->ranks) {
+        LB_TRY(parse_ranks(o->ranks, ranks, &plan->n_ranks, err));
+        plan->ranks = ranks;
+    }
+    plan->swaps = o->swaps;
+    plan->n_swaps = o->n_swaps;
+    plan->threads = o->threads;
+    plan->force_decisions = o->force != 0;
+    return LB_OK;
+}
+
+/* ---- the command -------------------------------------------------------------------------------------------------- */
+
+static int run(const char *path, const options *o, bool json)
+{
+    static int32_t ranks[MAX_RANKS];
+    lb_err err = LB_ERR_INIT;
+    lb_plan plan;
+    lb_capture *capture = NULL;
+    lb_replay *replay = NULL;
+    lb_replay_summary summary = {0};
+    report r = {.room = o->worst > 0 ? (uint32_t)o->worst : 0, .wants_digest = o->digest != 0};
+    r.worst = calloc(r.room + 1, sizeof *r.worst);
+    lb_observer observer = {.context = &r, .op = watch};
+    if (make_plan(o, &plan, ranks, &err) != LB_OK) {
+        free(r.worst);
+        return lb_command_misused("replay", "%s", err.message);
+    }
+    lb_status status = r.worst ? lb_capture_open(path, &capture, &err) : lb_fail(&err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK) status = lb_replay_open(capture, &replay, &err);
+    if (status == LB_OK) status = lb_replay_run(replay, &plan, &observer, &summary, &err);
+    lb_progress_end();
+    int code = LB_EXIT_SAME;
+    if (status != LB_OK) {
+        code = err.status == LB_ERR_INVALID ? lb_command_misused("replay", "%s", err.message) : lb_command_fail("replay", &err);
+    } else {
+        if (json) lb_print_json("replay", as_json(&plan, &summary, &r));
+        else print_text(&plan, &summary, &r, o->coverage);
+        if (summary.verdict == LB_VERDICT_DIVERGED) code = LB_EXIT_DIFFERENT;
+        else if (summary.undecided || summary.verdict == LB_VERDICT_MISSING) code = LB_EXIT_UNTESTABLE;
+    }
+    lb_replay_close(replay);
+    lb_capture_close(capture);
+    free(r.worst);
+    free(r.opaque);
+    return code;
+}
+
+int lb_cmd_replay(int argc, const char **argv)
+{
+    options o = {.worst = WORST};
+    struct poptOption swaps[N_SWAPS + 2] = {{NULL, '\0', POPT_ARG_CALLBACK, (void *)on_swap, 0, NULL, NULL}};
+    for (int i = 0; i < N_SWAPS; i++)
+        swaps[i + 1] = (struct poptOption){SWAPS[i].name, '\0', POPT_ARG_STRING, NULL, 0, SWAPS[i].text, SWAPS[i].argument};
+    const struct poptOption options[] = {
+        {"mode", 'm', POPT_ARG_STRING, &o.mode, 0, "isolated (default): each op from its recorded inputs; layer; chained",
+         "MODE"},
+        {"steps", 0, POPT_ARG_STRING, &o.steps, 0, "recorded steps to replay", "A-B"},
+        {"ranks", 0, POPT_ARG_STRING, &o.ranks, 0, "ranks to replay; collectives with ranks left out take recorded results",
+         "LIST"},
+        {"threads", 0, POPT_ARG_INT, &o.threads, 0, "threads (results do not depend on them)", "N"},
+        {"memory", 0, POPT_ARG_STRING, &o.memory, 0, "most memory for tensors of one rank", "BYTES"},
+        {"worst", 0, POPT_ARG_INT, &o.worst, 0, "how many of the worst ops to list", "N"},
+        {"digest", 0, POPT_ARG_NONE, &o.digest, 0, "print one digest of everything computed: equal for equal bits", NULL},
+        {"force-decisions", 0, POPT_ARG_NONE, &o.force, 0,
+         "where a swap changes a decision (item, nonzero, top-k), take the recorded one and go on", NULL},
+        {"coverage", 0, POPT_ARG_NONE, &o.coverage, 0, "list the ops that are not known", NULL},
+        {NULL, 0, POPT_ARG_INCLUDE_TABLE, swaps, 0, "Swaps (each may be given several times)", NULL},
+        POPT_TABLEEND};
+    static const lb_command command = {
+        .name = "replay",
+        .synopsis = "CAPTURE",
+        .about = "Re-executes recorded steps without the framework and compares every op with the recording: the same bits, inside "
+                 "the op's error bound (rounding), or outside it (diverged).\n\n"
+                 "A selector is a PCRE2 pattern on \"layer/op\", or terms joined by \"&\": layer= op= class= phase= rank= step= "
+                 "block= index=.",
+        .example = "lastbit replay run.lb --mode chained --precision 'block=E&phase=forward=f32'",
+        .min_args = 1,
+        .max_args = 1};
+    lb_command with_options = command;
+    with_options.options = options;
+    parsing state = {&o, LB_ERR_INIT};
+    lb_arguments arguments;
+    current = &state;
+    int code = lb_arguments_parse(&with_options, argc, argv, &arguments);
+    current = NULL;
+    if (code < 0) {
+        code = state.err.status != LB_OK ? lb_command_misused("replay", "%s", state.err.message)
+                                         : run(arguments.args[0], &o, arguments.json);
+        lb_arguments_release(&arguments);
+    }
+    for (uint32_t i = 0; i < o.n_swaps; i++) lb_swap_release(&o.swaps[i]);
+    free(o.swaps);
+    free(o.mode);
+    free(o.steps);
+    free(o.ranks);
+    free(o.memory);
+    return code;
+}

@@ -1,0 +1,159 @@
+/* Decisions that hold, change or are forced: see decision.h. */
+#include "decision.h"
+
+#include "anchor.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void lb_decision_undecided(lb_machine *machine, const char *what)
+{
+    const lb_program *program = machine->prepared->program;
+    const lb_op *op = &program->ops[machine->next];
+    lb_replay_summary *summary = machine->run->summary;
+    if (!summary->undecided)
+        snprintf(summary->undecided_at, sizeof summary->undecided_at, "step %lld rank %d op %u %s in \"%s\": %s",
+                 (long long)program->step, (int)machine->rank, machine->next, lb_op_name(program, op),
+                 lb_op_layer(program, op), what);
+    summary->undecided = true;
+    machine->run->stop = true;
+}
+
+/* ---- has it changed? --------------------------------------------------------------------------------------------- */
+
+/* What a region would hand over its border is compared, not what it holds. */
+static bool changed(lb_machine *machine, uint32_t value)
+{
+    if (machine->state[value] == LB_STATE_EXACT) return false;
+    lb_tensor recorded;
+    lb_anchor_recorded(machine, value, &recorded);
+    const lb_value *row = &machine->prepared->program->values[value];
+    const lb_storage *storage = lb_storage_of(machine, value);
+    if (!recorded.data || !storage->base || storage->held == storage->recorded)
+        return lb_anchor_compare(machine, value, &recorded) == LB_LIKE_DIFFERENT;
+    lb_tensor window = lb_storage_window(storage, row);
+    lb_tensor rounded = {NULL, row->dtype, lb_layout_contiguous(row->layout.ndim, row->layout.shape)};
+    rounded.data = lb_machine_scratch(machine, lb_dtype_bytes(row->dtype, (size_t)lb_layout_numel(&row->layout)));
+    if (!rounded.data) return true;
+    lb_tensor_copy(&rounded, &window, NULL);
+    return !lb_tensor_same(&rounded, &recorded);
+}
+
+typedef struct weighing {
+    lb_machine *machine;
+    lb_status status;
+    bool hard, soft; /* bools, integers; floats */
+} weighing;
+
+static void weigh_input(void *context, uint32_t value)
+{
+    weighing *w = context;
+    if (w->status != LB_OK || !changed(w->machine, value)) return;
+    if (lb_dtype_is_float(w->machine->prepared->program->values[value].dtype)) {
+        w->soft = true;
+        return;
+    }
+    bool loaded = false;
+    if (w->machine->run->plan->force_decisions) w->status = lb_anchor_load(w->machine, value, &loaded);
+    if (loaded) w->soft = true;
+    else w->hard = true;
+}
+
+lb_status lb_decision_inputs(lb_machine *machine, const lb_op *op, bool *holds)
+{
+    *holds = true;
+    if (machine->is_shadow || machine->run->plan->mode == LB_REPLAY_ISOLATED) return LB_OK;
+    weighing w = {machine, LB_OK, false, false};
+    lb_op_each_input(machine->prepared->program, op, weigh_input, &w);
+    LB_TRY(w.status);
+    if (w.soft) machine->conditional = true;
+    if (w.hard) lb_decision_undecided(machine, "a bool, index or shape that steered the program has changed");
+    *holds = !w.hard;
+    return LB_OK;
+}
+
+void lb_decision_results(lb_machine *machine, const uint32_t *values, uint32_t n)
+{
+    const lb_program *program = machine->prepared->program;
+    for (uint32_t i = 0; i < n; i++) {
+        if (values[i] == LB_NONE || !changed(machine, values[i])) continue;
+        if (lb_dtype_is_float(program->values[values[i]].dtype)) machine->conditional = true;
+        else lb_decision_undecided(machine, "the indices or the shape that it gave have changed");
+    }
+}
+
+/* ---- forcing ----------------------------------------------------------------------------------------------------- */
+
+/* values[..., j, ...] = input[..., indices[j], ...] along `dim`; a reduced dimension (max.dim) is a run of one. */
+static void select_again(const lb_tensor *input, const lb_tensor *indices, const lb_tensor *values, int dim)
+{
+    const lb_layout *in = &input->layout, *at = &indices->layout;
+    int64_t numel = lb_layout_numel(at), index[LB_MAX_DIMS] = {0};
+    bool reduced = at->ndim < in->ndim;
+    size_t from_size = lb_dtype_bits(input->dtype) / 8, to_size = lb_dtype_bits(values->dtype) / 8;
+    for (int64_t n = 0; n < numel; n++) {
+        int64_t where = 0, to = 0, from = 0;
+        for (int d = 0; d < at->ndim; d++) {
+            int source = reduced && d >= dim ? d + 1 : d;
+            where += index[d] * at->stride[d];
+            to += index[d] * values->layout.stride[d];
+            if (source != dim) from += index[d] * in->stride[source];
+        }
+        int64_t chosen = ((const int64_t *)indices->data)[where];
+        if (chosen >= 0 && chosen < in->shape[dim]) {
+            from += chosen * in->stride[dim];
+            lb_convert(values->dtype, (char *)values->data + to * (int64_t)to_size, input->dtype,
+                       (const char *)input->data + from * (int64_t)from_size, 1, NULL);
+        }
+        for (int d = at->ndim - 1; d >= 0 && ++index[d] == at->shape[d]; d--) index[d] = 0;
+    }
+}
+
+/* Position of the dimension among the args of ops that give (values, indices); -1: no such op. */
+static int dim_argument(const char *row)
+{
+    static const struct {
+        const char *row;
+        int dim;
+    } rows[] = {{"aten::topk", 2}, {"aten::sort", 1}, {"aten::sort.stable", 2}, {"aten::max.dim", 1}, {"aten::min.dim", 1},
+                {"aten::median.dim", 1}, {"aten::kthvalue", 2}, {"aten::mode", 1}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (!strcmp(rows[i].row, row)) return rows[i].dim;
+    return -1;
+}
+
+static void select_values(const lb_execution *e)
+{
+    int position = dim_argument(e->prepared->row->name);
+    if (position < 0 || (uint32_t)position >= e->n_args || e->outputs.n != 2) return;
+    if (e->args[0].tag != LB_OPERAND_TENSOR || e->outputs.tensors[1].dtype != LB_I64 || !e->outputs.tensors[0].data) return;
+    int dim = (int)e->args[position].i, ndim = e->args[0].tensor.layout.ndim;
+    if (dim < 0) dim += ndim;
+    if (dim >= 0 && dim < ndim) select_again(&e->args[0].tensor, &e->outputs.tensors[1], &e->outputs.tensors[0], dim);
+}
+
+lb_status lb_decision_force(lb_machine *machine, const lb_op *op, lb_execution *e)
+{
+    const lb_plan *plan = machine->run->plan;
+    (void)op;
+    if (machine->is_shadow || !plan->force_decisions || plan->mode == LB_REPLAY_ISOLATED || e->inputs.exact) return LB_OK;
+    if (!(e->prepared->row->flags & LB_ROW_DISCONTINUOUS) && !(op->flags & LB_OP_DECISION)) return LB_OK;
+    bool forced = false;
+    for (uint32_t i = 0; i < e->outputs.n; i++) {
+        uint32_t v = e->outputs.values[i];
+        if (v == LB_NONE) continue;
+        lb_dtype dtype = machine->prepared->program->values[v].dtype;
+        bool index = lb_dtype_is_integer(dtype) && dtype != LB_BOOL;
+        machine->state[v] = LB_STATE_UNKNOWN;
+        if (!index || !changed(machine, v)) continue;
+        bool loaded;
+        LB_TRY(lb_anchor_load(machine, v, &loaded));
+        if (!loaded) continue; /* lb_decision_results or a later decision will end the chain */
+        e->outputs.tensors[i] = lb_storage_window(lb_storage_of(machine, v), &machine->prepared->program->values[v]);
+        forced = true;
+    }
+    if (!forced) return LB_OK;
+    machine->conditional = true;
+    select_values(e);
+    return LB_OK;
+}

@@ -1,0 +1,280 @@
+/* Comparing, judging, telling: see event.h. */
+#include "event.h"
+
+#include "anchor.h"
+#include "decision.h"
+#include "verdict.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What is gathered about the results and written values of an op, in that order, as the observer sees them. */
+typedef struct account {
+    uint32_t n;
+    uint32_t *values;
+    lb_tensor *computed, *recorded, *shadow;
+    lb_bound *bounds; /* per unit */
+    uint32_t n_bounds;
+} account;
+
+static lb_status open_account(lb_machine *machine, const lb_op *op, account *a)
+{
+    const lb_program *program = machine->prepared->program;
+    *a = (account){.n = op->results + op->written};
+    size_t tensors = (a->n + 1) * sizeof(lb_tensor);
+    a->values = lb_machine_take(machine, (a->n + 1) * sizeof(uint32_t));
+    a->computed = lb_machine_take(machine, tensors);
+    a->recorded = lb_machine_take(machine, tensors);
+    a->shadow = lb_machine_take(machine, tensors);
+    if (!a->values || !a->computed || !a->recorded || !a->shadow) return LB_ERR_NOMEM;
+    for (uint32_t i = 0; i < a->n; i++) {
+        a->values[i] = i < op->results ? lb_op_results(program, op)[i] : lb_op_written(program, op)[i - op->results];
+        a->computed[i].data = a->recorded[i].data = a->shadow[i].data = NULL;
+    }
+    return LB_OK;
+}
+
+static void close_account(account *a)
+{
+    for (uint32_t u = 0; u < a->n_bounds; u++) lb_bound_release(&a->bounds[u]);
+}
+
+/* Row of the recorded program that stands behind the current op; LB_NONE for ops a pass made. */
+static uint32_t origin_of(const lb_machine *machine)
+{
+    const lb_prepared *prepared = machine->prepared;
+    return prepared->origin ? prepared->origin[machine->next] : machine->next;
+}
+
+static bool made_by_pass(const lb_prepared_op *op)
+{
+    return !op->row && (op->action == LB_ACT_ZERO || op->action == LB_ACT_COPY || op->action == LB_ACT_STATE || op->action == LB_ACT_ROUND);
+}
+
+static void tell(lb_machine *machine, account *a, lb_verdict verdict, double ratio, const lb_inputs *inputs)
+{
+    const lb_observer *observer = machine->run->observer;
+    uint32_t origin = origin_of(machine);
+    if (machine->is_shadow || !observer || !observer->op || origin == LB_NONE) return;
+    const lb_prepared *prepared = machine->prepared;
+    for (uint32_t i = 0; i < a->n; i++) {
+        uint32_t v = a->values[i];
+        if (v == LB_NONE) continue;
+        lb_storage *storage = lb_storage_of(machine, v);
+        if (storage->base && !storage->missing && !a->computed[i].data)
+            a->computed[i] = lb_storage_window(storage, &prepared->program->values[v]);
+        if (machine->shadow) {
+            lb_storage *shadow = lb_storage_of(machine->shadow, v);
+            if (shadow->base && !shadow->missing) a->shadow[i] = lb_storage_window(shadow, &prepared->program->values[v]);
+        }
+        if (v >= prepared->recorded->n_values) a->values[i] = LB_NONE;
+    }
+    lb_event event = {.program = prepared->recorded,
+                      .op = origin,
+                      .step = prepared->program->step,
+                      .rank = machine->rank,
+                      .verdict = verdict,
+                      .approximate = !inputs->exact,
+                      .swapped = lb_machine_choice(machine)->swapped || made_by_pass(&prepared->ops[machine->next]),
+                      .conditional = machine->conditional,
+                      .bound_ratio = ratio,
+                      .n_results = a->n,
+                      .values = a->values,
+                      .computed = a->computed,
+                      .recorded = a->recorded,
+                      .shadow = a->shadow};
+    if (!observer->op(observer->context, &event)) machine->run->stop = true;
+}
+
+static void count(lb_machine *machine, lb_verdict verdict, bool native, bool compared, bool same)
+{
+    lb_replay_summary *summary = machine->run->summary;
+    summary->ops++;
+    if (native) summary->native++;
+    else summary->opaque++;
+    summary->compared += compared;
+    summary->bitwise += compared && same;
+    summary->verdict = lb_verdict_worse(summary->verdict, verdict);
+}
+
+/* ---- judging ---------------------------------------------------------------------------------------------------- */
+
+static const lb_tensor *recorded_of(const account *a, uint32_t value)
+{
+    for (uint32_t i = 0; i < a->n; i++)
+        if (a->values[i] == value && a->recorded[i].data) return &a->recorded[i];
+    return NULL;
+}
+
+static lb_status judge_units(lb_machine *machine, const lb_execution *e, account *a, lb_judgement *worst)
+{
+    bool force = machine->run->plan->shadow && machine->run->plan->mode == LB_REPLAY_ISOLATED;
+    *worst = (lb_judgement){LB_VERDICT_IDENTICAL, NAN};
+    lb_tensor *recorded = lb_machine_take(machine, (e->per_unit + 1) * sizeof *recorded);
+    a->bounds = lb_machine_take(machine, (e->units + 1) * sizeof *a->bounds);
+    if (!recorded || !a->bounds) return LB_ERR_NOMEM;
+    for (uint32_t u = 0; u < e->units; u++) {
+        uint32_t first = u * e->per_unit;
+        for (uint32_t i = 0; i < e->per_unit; i++) {
+            const lb_tensor *r = recorded_of(a, e->outputs.values[first + i]);
+            recorded[i] = r ? *r : (lb_tensor){0};
+        }
+        if (e->unit != e->args) lb_operands_split(e->args, e->n_args, e->units, u, e->unit);
+        lb_call call = {e->prepared->row, e->unit, e->n_args, e->outputs.tensors + first, e->per_unit,
+                        lb_machine_choice(machine)->method, NULL};
+        lb_judgement one;
+        lb_status status = lb_verdict_judge(machine->memory, &call, recorded, force, &a->bounds[u], &one, machine->err);
+        a->n_bounds = u + 1;
+        LB_TRY(status);
+        worst->verdict = lb_verdict_worse(worst->verdict, one.verdict);
+        if (!(worst->bound_ratio >= one.bound_ratio) && !isnan(one.bound_ratio)) worst->bound_ratio = one.bound_ratio;
+    }
+    return LB_OK;
+}
+
+/* The f64 evaluation of each unit is the isolated shadow; where there is none, the recorded result is. */
+static void show_isolated_shadow(const lb_execution *e, account *a)
+{
+    for (uint32_t i = 0; i < a->n; i++) {
+        for (uint32_t j = 0; j < e->outputs.n && a->values[i] != LB_NONE; j++) {
+            if (e->outputs.values[j] != a->values[i] || !e->per_unit || j / e->per_unit >= a->n_bounds) continue;
+            const lb_bound *bound = &a->bounds[j / e->per_unit];
+            if (bound->exact) a->shadow[i] = bound->exact[j % e->per_unit];
+        }
+        if (!a->shadow[i].data) a->shadow[i] = a->recorded[i];
+    }
+}
+
+/* ---- computed --------------------------------------------------------------------------------------------------- */
+
+typedef struct comparison {
+    bool compared, same, unknown, unkept; /* unkept: differs from a digest whose bytes were not kept */
+} comparison;
+
+static void compare_outputs(lb_machine *machine, const lb_execution *e, account *a, lb_likeness *likes, comparison *c)
+{
+    *c = (comparison){false, true, false, false};
+    for (uint32_t i = 0; i < a->n; i++)
+        if (a->values[i] != LB_NONE) lb_anchor_recorded(machine, a->values[i], &a->recorded[i]);
+    for (uint32_t j = 0; j < e->outputs.n; j++) {
+        likes[j] = LB_LIKE_UNKNOWN;
+        uint32_t v = e->outputs.values[j];
+        if (v == LB_NONE) continue;
+        const lb_tensor *recorded = recorded_of(a, v);
+        likes[j] = lb_anchor_compare(machine, v, recorded);
+        if (likes[j] == LB_LIKE_UNKNOWN) {
+            c->unknown = true;
+            continue;
+        }
+        c->compared = true;
+        c->same &= likes[j] == LB_LIKE_SAME;
+        c->unkept |= likes[j] == LB_LIKE_DIFFERENT && !recorded;
+    }
+}
+
+static lb_status weigh(lb_machine *machine, const lb_execution *e, account *a, const comparison *c, lb_judgement *j)
+{
+    const lb_choice *choice = lb_machine_choice(machine);
+    bool shadowed = machine->run->plan->shadow && machine->run->plan->mode == LB_REPLAY_ISOLATED;
+    *j = (lb_judgement){LB_VERDICT_IDENTICAL, NAN};
+    if (e->units && (shadowed || (c->compared && !c->same && e->inputs.exact && !c->unkept)))
+        LB_TRY(judge_units(machine, e, a, j));
+    if (shadowed) show_isolated_shadow(e, a);
+    if (!c->compared) {
+        j->verdict = e->inputs.exact && !choice->swapped ? LB_VERDICT_IDENTICAL : e->inputs.taint;
+    } else if (c->same) {
+        j->verdict = choice->reordered ? LB_VERDICT_REORDERED : LB_VERDICT_IDENTICAL;
+    } else if (!e->inputs.exact) {
+        j->verdict = lb_verdict_worse(e->inputs.taint, LB_VERDICT_ROUNDING);
+    } else if (choice->swapped) {
+        j->verdict = LB_VERDICT_ROUNDING; /* the difference that was asked for, never a divergence */
+    } else if (c->unkept) {
+        j->verdict = LB_VERDICT_MISSING;
+    } else if (!e->units) {
+        j->verdict = LB_VERDICT_DIVERGED; /* a copy: no bound */
+    }
+    return LB_OK;
+}
+
+lb_status lb_event_computed(lb_machine *machine, const lb_op *op, const lb_execution *e)
+{
+    const lb_plan *plan = machine->run->plan;
+    bool isolated = plan->mode == LB_REPLAY_ISOLATED, watch = plan->compare || isolated;
+    account a;
+    comparison c = {false, false, true, false};
+    lb_judgement j = {e->inputs.taint, NAN};
+    LB_TRY(open_account(machine, op, &a));
+    lb_likeness *likes = lb_machine_take(machine, (e->outputs.n + 1) * sizeof *likes);
+    if (!likes) return LB_ERR_NOMEM;
+    if (watch) {
+        compare_outputs(machine, e, &a, likes, &c);
+        lb_status status = weigh(machine, e, &a, &c, &j);
+        if (status != LB_OK) {
+            close_account(&a);
+            return status;
+        }
+    }
+    bool carried = e->inputs.exact && !lb_machine_choice(machine)->swapped;
+    for (uint32_t i = 0; i < e->outputs.n; i++) {
+        uint32_t v = e->outputs.values[i];
+        if (v == LB_NONE) continue;
+        lb_likeness like = watch ? likes[i] : LB_LIKE_UNKNOWN;
+        bool exact = like == LB_LIKE_SAME || (like == LB_LIKE_UNKNOWN && watch && carried);
+        lb_anchor_written(machine, v, exact, false, exact ? LB_VERDICT_IDENTICAL : j.verdict);
+    }
+    if (op->flags & LB_OP_DECISION && !isolated && !machine->is_shadow && c.compared && !c.same) lb_decision_results(machine, a.values, a.n);
+    count(machine, j.verdict, true, c.compared, c.same);
+    tell(machine, &a, j.verdict, j.bound_ratio, &e->inputs);
+    close_account(&a);
+    for (uint32_t i = 0; isolated && i < e->outputs.n; i++) {
+        bool loaded;
+        if (e->outputs.values[i] != LB_NONE && likes[i] == LB_LIKE_DIFFERENT)
+            LB_TRY(lb_anchor_load(machine, e->outputs.values[i], &loaded));
+    }
+    return LB_OK;
+}
+
+/* ---- standing in ------------------------------------------------------------------------------------------------ */
+
+lb_status lb_event_stand_in(lb_machine *machine, const lb_op *op, lb_verdict verdict)
+{
+    account a;
+    lb_inputs inputs = LB_INPUTS_INIT;
+    LB_TRY(open_account(machine, op, &a));
+    LB_TRY(lb_anchor_outputs(machine, op));
+    bool missing = false;
+    for (uint32_t i = 0; i < a.n; i++) {
+        if (a.values[i] == LB_NONE) continue;
+        lb_anchor_recorded(machine, a.values[i], &a.recorded[i]);
+        missing |= lb_storage_of(machine, a.values[i])->missing;
+    }
+    count(machine, missing ? LB_VERDICT_MISSING : verdict, verdict != LB_VERDICT_OPAQUE, false, false);
+    tell(machine, &a, missing ? LB_VERDICT_MISSING : verdict, NAN, &inputs);
+    return LB_OK;
+}
+
+lb_status lb_event_missing(lb_machine *machine, const lb_op *op)
+{
+    const lb_program *program = machine->prepared->program;
+    account a;
+    lb_inputs inputs = {false, true, LB_VERDICT_MISSING};
+    LB_TRY(open_account(machine, op, &a));
+    for (uint32_t i = 0; i < a.n; i++) {
+        uint32_t v = a.values[i];
+        bool loaded = false;
+        if (v == LB_NONE) continue;
+        if (machine->run->plan->mode == LB_REPLAY_ISOLATED) LB_TRY(lb_anchor_load(machine, v, &loaded));
+        lb_anchor_recorded(machine, v, &a.recorded[i]);
+        if (loaded) continue;
+        lb_storage *storage = lb_storage_of(machine, v);
+        LB_TRY(lb_storage_allocate(machine->memory, storage, storage->recorded, true, machine->err));
+        if (storage->borrowed) LB_TRY(lb_storage_convert(machine->memory, storage, storage->held, NULL, machine->err));
+        lb_anchor_written(machine, v, false, !(program->values[v].flags & LB_VALUE_UNDEFINED), LB_VERDICT_MISSING);
+    }
+    count(machine, LB_VERDICT_MISSING, true, false, false);
+    lb_tensor none = {0};
+    for (uint32_t i = 0; i < a.n; i++) a.computed[i] = none;
+    tell(machine, &a, LB_VERDICT_MISSING, NAN, &inputs);
+    return LB_OK;
+}

@@ -1,0 +1,25 @@
+/* Events: what the machine knows about an op once it has run, and what it tells the observer. */
+#ifndef LB_REPLAY_EVENT_H
+#define LB_REPLAY_EVENT_H
+
+#include "machine.h"
+#include "operands.h"
+
+/* An op as it ran. */
+typedef struct lb_execution {
+    const lb_prepared_op *prepared;
+    lb_inputs inputs;
+    lb_outputs outputs;
+    lb_operand *args, *unit; /* unit == args when the op is one call */
+    uint32_t n_args;
+    uint32_t units, per_unit; /* calls, results of each; 0 units: no kernel ran (a copy, a collective) */
+} lb_execution;
+
+/* Outputs were computed: compare and judge them, tell the observer, re-anchor in isolated mode. */
+lb_status lb_event_computed(lb_machine *machine, const lb_op *op, const lb_execution *execution);
+/* Recorded results stand in for an op that is not run (opaque, random, a collective whose members are not here). */
+lb_status lb_event_stand_in(lb_machine *machine, const lb_op *op, lb_verdict verdict);
+/* Some input is missing, so the outputs are, except in isolated mode where they were kept. */
+lb_status lb_event_missing(lb_machine *machine, const lb_op *op);
+
+#endif

@@ -1,0 +1,518 @@
+/* The interpreter's loop: see machine.h. What an event says is event.c's business. */
+#include "machine.h"
+
+#include "anchor.h"
+#include "decision.h"
+#include "event.h"
+#include "operands.h"
+#include "verdict.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- memory of one op ------------------------------------------------------------------------------------------- */
+
+enum { ARENA_BLOCK = 64 * 1024 };
+
+void *lb_machine_take(lb_machine *machine, size_t bytes)
+{
+    bytes = (bytes + 15) & ~(size_t)15;
+    struct lb_arena *arena = machine->arena;
+    if (!arena || arena->used + bytes > arena->size) {
+        size_t size = bytes > ARENA_BLOCK ? bytes : ARENA_BLOCK;
+        struct lb_arena *block = malloc(sizeof *block + 16 + size);
+        if (!block) {
+            lb_fail(machine->err, LB_ERR_NOMEM, "out of memory for the arguments of an op");
+            return NULL;
+        }
+        *block = (struct lb_arena){(char *)(((uintptr_t)(block + 1) + 15) & ~(uintptr_t)15), 0, size, arena};
+        machine->arena = arena = block;
+    }
+    void *p = arena->block + arena->used;
+    arena->used += bytes;
+    return p;
+}
+
+void *lb_machine_scratch(lb_machine *machine, size_t bytes)
+{
+    if (machine->n_scratch == machine->scratch_room) {
+        uint32_t room = machine->scratch_room ? machine->scratch_room * 2 : 64;
+        void **grown = realloc(machine->scratch, room * sizeof *grown);
+        if (!grown) {
+            lb_fail(machine->err, LB_ERR_NOMEM, "out of memory");
+            return NULL;
+        }
+        machine->scratch = grown;
+        machine->scratch_room = room;
+    }
+    void *p = lb_memory_scratch(machine->memory, bytes ? bytes : 1, machine->err);
+    if (p) machine->scratch[machine->n_scratch++] = p;
+    return p;
+}
+
+static void end_op_memory(lb_machine *machine)
+{
+    while (machine->n_scratch) lb_memory_scratch_free(machine->memory, machine->scratch[--machine->n_scratch]);
+    while (machine->arena && machine->arena->older) {
+        struct lb_arena *older = machine->arena->older;
+        free(machine->arena);
+        machine->arena = older;
+    }
+    if (machine->arena) machine->arena->used = 0;
+}
+
+/* ---- life-cycle ------------------------------------------------------------------------------------------------- */
+
+static lb_status make_shadow(lb_machine *machine, lb_err *err)
+{
+    machine->shadow_plan = *machine->run->plan;
+    machine->shadow_plan.shadow = machine->shadow_plan.compare = false;
+    machine->shadow_run = *machine->run;
+    machine->shadow_run.plan = &machine->shadow_plan;
+    machine->shadow_run.summary = &machine->shadow_summary;
+    LB_TRY(lb_machine_new(&machine->shadow_run, machine->rank, &machine->shadow, err));
+    machine->shadow->is_shadow = true;
+    return LB_OK;
+}
+
+lb_status lb_machine_new(lb_run *run, int32_t rank, lb_machine **out, lb_err *err)
+{
+    lb_machine *machine = calloc(1, sizeof *machine);
+    if (machine) machine->memory = lb_memory_new(run->plan->memory_bytes);
+    if (!machine || !machine->memory) {
+        free(machine);
+        *out = NULL;
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    }
+    machine->run = run;
+    machine->rank = rank;
+    *out = machine;
+    if (!run->plan->shadow || run->plan->mode == LB_REPLAY_ISOLATED) return LB_OK;
+    lb_status status = make_shadow(machine, err);
+    if (status != LB_OK) {
+        lb_machine_free(machine);
+        *out = NULL;
+    }
+    return status;
+}
+
+void lb_machine_free(lb_machine *machine)
+{
+    if (!machine) return;
+    lb_machine_free(machine->shadow);
+    end_op_memory(machine);
+    free(machine->arena);
+    free(machine->scratch);
+    lb_memory_free(machine->memory);
+    free(machine->storages);
+    free(machine->state);
+    free(machine);
+}
+
+lb_status lb_machine_declare(lb_machine *machine, const lb_prepared *prepared, lb_err *err)
+{
+    for (uint32_t s = 0; s < prepared->n_storages; s++) {
+        const lb_prepared_storage *row = &prepared->storages[s];
+        if (!lb_memory_declare(machine->memory, row->id, row->dtype, row->first, row->last, machine->declared))
+            return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u storages", prepared->n_storages);
+    }
+    machine->declared++;
+    return machine->shadow ? lb_machine_declare(machine->shadow, prepared, err) : LB_OK;
+}
+
+lb_status lb_machine_begin(lb_machine *machine, const lb_prepared *prepared, const lb_choice *choices,
+                           const uint8_t *choice_of, lb_err *err)
+{
+    free(machine->storages);
+    free(machine->state);
+    machine->storages = malloc((prepared->n_storages + 1) * sizeof *machine->storages);
+    machine->state = calloc(prepared->program->n_values + 1, 1);
+    if (!machine->storages || !machine->state) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t s = 0; s < prepared->n_storages; s++) {
+        machine->storages[s] = lb_memory_find(machine->memory, prepared->storages[s].id);
+        LB_CHECK(machine->storages[s]);
+    }
+    if (machine->prepared) machine->current++;
+    machine->prepared = prepared;
+    machine->choices = choices;
+    machine->choice_of = choice_of;
+    machine->next = 0;
+    return machine->shadow ? lb_machine_begin(machine->shadow, prepared, NULL, NULL, err) : LB_OK;
+}
+
+const lb_choice *lb_machine_choice(const lb_machine *machine)
+{
+    static const lb_choice none, wide = {.region = LB_F64, .widen_only = true, .swapped = true};
+    if (machine->is_shadow) return &wide;
+    return machine->choice_of ? &machine->choices[machine->choice_of[machine->next]] : &none;
+}
+
+/* ---- inputs of the current op ----------------------------------------------------------------------------------- */
+
+static lb_status add_input(lb_machine *machine, uint32_t value, lb_inputs *inputs)
+{
+    bool exact, missing;
+    LB_TRY(lb_anchor_input(machine, value, &exact, &missing));
+    inputs->exact &= exact;
+    inputs->missing |= missing;
+    if (!exact) inputs->taint = lb_verdict_worse(inputs->taint, lb_storage_of(machine, value)->taint);
+    return LB_OK;
+}
+
+static lb_status add_arg(lb_machine *machine, const lb_arg *arg, lb_inputs *inputs)
+{
+    if (arg->tag == LB_ARG_VALUE) return add_input(machine, arg->u.value, inputs);
+    for (uint32_t i = 0; arg->tag == LB_ARG_LIST && i < arg->count; i++)
+        LB_TRY(add_arg(machine, &machine->prepared->program->args[arg->u.first + i], inputs));
+    return LB_OK;
+}
+
+/* What an op overwrites without reading, the args of an `out` form, is no input of it. */
+static lb_status gather_inputs(lb_machine *machine, const lb_op *op, lb_op_form form, lb_inputs *inputs)
+{
+    const lb_program *program = machine->prepared->program;
+    *inputs = (lb_inputs)LB_INPUTS_INIT;
+    uint32_t n = form == LB_FORM_OUT ? lb_operands_without_out(program, op) : op->args;
+    for (uint32_t i = 0; i < n; i++) LB_TRY(add_arg(machine, &lb_op_args(program, op)[i], inputs));
+    return LB_OK;
+}
+
+static lb_status decide(lb_machine *machine, const lb_op *op)
+{
+    lb_inputs inputs;
+    bool holds;
+    LB_TRY(gather_inputs(machine, op, LB_FORM_PLAIN, &inputs));
+    return inputs.missing ? LB_OK : lb_decision_inputs(machine, op, &holds);
+}
+
+/* An op that replay doesn't know: its inputs may be missing, which is no change. */
+static lb_status decide_inputs_of_unknown(lb_machine *machine, const lb_op *op, bool *holds)
+{
+    lb_inputs inputs;
+    LB_TRY(gather_inputs(machine, op, LB_FORM_PLAIN, &inputs));
+    *holds = true;
+    return inputs.missing ? LB_OK : lb_decision_inputs(machine, op, holds);
+}
+
+/* ---- computing -------------------------------------------------------------------------------------------------- */
+
+static lb_status call_units(lb_machine *machine, const lb_prepared_op *prepared, lb_execution *e, lb_err *local)
+{
+    const lb_choice *choice = lb_machine_choice(machine);
+    e->units = lb_operands_units(e->args, e->n_args, prepared->form);
+    e->unit = e->units == 1 && prepared->form != LB_FORM_FOREACH && prepared->form != LB_FORM_FOREACH_INPLACE
+                  ? e->args
+                  : lb_machine_take(machine, (e->n_args + 1) * sizeof *e->unit);
+    if (!e->unit) return LB_ERR_NOMEM;
+    e->per_unit = e->units ? e->outputs.n / e->units : 0;
+    for (uint32_t u = 0; u < e->units; u++) {
+        if (e->unit != e->args) lb_operands_split(e->args, e->n_args, e->units, u, e->unit);
+        lb_call call = {prepared->row, e->unit, e->n_args, e->outputs.tensors + (size_t)u * e->per_unit, e->per_unit,
+                        choice->method, local};
+        LB_TRY(prepared->row->kernel(&call));
+    }
+    return LB_OK;
+}
+
+static bool draws_from_recording(const lb_prepared_op *prepared) { return (prepared->row->flags & LB_ROW_RANDOM) != 0; }
+
+/* The shadow of an op that is not continuous is what the recording chose, if that was kept. */
+static bool shadow_takes_recorded(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
+{
+    if (!machine->is_shadow) return false;
+    if (!(op->flags & LB_OP_DECISION) && !(prepared->row->flags & LB_ROW_DISCONTINUOUS)) return false;
+    const lb_program *program = machine->prepared->program;
+    for (uint32_t i = 0; i < op->results + op->written; i++) {
+        uint32_t v = i < op->results ? lb_op_results(program, op)[i] : lb_op_written(program, op)[i - op->results];
+        lb_tensor recorded;
+        if (v != LB_NONE && !lb_anchor_recorded(machine, v, &recorded)) return false;
+    }
+    return true;
+}
+
+/* A choice (sort, top-k, a maximum along a dimension) gives indices and the numbers that they choose. The numbers are
+ * continuous in the inputs: a shadow that chooses as the recording did keeps its own. */
+static bool is_choice(const lb_program *program, const lb_op *op)
+{
+    bool numbers = false, indices = false;
+    for (uint32_t i = 0; i < op->results; i++) {
+        uint32_t v = lb_op_results(program, op)[i];
+        if (v == LB_NONE) continue;
+        bool is_float = lb_dtype_is_float(program->values[v].dtype);
+        numbers |= is_float, indices |= !is_float;
+    }
+    return numbers && indices;
+}
+
+static bool chooses_as_recorded(lb_machine *machine, const lb_outputs *outputs)
+{
+    for (uint32_t i = 0; i < outputs->n; i++) {
+        lb_tensor recorded;
+        if (!outputs->tensors[i].data || lb_dtype_is_float(outputs->tensors[i].dtype)) continue;
+        if (!lb_anchor_recorded(machine, outputs->values[i], &recorded)) return false;
+        if (!lb_digest_equal(lb_digest_tensor(&outputs->tensors[i]), lb_digest_tensor(&recorded))) return false;
+    }
+    return true;
+}
+
+/* Nothing computed it: the recorded result stands in. It is rounded, so that no exact shadow can follow from it. */
+static lb_status stand_in_opaque(lb_machine *machine, const lb_op *op)
+{
+    const lb_program *program = machine->prepared->program;
+    for (uint32_t i = 0; machine->is_shadow && i < op->results + op->written; i++) {
+        uint32_t v = i < op->results ? lb_op_results(program, op)[i] : lb_op_written(program, op)[i - op->results];
+        if (v != LB_NONE && lb_dtype_is_float(program->values[v].dtype)) return lb_event_missing(machine, op);
+    }
+    return lb_event_stand_in(machine, op, LB_VERDICT_OPAQUE);
+}
+
+static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
+{
+    bool recorded = shadow_takes_recorded(machine, op, prepared), choice = recorded && is_choice(machine->prepared->program, op);
+    if (recorded && !choice) return lb_event_stand_in(machine, op, LB_VERDICT_IDENTICAL);
+    lb_execution e = {.prepared = prepared};
+    LB_TRY(gather_inputs(machine, op, prepared->form, &e.inputs));
+    if (e.inputs.missing) return lb_event_missing(machine, op);
+    bool holds = true;
+    if (op->flags & LB_OP_DECISION) LB_TRY(lb_decision_inputs(machine, op, &holds));
+    if (!holds) return LB_OK;
+    bool watch = machine->run->plan->compare || machine->run->plan->mode == LB_REPLAY_ISOLATED;
+    LB_TRY(lb_outputs_list(machine, op, prepared->form, &e.outputs));
+    LB_TRY(lb_outputs_open(machine, op, &e.outputs));
+    if (draws_from_recording(prepared)) LB_TRY(lb_anchor_outputs(machine, op));
+    LB_TRY(lb_operands_build(machine, op, prepared->form, prepared->row, &e.outputs, watch, &e.args, &e.n_args));
+    lb_err local = LB_ERR_INIT;
+    lb_status status = prepared->row->kernel ? call_units(machine, prepared, &e, &local) : LB_OK;
+    if (status == LB_ERR_NOMEM || status == LB_ERR_LIMIT) return lb_fail(machine->err, status, "%s", local.message);
+    if (status != LB_OK) {
+        if (op->flags & LB_OP_DECISION && status != LB_ERR_UNSUPPORTED && !e.inputs.exact) {
+            lb_decision_undecided(machine, local.message);
+            return LB_OK;
+        }
+        return stand_in_opaque(machine, op);
+    }
+    lb_outputs_settle(machine, &e.outputs);
+    if (choice && !chooses_as_recorded(machine, &e.outputs)) return lb_event_stand_in(machine, op, LB_VERDICT_IDENTICAL);
+    LB_TRY(lb_decision_force(machine, op, &e));
+    return lb_event_computed(machine, op, &e);
+}
+
+static lb_status fill_zero(lb_machine *machine, lb_outputs *outputs)
+{
+    for (uint32_t i = 0; i < outputs->n; i++) {
+        lb_tensor *t = &outputs->tensors[i], zero = {0};
+        if (!t->data) continue;
+        int64_t nothing = 0;
+        zero = (lb_tensor){&nothing, t->dtype, t->layout};
+        memset(zero.layout.stride, 0, sizeof zero.layout.stride);
+        lb_tensor_copy(t, &zero, NULL);
+    }
+    (void)machine;
+    return LB_OK;
+}
+
+static lb_status round_into(lb_machine *machine, const lb_operand *args, uint32_t n_args, lb_tensor *result)
+{
+    if (n_args < 1 || args[0].tag != LB_OPERAND_TENSOR) return lb_fail(machine->err, LB_ERR_INVALID, "lb::copy needs a value");
+    if (n_args < 2 || args[1].tag != LB_OPERAND_DTYPE) {
+        lb_tensor_copy(result, &args[0].tensor, NULL);
+        return LB_OK;
+    }
+    lb_dtype dtype = (lb_dtype)args[1].i;
+    lb_tensor rounded = {NULL, dtype, lb_layout_contiguous(result->layout.ndim, result->layout.shape)};
+    rounded.data = lb_machine_scratch(machine, lb_dtype_bytes(dtype, (size_t)lb_layout_numel(&result->layout)));
+    if (!rounded.data) return LB_ERR_LIMIT;
+    lb_tensor_copy(&rounded, &args[0].tensor, NULL);
+    lb_tensor_copy(result, &rounded, NULL);
+    return LB_OK;
+}
+
+/* lb::zero, lb::copy, lb::round and views that the recorder found in fresh memory: arg 0 goes to the result. */
+static lb_status compute_pseudo(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
+{
+    static const lb_op_row row = {.name = "lb::copy", .flags = LB_ROW_EXACT | LB_ROW_ELEMENTWISE};
+    lb_execution e = {.prepared = prepared, .units = 0};
+    LB_TRY(gather_inputs(machine, op, LB_FORM_PLAIN, &e.inputs));
+    if (e.inputs.missing) return lb_event_missing(machine, op);
+    LB_TRY(lb_outputs_list(machine, op, LB_FORM_PLAIN, &e.outputs));
+    if (!e.outputs.n || e.outputs.values[0] == LB_NONE) return LB_OK;
+    if (prepared->action == LB_ACT_STATE && lb_storage_of(machine, e.outputs.values[0])->base) {
+        lb_anchor_written(machine, e.outputs.values[0], false, false, LB_VERDICT_IDENTICAL);
+        return LB_OK;
+    }
+    LB_TRY(lb_outputs_open(machine, op, &e.outputs));
+    if (prepared->action == LB_ACT_ZERO || prepared->action == LB_ACT_STATE) {
+        LB_TRY(fill_zero(machine, &e.outputs));
+    } else {
+        LB_TRY(lb_operands_build(machine, op, LB_FORM_PLAIN, &row, &e.outputs, false, &e.args, &e.n_args));
+        if (prepared->row) e.n_args = 1; /* a reshape: its size argument is no dtype */
+        LB_TRY(round_into(machine, e.args, e.n_args, &e.outputs.tensors[0]));
+    }
+    lb_outputs_settle(machine, &e.outputs);
+    return lb_event_computed(machine, op, &e);
+}
+
+/* ---- sources ---------------------------------------------------------------------------------------------------- */
+
+static lb_status take_source(lb_machine *machine, const lb_op *op)
+{
+    const lb_program *program = machine->prepared->program;
+    const lb_observer *observer = machine->run->observer;
+    for (uint32_t r = 0; r < op->results; r++) {
+        uint32_t v = lb_op_results(program, op)[r];
+        if (v == LB_NONE) continue;
+        const lb_value *value = &program->values[v];
+        lb_storage *storage = lb_storage_of(machine, v);
+        bool chained = machine->run->plan->mode != LB_REPLAY_ISOLATED;
+        if (chained && value->source == LB_SOURCE_CARRIED && lb_storage_holds(storage, value)) continue;
+        lb_tensor other;
+        bool loaded;
+        if (observer && observer->source && lb_anchor_recorded(machine, v, &other) &&
+            observer->source(observer->context, machine->rank, program->step, v, &other)) {
+            LB_TRY(lb_anchor_put(machine, v, &other));
+            continue;
+        }
+        LB_TRY(lb_anchor_source(machine, v, &loaded));
+        if (loaded) continue;
+        LB_TRY(lb_storage_allocate(machine->memory, storage, storage->recorded, true, machine->err));
+        bool empty = lb_layout_numel(&value->layout) == 0 || value->flags & LB_VALUE_UNDEFINED;
+        lb_anchor_written(machine, v, empty, !empty, LB_VERDICT_IDENTICAL);
+    }
+    return LB_OK;
+}
+
+/* Layer mode: what enters a module is what entered it in the recording. */
+static lb_status anchor_boundaries(lb_machine *machine)
+{
+    const lb_prepared *prepared = machine->prepared;
+    for (uint32_t b = prepared->boundary_at[machine->next]; b < prepared->boundary_at[machine->next + 1]; b++) {
+        uint32_t v = prepared->program->boundaries[prepared->boundary_rows[b]].value;
+        bool loaded;
+        if (v == LB_NONE || machine->state[v] == LB_STATE_EXACT || lb_storage_of(machine, v)->exact) continue;
+        LB_TRY(lb_anchor_load(machine, v, &loaded));
+    }
+    return LB_OK;
+}
+
+/* ---- the loop --------------------------------------------------------------------------------------------------- */
+
+/* A shadow's op ends when its machine's does, which reads the shadow's results until then. */
+static void end_op(lb_machine *machine)
+{
+    const lb_prepared *prepared = machine->prepared;
+    const lb_prepared_op *op = &prepared->ops[machine->next];
+    for (uint32_t i = op->first_dying; i < op->first_dying + op->dying; i++) {
+        lb_storage *storage = machine->storages[prepared->dying[i]];
+        if (storage->last_program <= machine->current) lb_storage_drop(machine->memory, storage);
+    }
+    end_op_memory(machine);
+    machine->next++;
+    if (machine->shadow) end_op(machine->shadow);
+}
+
+static lb_status run_op(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
+{
+    switch ((lb_action)prepared->action) {
+    case LB_ACT_NOTHING:
+        machine->run->summary->views += prepared->view;
+        return LB_OK;
+    case LB_ACT_SOURCE: return take_source(machine, op);
+    case LB_ACT_STAND_IN: {
+        bool random = op->flags & LB_OP_RANDOM || (prepared->row && prepared->row->flags & LB_ROW_RANDOM);
+        bool holds = true;
+        if (op->flags & LB_OP_DECISION) LB_TRY(decide_inputs_of_unknown(machine, op, &holds));
+        if (!holds) return LB_OK;
+        return random ? lb_event_stand_in(machine, op, LB_VERDICT_IDENTICAL) : stand_in_opaque(machine, op);
+    }
+    case LB_ACT_DECIDE: return decide(machine, op);
+    case LB_ACT_COMPUTE: return compute(machine, op, prepared);
+    case LB_ACT_ZERO:
+    case LB_ACT_COPY:
+    case LB_ACT_STATE:
+    case LB_ACT_ROUND: return compute_pseudo(machine, op, prepared);
+    case LB_ACT_COLLECTIVE: break;
+    }
+    return LB_OK;
+}
+
+/* The shadow first: the event of the op shows both. */
+static lb_status run_both(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
+{
+    if (machine->shadow) {
+        machine->shadow->err = machine->err;
+        machine->shadow->serial++;
+        if (machine->run->plan->mode == LB_REPLAY_LAYER) LB_TRY(anchor_boundaries(machine->shadow));
+        if (prepared->action != LB_ACT_COLLECTIVE) LB_TRY(run_op(machine->shadow, op, prepared));
+    }
+    return prepared->action == LB_ACT_COLLECTIVE ? LB_OK : run_op(machine, op, prepared);
+}
+
+lb_status lb_machine_run(lb_machine *machine, lb_machine_state *state, lb_err *err)
+{
+    const lb_prepared *prepared = machine->prepared;
+    const lb_program *program = prepared->program;
+    bool layers = machine->run->plan->mode == LB_REPLAY_LAYER;
+    machine->err = err;
+    *state = LB_MACHINE_STOPPED;
+    while (machine->next < program->n_ops) {
+        if (machine->run->stop) return LB_OK;
+        machine->serial++;
+        if (layers) LB_TRY(anchor_boundaries(machine));
+        LB_TRY(run_both(machine, &program->ops[machine->next], &prepared->ops[machine->next]));
+        if (prepared->ops[machine->next].action == LB_ACT_COLLECTIVE) {
+            *state = LB_MACHINE_AT_COLLECTIVE;
+            return LB_OK;
+        }
+        end_op(machine);
+    }
+    *state = LB_MACHINE_STEP_DONE;
+    return LB_OK;
+}
+
+/* ---- at a collective -------------------------------------------------------------------------------------------- */
+
+lb_status lb_machine_stand_in(lb_machine *machine, lb_err *err)
+{
+    machine->err = err;
+    const lb_op *op = &machine->prepared->program->ops[machine->next];
+    if (machine->shadow) LB_TRY(lb_machine_stand_in(machine->shadow, err));
+    LB_TRY(lb_event_stand_in(machine, op, LB_VERDICT_IDENTICAL));
+    if (!machine->is_shadow) end_op(machine);
+    return LB_OK;
+}
+
+lb_status lb_machine_input(lb_machine *machine, uint32_t value, lb_tensor *tensor, lb_inputs *inputs, lb_err *err)
+{
+    machine->err = err;
+    LB_TRY(add_input(machine, value, inputs));
+    lb_outputs none = {0};
+    return lb_operands_tensor(machine, value, &none, tensor);
+}
+
+lb_status lb_machine_output(lb_machine *machine, uint32_t value, lb_tensor *tensor, lb_err *err)
+{
+    machine->err = err;
+    lb_outputs one = {&value, tensor, 1, false};
+    const lb_op *op = &machine->prepared->program->ops[machine->next];
+    *tensor = (lb_tensor){0};
+    LB_TRY(lb_outputs_open(machine, op, &one));
+    *tensor = lb_storage_window(lb_storage_of(machine, value), &machine->prepared->program->values[value]);
+    return LB_OK;
+}
+
+lb_status lb_machine_finish(lb_machine *machine, const lb_inputs *inputs, lb_err *err)
+{
+    machine->err = err;
+    const lb_prepared *prepared = machine->prepared;
+    const lb_op *op = &prepared->program->ops[machine->next];
+    lb_execution e = {.prepared = &prepared->ops[machine->next], .inputs = *inputs};
+    if (inputs->missing) {
+        LB_TRY(lb_event_missing(machine, op));
+    } else {
+        LB_TRY(lb_outputs_list(machine, op, LB_FORM_OUT, &e.outputs));
+        LB_TRY(lb_event_computed(machine, op, &e));
+    }
+    if (!machine->is_shadow) end_op(machine);
+    return LB_OK;
+}

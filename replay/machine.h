@@ -1,0 +1,125 @@
+/* The machine: interprets the programs of one rank, one op after another, on its own memory.
+ *
+ *   begin(program) ──▶ run ──▶ STEP_DONE ──▶ begin(next program) …
+ *                       │ ▲
+ *                       ▼ │ finish / stand_in
+ *                   AT_COLLECTIVE      the session brings the members together (collective.c)
+ *
+ * Programs of a run are declared first, so that storages know their extent and how long they live. In chained mode what
+ * an op computed is what later ops read, over steps. In isolated mode every input that is not known to equal the
+ * recording is set to its recorded bytes before it is read; where those were not kept the computed bytes stand if their
+ * digest is the recorded one, and are `approximate` otherwise.
+ *
+ * A value is `exact` when it is known to equal the recording. Storages carry that flag for all their bytes; values refine
+ * it (state[]). Missing bytes (not kept, not computable) make everything that depends on them missing.
+ */
+#ifndef LB_REPLAY_MACHINE_H
+#define LB_REPLAY_MACHINE_H
+
+#include "memory.h"
+#include "prepared.h"
+
+/* Where recorded bytes come from; tests have their own. */
+typedef struct lb_recording {
+    void *context;
+    /* As lb_capture_value: LB_ERR_NOT_CAPTURED when the bytes were not kept. */
+    lb_status (*value)(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err);
+} lb_recording;
+
+typedef enum lb_contribution { LB_CONTRIBUTE_OWN, LB_CONTRIBUTE_ZERO, LB_CONTRIBUTE_MEAN, LB_CONTRIBUTE_EXCLUDE } lb_contribution;
+
+/* What the swaps of a run ask of one op; choice 0 asks nothing. */
+typedef struct lb_choice {
+    lb_method method;
+    lb_dtype region;      /* precision region: float results are held in this dtype; 0: none */
+    bool widen_only;      /* f32 and f64 regions never narrow */
+    bool swapped;
+    bool reordered;       /* an order swap applies */
+    const char *order;    /* as given; collectives parse it themselves */
+    uint8_t contribution; /* lb_contribution of this rank to a collective */
+} lb_choice;
+
+/* What the machines of one run share. */
+typedef struct lb_run {
+    const lb_plan *plan;
+    const lb_observer *observer; /* may be NULL */
+    lb_recording recording;
+    lb_replay_summary *summary;
+    bool stop; /* the observer wants no more, or a chain became undecided */
+} lb_run;
+
+/* What is known about the inputs of an op together. */
+typedef struct lb_inputs {
+    bool exact;       /* all equal the recording */
+    bool missing;     /* some could not be had */
+    lb_verdict taint; /* worst verdict that flowed in */
+} lb_inputs;
+#define LB_INPUTS_INIT {true, false, LB_VERDICT_IDENTICAL}
+
+typedef enum lb_machine_state { LB_MACHINE_STEP_DONE, LB_MACHINE_AT_COLLECTIVE, LB_MACHINE_STOPPED } lb_machine_state;
+
+enum { LB_STATE_UNKNOWN, LB_STATE_EXACT, LB_STATE_APPROXIMATE };
+
+typedef struct lb_machine {
+    lb_run *run;
+    int32_t rank;
+    lb_memory *memory;
+    uint32_t declared, current; /* programs declared; the one that runs */
+
+    const lb_prepared *prepared;
+    const lb_choice *choices;
+    const uint8_t *choice_of; /* per op: row of choices; NULL: all 0 */
+    lb_storage **storages;    /* per row of prepared->storages */
+    uint8_t *state;           /* per value: LB_STATE_… */
+    uint32_t next;            /* op to run next */
+    bool conditional;
+    uint64_t serial;          /* ops begun so far, over all programs */
+
+    /* The exact shadow of a chain: a machine of its own, all float values f64, one op ahead of this one. */
+    struct lb_machine *shadow;
+    bool is_shadow;
+    lb_run shadow_run; /* what the shadow runs under: quiet, uncompared */
+    lb_plan shadow_plan;
+    lb_replay_summary shadow_summary;
+
+    /* Of the op that runs: memory for operands, and buffers to give back afterwards. */
+    struct lb_arena {
+        char *block;
+        size_t used, size;
+        struct lb_arena *older;
+    } *arena;
+    void **scratch;
+    uint32_t n_scratch, scratch_room;
+    lb_err *err;
+} lb_machine;
+
+lb_status lb_machine_new(lb_run *run, int32_t rank, lb_machine **machine, lb_err *err);
+void lb_machine_free(lb_machine *machine);
+/* In the order in which they will run. */
+lb_status lb_machine_declare(lb_machine *machine, const lb_prepared *prepared, lb_err *err);
+lb_status lb_machine_begin(lb_machine *machine, const lb_prepared *prepared, const lb_choice *choices,
+                           const uint8_t *choice_of, lb_err *err);
+lb_status lb_machine_run(lb_machine *machine, lb_machine_state *state, lb_err *err);
+
+/* ---- at a collective: op `machine->next` has not run yet ----------------------------------------------------------- */
+
+/* The recorded results of the collective stand in, for the shadow too, and the machine may go on. */
+lb_status lb_machine_stand_in(lb_machine *machine, lb_err *err);
+/* Collective code has filled the outputs: compare, tell the observer, go on. `inputs`: of all members together. The
+ * shadows' collective, if there are shadows, is run before that of their machines. */
+lb_status lb_machine_finish(lb_machine *machine, const lb_inputs *inputs, lb_err *err);
+/* The window an input of the current op is read from, in its recorded dtype unless the op lies in a region; what is known
+ * about it is added to `inputs`. The tensor is good until finish or stand_in. */
+lb_status lb_machine_input(lb_machine *machine, uint32_t value, lb_tensor *tensor, lb_inputs *inputs, lb_err *err);
+/* The window a result of the current op is written to, its buffer made, in whatever dtype it is held. */
+lb_status lb_machine_output(lb_machine *machine, uint32_t value, lb_tensor *tensor, lb_err *err);
+const lb_choice *lb_machine_choice(const lb_machine *machine);
+
+/* ---- for operands.c, anchor.c and machine.c ------------------------------------------------------------------------ */
+
+/* Operand memory of the current op; NULL when out of memory (reported). */
+void *lb_machine_take(lb_machine *machine, size_t bytes);
+/* A tensor's worth of scratch that lives as long as the current op. */
+void *lb_machine_scratch(lb_machine *machine, size_t bytes);
+
+#endif

@@ -1,0 +1,74 @@
+/* The storages of one rank during a run: buffers by storage id, possibly held in another dtype than recorded.
+ *
+ * A storage is one buffer over the bytes that any program of the run uses of it. Values are windows on it; views cost
+ * nothing. A precision region holds what it writes in its own dtype: `held` differs from `recorded` then, and who reads
+ * from outside gets a rounded copy (the border). Storages seen under several dtypes are never held wider.
+ *
+ *      id 17  recorded bf16, elements [first, last)      held f32
+ *             base ──▶ | e(first) | … | e(last-1) |      a window: base + (offset - first) * size(held)
+ *
+ * Beside the bytes a storage knows what they are worth: whether they equal the recorded ones (`exact`), whether something
+ * in them could not be had at all (`missing`), and the worst verdict of any op that flowed in (`taint`).
+ *
+ * Buffers come from size classes and go back to them; `limit` bounds what is held at one time. One thread at a time.
+ */
+#ifndef LB_REPLAY_MEMORY_H
+#define LB_REPLAY_MEMORY_H
+
+#include <lastbit/program.h>
+#include <lastbit/replay.h>
+
+typedef struct lb_storage {
+    int64_t id;
+    int64_t first, last; /* elements of `recorded` */
+    char *base;          /* element `first`; NULL: nothing written or loaded yet */
+    size_t capacity;     /* bytes behind base */
+    int64_t filled_first, filled_last; /* what has been written or loaded lies in here (units of first and last) */
+    uint32_t last_program; /* last program of the run that touches it, counted as declared */
+    lb_dtype recorded;   /* u8 when seen under several dtypes: then first and last are bytes */
+    lb_dtype held;
+    bool punned;
+    bool borrowed;       /* base points into the capture: read only */
+    bool exact;
+    bool missing;
+    uint8_t taint;       /* lb_verdict */
+    uint64_t stamp;      /* serial number of the last op that wrote here: is this input also an output? */
+} lb_storage;
+
+typedef struct lb_memory lb_memory;
+
+/* `limit_bytes` 0: none. NULL when out of memory. */
+lb_memory *lb_memory_new(uint64_t limit_bytes);
+void lb_memory_free(lb_memory *memory);
+uint64_t lb_memory_peak(const lb_memory *memory);
+
+/* The storage of that id, made when new; its extent grows to [first, last) elements of `dtype`. All programs of a run
+ * declare before the first one runs. NULL when out of memory. */
+lb_storage *lb_memory_declare(lb_memory *memory, int64_t id, lb_dtype dtype, int64_t first, int64_t last, uint32_t program);
+lb_storage *lb_memory_find(const lb_memory *memory, int64_t id);
+
+/* Gives the storage a buffer in `held` if it has none, zeroed when `zero`. LB_ERR_LIMIT above the limit. */
+lb_status lb_storage_allocate(lb_memory *memory, lb_storage *storage, lb_dtype held, bool zero, lb_err *err);
+/* Turns the whole buffer into `held` (values converted, `cast` NULL: as torch) and makes a borrowed one its own. */
+lb_status lb_storage_convert(lb_memory *memory, lb_storage *storage, lb_dtype held, const lb_cast *cast, lb_err *err);
+/* Drops the buffer; the storage stays declared. */
+void lb_storage_drop(lb_memory *memory, lb_storage *storage);
+
+/* True when the window covers every byte of the storage's extent without gaps. */
+bool lb_storage_covers(const lb_storage *storage, const lb_value *value);
+/* Notes that the window was written; and whether all of it had been written or loaded before. */
+void lb_storage_fill(lb_storage *storage, const lb_value *value);
+bool lb_storage_holds(const lb_storage *storage, const lb_value *value);
+/* The window of a value as it is held (dtype = held). The storage has a buffer. */
+lb_tensor lb_storage_window(const lb_storage *storage, const lb_value *value);
+
+/* Scratch buffers of the same pool, for border copies, overlap copies and shadows. */
+void *lb_memory_scratch(lb_memory *memory, size_t bytes, lb_err *err);
+void lb_memory_scratch_free(lb_memory *memory, void *scratch);
+
+/* Copies every element of `from` into `to` (same shape), converting. */
+void lb_tensor_copy(const lb_tensor *to, const lb_tensor *from, const lb_cast *cast);
+/* Same shape, same dtype, same bits; NaNs are equal to each other whatever their payload. */
+bool lb_tensor_same(const lb_tensor *a, const lb_tensor *b);
+
+#endif

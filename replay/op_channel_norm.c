@@ -1,0 +1,338 @@
+/* Group norm and batch norm with their backwards: norms whose weights belong to channels.
+ *
+ * Group norm's moments are torch's (welford.h); batch norm adds up in f64, as torch's CPU kernels do. What follows is evaluated in f64
+ * and rounded once to the frame's type. */
+#include "frame.h"
+#include "schedule.h"
+#include "welford.h"
+
+#include <math.h>
+#include <string.h>
+
+static double get(const lb_frame *f, const void *x, int64_t i)
+{
+    return f->wide ? ((const double *)x)[i] : ((const float *)x)[i];
+}
+
+static void set(const lb_frame *f, void *x, int64_t i, double value)
+{
+    if (f->wide)
+        ((double *)x)[i] = value;
+    else
+        ((float *)x)[i] = (float)value;
+}
+
+static bool wanted(const lb_call *call, uint32_t mask_arg, uint32_t r)
+{
+    int64_t mask[3] = {1, 1, 1};
+    lb_call_ints(call, mask_arg, mask, 3);
+    return mask[r] && r < call->n_results && call->results[r].data;
+}
+
+/* ---- group norm ------------------------------------------------------------------------------------------------------- */
+
+/* (samples, channels, spatial) in `groups` groups of channels. */
+typedef struct groups {
+    lb_frame frame;
+    int64_t samples, channels, spatial, groups, width; /* width: channels of a group */
+    const void *x, *gamma;
+    bool halves;
+} groups;
+
+/* Args from `first`: N, C, HxW, group. */
+static bool groups_begin(groups *g, lb_call *call, const lb_tensor *in, uint32_t first)
+{
+    g->frame = lb_frame_begin(call);
+    g->samples = lb_call_int(call, first, 1), g->channels = lb_call_int(call, first + 1, 1);
+    g->spatial = lb_call_int(call, first + 2, 1), g->groups = lb_call_int(call, first + 3, 1);
+    if (g->groups < 1 || g->channels % g->groups || lb_tensor_numel(in) != g->samples * g->channels * g->spatial)
+        lb_frame_fail(&g->frame, LB_ERR_INVALID, "groups do not divide the channels");
+    g->width = lb_frame_ok(&g->frame) ? g->channels / g->groups : 1;
+    g->halves = lb_dtype_bits(in->dtype) == 16;
+    g->x = lb_frame_tensor(&g->frame, in);
+    return lb_frame_ok(&g->frame) && lb_tensor_numel(in) > 0;
+}
+
+/* Two passes in f64. */
+static void moments(const lb_frame *f, const void *x, int64_t from, int64_t n, double *mean, double *var)
+{
+    double sum = 0, squares = 0;
+    for (int64_t i = 0; i < n; i++) sum += get(f, x, from + i);
+    *mean = sum / (double)n;
+    for (int64_t i = 0; i < n; i++) squares += (get(f, x, from + i) - *mean) * (get(f, x, from + i) - *mean);
+    *var = squares / (double)n;
+}
+
+/* What cancellation does, as in op_norm.c: e = mean |x|, kappa = mean |x - m| (|x| + e) / (var + eps). */
+static void twin_moments(const lb_frame *f, const void *x, int64_t from, int64_t n, double eps, double *e, double *kappa,
+                         double *mean, double *rstd)
+{
+    double var, mixed = 0;
+    moments(f, x, from, n, mean, &var);
+    *e = 0;
+    for (int64_t i = 0; i < n; i++) *e += fabs(get(f, x, from + i)) / (double)n;
+    for (int64_t i = 0; i < n; i++) mixed += fabs(get(f, x, from + i) - *mean) * (fabs(get(f, x, from + i)) + *e) / (double)n;
+    *kappa = mixed / (var + eps);
+    *rstd = 1 / sqrt(var + eps);
+}
+
+/* Args: input, weight, bias, N, C, HxW, group, eps. Results: y = x a + b with a = rstd gamma, b = beta - a mean; mean, rstd. */
+static lb_status group_norm_run(lb_call *call, bool twin)
+{
+    groups g;
+    if (!groups_begin(&g, call, lb_call_tensor(call, 0), 3)) return lb_frame_end(&g.frame);
+    lb_frame *f = &g.frame;
+    const void *gamma = lb_frame_input(f, 1), *beta = lb_frame_input(f, 2);
+    int64_t count = g.samples * g.groups, n = g.width * g.spatial;
+    void *y = lb_frame_output(f, 0, count * n), *means = lb_frame_output(f, 1, count), *rstds = lb_frame_output(f, 2, count);
+    double eps = lb_call_float(call, 7, 1e-5);
+    for (int64_t i = 0; lb_frame_ok(f) && i < count; i++) {
+        double mean, var, rstd, e = 0, kappa = 0;
+        if (twin) {
+            twin_moments(f, g.x, i * n, n, eps, &e, &kappa, &mean, &rstd);
+        } else if (f->wide) {
+            moments(f, g.x, i * n, n, &mean, &var);
+            rstd = 1 / sqrt(var + eps);
+        } else {
+            float m, v;
+            lb_welford((const float *)g.x + i * n, n, g.halves, &m, &v);
+            mean = m;
+            rstd = 1 / sqrtf((v > 0 ? v : v * 0) + (float)eps);
+        }
+        set(f, means, i, twin ? e : mean);
+        set(f, rstds, i, twin ? rstd * (1 + kappa) : rstd);
+        for (int64_t c = 0; c < g.width; c++) {
+            int64_t channel = i % g.groups * g.width + c;
+            double w = gamma ? get(f, gamma, channel) : 1, b = beta ? get(f, beta, channel) : 0, scale = rstd * w;
+            if (!f->wide) scale = (float)scale;
+            double shift = -scale * mean + b;
+            if (!f->wide) shift = (float)shift;
+            for (int64_t k = 0; k < g.spatial; k++) {
+                int64_t at = i * n + c * g.spatial + k;
+                double x = get(f, g.x, at);
+                double size = fabs(scale) * (fabs(x) + fabs(mean) + e + fabs(x - mean) * (1 + kappa)) + fabs(b);
+                set(f, y, at, twin ? size : x * scale + shift);
+            }
+        }
+    }
+    return lb_frame_end(f);
+}
+
+static lb_status group_norm(lb_call *call) { return group_norm_run(call, false); }
+static lb_status group_norm_twin(lb_call *call) { return group_norm_run(call, true); }
+
+/* Per channel of a sample: ds = sum dy x, db = sum dy (of magnitudes for the twin). dx = a dy gamma + b x + c with the sums over the
+ * group, b = (db mean - ds) a^3 / n, c = -b mean - db a / n. */
+static void group_backward(const groups *g, const void *dy, const void *mean, const void *rstd, void *dx, void *dgamma,
+                           void *dbeta, int64_t i, bool twin)
+{
+    const lb_frame *f = &g->frame;
+    int64_t n = g->width * g->spatial;
+    double m = get(f, mean, i), a = get(f, rstd, i), ds_sum = 0, db_sum = 0;
+    if (twin) m = fabs(m);
+    for (int64_t c = 0; c < g->width; c++) {
+        int64_t channel = i % g->groups * g->width + c, from = i * n + c * g->spatial;
+        double ds = 0, db = 0, w = g->gamma ? get(f, g->gamma, channel) : 1;
+        for (int64_t k = from; k < from + g->spatial; k++) {
+            double d = get(f, dy, k), x = get(f, g->x, k);
+            ds += twin ? fabs(d * x) : d * x;
+            db += twin ? fabs(d) : d;
+        }
+        ds_sum += ds * (twin ? fabs(w) : w), db_sum += db * (twin ? fabs(w) : w);
+        if (dgamma) set(f, dgamma, channel, get(f, dgamma, channel) + (twin ? ds + db * m : ds - db * m) * a);
+        if (dbeta) set(f, dbeta, channel, get(f, dbeta, channel) + db);
+    }
+    double b = (twin ? db_sum * m + ds_sum : db_sum * m - ds_sum) * a * a * a / (double)n;
+    double shift = twin ? b * m + db_sum * a / (double)n : -b * m - db_sum * a / (double)n;
+    for (int64_t k = 0; dx && k < n; k++) {
+        int64_t at = i * n + k;
+        double w = g->gamma ? get(f, g->gamma, i % g->groups * g->width + k / g->spatial) : 1;
+        double first = a * get(f, dy, at) * w, x = get(f, g->x, at);
+        set(f, dx, at, twin ? fabs(first) + b * fabs(x) + shift : first + b * x + shift);
+    }
+}
+
+/* Args: grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask. */
+static lb_status group_norm_backward_run(lb_call *call, bool twin)
+{
+    groups g;
+    if (!groups_begin(&g, call, lb_call_tensor(call, 1), 5)) return lb_frame_end(&g.frame);
+    lb_frame *f = &g.frame;
+    const void *dy = lb_frame_input(f, 0), *mean = lb_frame_input(f, 2), *rstd = lb_frame_input(f, 3);
+    g.gamma = lb_frame_input(f, 4);
+    int64_t count = g.samples * g.groups;
+    void *dx = wanted(call, 9, 0) ? lb_frame_output(f, 0, count * g.width * g.spatial) : NULL;
+    void *dgamma = wanted(call, 9, 1) ? lb_frame_output(f, 1, g.channels) : NULL;
+    void *dbeta = wanted(call, 9, 2) ? lb_frame_output(f, 2, g.channels) : NULL;
+    if (!lb_frame_ok(f)) return lb_frame_end(f);
+    for (int64_t c = 0; c < g.channels; c++) {
+        if (dgamma) set(f, dgamma, c, 0);
+        if (dbeta) set(f, dbeta, c, 0);
+    }
+    for (int64_t i = 0; i < count; i++) group_backward(&g, dy, mean, rstd, dx, dgamma, dbeta, i, twin);
+    return lb_frame_end(f);
+}
+
+static lb_status group_norm_backward(lb_call *call) { return group_norm_backward_run(call, false); }
+static lb_status group_norm_backward_twin(lb_call *call) { return group_norm_backward_run(call, true); }
+
+/* ---- batch norm ------------------------------------------------------------------------------------------------------- */
+
+/* (samples, channels, spatial); channel c of sample s starts at (s channels + c) spatial. */
+typedef struct batch {
+    lb_frame frame;
+    int64_t samples, channels, spatial, n; /* n: elements of a channel */
+    const void *x;
+} batch;
+
+static bool batch_begin(batch *b, lb_call *call, const lb_tensor *in)
+{
+    b->frame = lb_frame_begin(call);
+    const lb_layout *l = &in->layout;
+    if (l->ndim < 2) {
+        lb_frame_fail(&b->frame, LB_ERR_INVALID, "no channels");
+        return false;
+    }
+    b->samples = l->shape[0], b->channels = l->shape[1], b->spatial = 1;
+    for (int d = 2; d < l->ndim; d++) b->spatial *= l->shape[d];
+    b->n = b->samples * b->spatial;
+    b->x = lb_frame_tensor(&b->frame, in);
+    return lb_frame_ok(&b->frame) && b->n > 0;
+}
+
+static int64_t place(const batch *b, int64_t channel, int64_t i)
+{
+    return (i / b->spatial * b->channels + channel) * b->spatial + i % b->spatial;
+}
+
+typedef struct channel {
+    double mean, var, e, kappa; /* biased variance; e, kappa: of the twin */
+} channel;
+
+static channel channel_moments(const batch *b, int64_t c, double eps)
+{
+    const lb_frame *f = &b->frame;
+    channel m = {0};
+    for (int64_t i = 0; i < b->n; i++) m.mean += get(f, b->x, place(b, c, i));
+    m.mean /= (double)b->n;
+    for (int64_t i = 0; i < b->n; i++) {
+        double x = get(f, b->x, place(b, c, i));
+        m.var += (x - m.mean) * (x - m.mean);
+        m.e += fabs(x) / (double)b->n;
+    }
+    m.var /= (double)b->n;
+    for (int64_t i = 0; i < b->n; i++) {
+        double x = get(f, b->x, place(b, c, i));
+        m.kappa += fabs(x - m.mean) * (fabs(x) + m.e) / (double)b->n / (m.var + eps);
+    }
+    return m;
+}
+
+/* Where its pieces stand in the schema; NONE: absent. */
+#define NONE 99
+typedef struct batch_args {
+    uint32_t running, training, momentum, eps;
+} batch_args;
+
+/* Result r, if it is wanted and has a value for every channel. */
+static void *per_channel(batch *b, uint32_t r)
+{
+    const lb_call *call = b->frame.call;
+    bool there = r < call->n_results && call->results[r].data && lb_tensor_numel(&call->results[r]) == b->channels;
+    return there ? lb_frame_output(&b->frame, r, b->channels) : NULL;
+}
+
+/* Results: y, saved mean, saved 1/std, and for ops that write them the running mean and variance. */
+static lb_status batch_norm_run(lb_call *call, batch_args at, bool twin)
+{
+    batch b;
+    if (!batch_begin(&b, call, lb_call_tensor(call, 0))) return lb_frame_end(&b.frame);
+    lb_frame *f = &b.frame;
+    const void *gamma = lb_frame_input(f, 1), *beta = lb_frame_input(f, 2), *mean = NULL, *var = NULL;
+    if (at.running != NONE) mean = lb_frame_input(f, at.running), var = lb_frame_input(f, at.running + 1);
+    bool training = at.training != NONE && lb_call_int(call, at.training, 0);
+    double eps = lb_call_float(call, at.eps, 1e-5), momentum = lb_call_float(call, at.momentum, 0.1);
+    if (!training && (!mean || !var)) lb_frame_fail(f, LB_ERR_INVALID, "no running statistics");
+    void *y = lb_frame_output(f, 0, b.n * b.channels), *saved = per_channel(&b, 1), *inverse = per_channel(&b, 2);
+    void *new_mean = per_channel(&b, 3), *new_var = per_channel(&b, 4);
+    for (int64_t c = 0; lb_frame_ok(f) && c < b.channels; c++) {
+        channel m = training ? channel_moments(&b, c, eps) : (channel){get(f, mean, c), get(f, var, c), 0, 0};
+        double invstd = 1 / sqrt(m.var + eps), w = gamma ? get(f, gamma, c) : 1, shift = beta ? get(f, beta, c) : 0;
+        double unbiased = m.var * (double)b.n / (double)(b.n > 1 ? b.n - 1 : 1);
+        if (saved && training) set(f, saved, c, twin ? m.e : m.mean);
+        if (inverse && training) set(f, inverse, c, twin ? invstd * (1 + m.kappa) * lb_twin_scale(call, 0) : invstd);
+        if (new_mean && mean) set(f, new_mean, c, momentum * (twin ? m.e : m.mean) + (1 - momentum) * (twin ? fabs(get(f, mean, c)) : get(f, mean, c)));
+        if (new_var && var) set(f, new_var, c, momentum * unbiased + (1 - momentum) * get(f, var, c));
+        double a = invstd * w, b_shift = shift - m.mean * a;
+        if (!f->wide) a = (float)a, b_shift = (float)b_shift;
+        for (int64_t i = 0; i < b.n; i++) {
+            double x = get(f, b.x, place(&b, c, i));
+            double size = fabs(a) * (fabs(x) + fabs(m.mean) + m.e + fabs(x - m.mean) * (1 + m.kappa)) + fabs(shift);
+            set(f, y, place(&b, c, i), twin ? size * lb_twin_scale(call, 0) : x * a + b_shift);
+        }
+    }
+    return lb_frame_end(f);
+}
+
+#define BATCH(NAME, ...)                                                                                     \
+    static lb_status NAME(lb_call *call) { return batch_norm_run(call, (batch_args){__VA_ARGS__}, false); }  \
+    static lb_status NAME##_twin(lb_call *call) { return batch_norm_run(call, (batch_args){__VA_ARGS__}, true); }
+BATCH(batch_norm, 3, 5, 6, 7)
+BATCH(batch_norm_no_stats, NONE, 3, 4, 5)
+BATCH(batch_norm_inference, 3, NONE, 5, 6)
+
+/* Args: grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask.
+ * Training: dx = (dy - sum dy / n - (x - mean) invstd^2 sum dy (x - mean) / n) invstd gamma. */
+static lb_status batch_norm_backward_run(lb_call *call, bool twin)
+{
+    batch b;
+    if (!batch_begin(&b, call, lb_call_tensor(call, 1))) return lb_frame_end(&b.frame);
+    lb_frame *f = &b.frame;
+    bool training = lb_call_int(call, 7, 0);
+    const void *dy = lb_frame_input(f, 0), *gamma = lb_frame_input(f, 2);
+    const void *mean = lb_frame_input(f, training ? 5 : 3), *spread = lb_frame_input(f, training ? 6 : 4);
+    if (!mean || !spread) lb_frame_fail(f, LB_ERR_INVALID, "no saved statistics");
+    double eps = lb_call_float(call, 8, 1e-5), n = (double)b.n;
+    void *dx = wanted(call, 9, 0) ? lb_frame_output(f, 0, b.n * b.channels) : NULL;
+    void *dgamma = wanted(call, 9, 1) ? lb_frame_output(f, 1, b.channels) : NULL;
+    void *dbeta = wanted(call, 9, 2) ? lb_frame_output(f, 2, b.channels) : NULL;
+    for (int64_t c = 0; lb_frame_ok(f) && c < b.channels; c++) {
+        double m = get(f, mean, c), invstd = training ? get(f, spread, c) : 1 / sqrt(get(f, spread, c) + eps);
+        double w = gamma ? get(f, gamma, c) : 1, sum = 0, dot = 0;
+        for (int64_t i = 0; i < b.n; i++) {
+            double d = get(f, dy, place(&b, c, i)), x = get(f, b.x, place(&b, c, i));
+            sum += twin ? fabs(d) : d;
+            dot += twin ? fabs(d) * (fabs(x) + fabs(m)) : d * (x - m);
+        }
+        double k = dot * invstd * invstd / n, center = sum / n;
+        for (int64_t i = 0; dx && i < b.n; i++) {
+            double d = get(f, dy, place(&b, c, i)), x = get(f, b.x, place(&b, c, i));
+            double value = training ? (d - center - (x - m) * k) * invstd * w : d * invstd * w;
+            if (twin) value = (fabs(d) + (training ? center + (fabs(x) + fabs(m)) * k : 0)) * invstd * fabs(w) * lb_twin_scale(call, 1);
+            set(f, dx, place(&b, c, i), value);
+        }
+        if (dgamma) set(f, dgamma, c, dot * invstd * (twin ? lb_twin_scale(call, 1) : 1));
+        if (dbeta) set(f, dbeta, c, sum * (twin ? lb_twin_scale(call, 1) : 1));
+    }
+    return lb_frame_end(f);
+}
+
+static lb_status batch_norm_backward(lb_call *call) { return batch_norm_backward_run(call, false); }
+static lb_status batch_norm_backward_twin(lb_call *call) { return batch_norm_backward_run(call, true); }
+
+#define NORM(NAME, ARGS, KERNEL, ROUNDINGS, SAMPLES)                                                         \
+    {"aten::" NAME, ARGS, KERNEL, KERNEL##_twin, ROUNDINGS, 1, LB_ROW_REDUCTION, NULL, SAMPLES},
+#define STATS "running_mean running_var"
+const lb_op_row lb_rows_channel_norm[] = {
+    NORM("native_group_norm", "input weight bias N C HxW group eps", group_norm, 8, "group_norm")
+    NORM("native_group_norm_backward", "grad_out input mean rstd weight N C HxW group output_mask", group_norm_backward, 12,
+         "group_norm_backward")
+    NORM("native_batch_norm", "input weight bias " STATS " training momentum eps", batch_norm, 8, "batch_norm")
+    NORM("_native_batch_norm_legit", "input weight bias " STATS " training momentum eps", batch_norm, 8, "device")
+    NORM("_native_batch_norm_legit.no_stats", "input weight bias training momentum eps", batch_norm_no_stats, 8, "batch_norm no_stats")
+    NORM("_native_batch_norm_legit_no_training", "input weight bias " STATS " momentum eps", batch_norm_inference, 8, "batch_norm inference")
+    NORM("cudnn_batch_norm", "input weight bias " STATS " training exponential_average_factor epsilon", batch_norm, 8, "device")
+    NORM("native_batch_norm_backward", "grad_out input weight " STATS " save_mean save_invstd train eps output_mask",
+         batch_norm_backward, 12, "batch_norm_backward")
+    {NULL},
+};

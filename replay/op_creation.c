@@ -1,0 +1,126 @@
+/* Creation and copies: filling, casting, ranges. All bit-equal: the only rounding is the cast to the result's dtype. */
+#include "pointwise.h"
+
+#include <math.h>
+
+/* copy(self, src, …): the result has self's shape; src broadcasts to it. */
+static lb_status copy(lb_call *call) { return lb_pointwise_copy(call, &call->results[0], &call->args[1].tensor); }
+
+static lb_status copy_self(lb_call *call)
+{
+    if (call->args[0].tag != LB_OPERAND_TENSOR) return lb_fail(call->err, LB_ERR_INVALID, "%s: self is no tensor", call->row->name);
+    return lb_pointwise_copy(call, &call->results[0], &call->args[0].tensor);
+}
+
+static lb_status fill_number(lb_call *call, int64_t number)
+{
+    const lb_operand value = {.tag = LB_OPERAND_INT, .i = number, .f = (double)number};
+    return lb_pointwise_fill(call, &call->results[0], &value);
+}
+static lb_status fill_zero(lb_call *call) { return fill_number(call, 0); }
+static lb_status fill_one(lb_call *call) { return fill_number(call, 1); }
+static lb_status fill_first(lb_call *call) { return lb_pointwise_fill(call, &call->results[0], &call->args[0]); }
+static lb_status fill_second(lb_call *call) { return lb_pointwise_fill(call, &call->results[0], &call->args[1]); }
+static lb_status fill_third(lb_call *call) { return lb_pointwise_fill(call, &call->results[0], &call->args[2]); }
+
+/* A dense row of `n` numbers made by `at(i)` in f64 or i64, stored into a 1-dim result. */
+#define SERIES_CHUNK 512
+
+static lb_status arange_from(lb_call *call, const lb_operand *start, const lb_operand *step)
+{
+    const lb_tensor *result = &call->results[0];
+    if (!result->data) return LB_OK;
+    if (result->layout.ndim != 1) return lb_fail(call->err, LB_ERR_INVALID, "%s: the result has no one dimension", call->row->name);
+    const int64_t n = result->layout.shape[0], stride = result->layout.stride[0];
+    const size_t element = lb_dtype_bits(result->dtype) / 8;
+    const bool integers = lb_dtype_is_integer(result->dtype);
+    const double first = start ? start->f : 0, by = step ? step->f : 1;
+    const int64_t first_i = start ? start->i : 0, by_i = step ? step->i : 1;
+    for (int64_t at = 0; at < n; at += SERIES_CHUNK) {
+        const size_t count = (size_t)(n - at < SERIES_CHUNK ? n - at : SERIES_CHUNK);
+        char *to = (char *)result->data + at * stride * (int64_t)element;
+        double floats[SERIES_CHUNK];
+        int64_t ints[SERIES_CHUNK];
+        for (size_t k = 0; k < count; k++) {
+            if (integers) ints[k] = WADD(first_i, WMUL(by_i, at + (int64_t)k));
+            else floats[k] = first + by * (double)(at + (int64_t)k);
+        }
+        if (integers) lb_convert_strided(result->dtype, to, stride, LB_I64, ints, 1, count, call->method.cast);
+        else lb_store_f64_strided(result->dtype, to, stride, floats, count, call->method.cast);
+    }
+    return LB_OK;
+}
+static const lb_operand *given(const lb_call *call, uint32_t k)
+{
+    return k < call->n_args && call->args[k].tag != LB_OPERAND_NONE ? &call->args[k] : NULL;
+}
+static lb_status arange(lb_call *call) { return arange_from(call, NULL, NULL); }
+static lb_status arange_start(lb_call *call) { return arange_from(call, given(call, 0), NULL); }
+static lb_status arange_start_step(lb_call *call) { return arange_from(call, given(call, 0), given(call, 2)); }
+
+/* |start| + |step| i. */
+static lb_status arange_twin_from(lb_call *call, const lb_operand *start, const lb_operand *step)
+{
+    const lb_operand first = {.tag = LB_OPERAND_FLOAT, .f = start ? fabs(start->f) : 0};
+    const lb_operand by = {.tag = LB_OPERAND_FLOAT, .f = step ? fabs(step->f) : 1};
+    return arange_from(call, &first, &by);
+}
+static lb_status arange_twin(lb_call *call) { return arange_twin_from(call, NULL, NULL); }
+static lb_status arange_start_twin(lb_call *call) { return arange_twin_from(call, given(call, 0), NULL); }
+static lb_status arange_start_step_twin(lb_call *call) { return arange_twin_from(call, given(call, 0), given(call, 2)); }
+
+static lb_status eye(lb_call *call)
+{
+    LB_TRY(fill_zero(call));
+    lb_tensor diagonal = call->results[0];
+    if (!diagonal.data) return LB_OK;
+    const int64_t *shape = diagonal.layout.shape, *stride = diagonal.layout.stride;
+    if (diagonal.layout.ndim != 2) return lb_fail(call->err, LB_ERR_INVALID, "%s: the result is no matrix", call->row->name);
+    const int64_t n = shape[0] < shape[1] ? shape[0] : shape[1], step = stride[0] + stride[1];
+    diagonal.layout.ndim = 1;
+    diagonal.layout.shape[0] = n;
+    diagonal.layout.stride[0] = step;
+    const lb_operand one = {.tag = LB_OPERAND_INT, .i = 1, .f = 1};
+    return n > 0 ? lb_pointwise_fill(call, &diagonal, &one) : LB_OK;
+}
+
+#define MADE(NAME, ARGS, KERNEL, SAMPLES) {"aten::" NAME, ARGS, KERNEL, NULL, 0, 0, LB_ROW_EXACT, NULL, SAMPLES},
+/* torch steps within a vector in f32; integers are exact all the same. */
+#define RANGE(NAME, ARGS, KERNEL, SAMPLES) {"aten::" NAME, ARGS, KERNEL, KERNEL##_twin, 3, 0, 0, NULL, SAMPLES},
+#define COPY(NAME, ARGS, KERNEL, SAMPLES)                                                                    \
+    {"aten::" NAME, ARGS, KERNEL, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_ELEMENTWISE, NULL, SAMPLES},
+#define EMPTY(NAME, ARGS) {"aten::" NAME, ARGS, NULL, NULL, 0, 0, LB_ROW_UNDEFINED, NULL, "undefined"},
+#define OPTIONS "dtype layout device pin_memory"
+
+/* clang-format off */
+const lb_op_row lb_rows_creation[] = {
+    COPY("_to_copy", "self " OPTIONS " non_blocking memory_format", copy_self, "cast")
+    COPY("clone", "self memory_format", copy_self, "unary")
+    COPY("copy", "self src non_blocking", copy, "copy")
+    COPY("lift_fresh_copy", "self", copy_self, "unary")
+    COPY("fill.Scalar", "self value", fill_second, "fill")
+    COPY("fill.Tensor", "self value", fill_second, "fill tensor")
+    COPY("zero", "self", fill_zero, "unary")
+    MADE("zeros", "size " OPTIONS, fill_zero, "created")
+    MADE("zeros_like", "self " OPTIONS " memory_format", fill_zero, "like")
+    MADE("new_zeros", "self size " OPTIONS, fill_zero, "new")
+    MADE("ones", "size " OPTIONS, fill_one, "created")
+    MADE("ones_like", "self " OPTIONS " memory_format", fill_one, "like")
+    MADE("new_ones", "self size " OPTIONS, fill_one, "new")
+    MADE("full", "size fill_value " OPTIONS, fill_second, "created value")
+    MADE("full_like", "self fill_value " OPTIONS " memory_format", fill_second, "like value")
+    MADE("new_full", "self size fill_value " OPTIONS, fill_third, "new value")
+    MADE("scalar_tensor", "s " OPTIONS, fill_first, "scalar_tensor")
+    RANGE("arange", "end " OPTIONS, arange, "arange 1")
+    RANGE("arange.start", "start end " OPTIONS, arange_start, "arange 2")
+    RANGE("arange.start_step", "start end step " OPTIONS, arange_start_step, "arange 3")
+    MADE("eye", "n " OPTIONS, eye, "eye 1")
+    MADE("eye.m", "n m " OPTIONS, eye, "eye 2")
+    EMPTY("empty.memory_format", "size " OPTIONS " memory_format")
+    EMPTY("empty_strided", "size stride " OPTIONS)
+    EMPTY("empty_like", "self " OPTIONS " memory_format")
+    EMPTY("new_empty", "self size " OPTIONS)
+    EMPTY("new_empty_strided", "self size stride " OPTIONS)
+    EMPTY("empty_permuted", "size physical_layout " OPTIONS)
+    {NULL}
+};

@@ -1,0 +1,227 @@
+/* Losses that are elementwise up to a last mean or sum, their derivatives, and gated linear units.
+ *
+ * With reduction none the elementwise result is the loss. With mean or sum torch stores the elementwise loss in the result's dtype and
+ * reduces that, and so does this: the reduction is the row of `mean` or `sum`, with its order and its bound.
+ * Most of torch's loops here round every step to 16 bits where the operands have 16: the twins are as coarse. */
+#include "transcendental.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { REDUCE_NONE, REDUCE_MEAN, REDUCE_SUM };
+
+/* clang-format off */
+/* Elementwise parts. Scalars: s0 beta, delta or weight flags, as the callers below give them. */
+LB_DEFINE_FT(squared, "xx", 0, (A - B) * (A - B), 0, ((ABS(A) + ABS(B)) * (ABS(A) + ABS(B)) * l->coarse + l->grain))
+LB_DEFINE_FT(smooth_l1, "xxs", 0, ABS(A - B) < s0 ? (T)0.5 * ABS(A - B) * ABS(A - B) / s0 : ABS(A - B) - (T)0.5 * s0, 0,
+             (ABS(A - B) < s0 ? (T)0.5 * (ABS(A) + ABS(B)) * (ABS(A) + ABS(B)) / s0 : ABS(A) + ABS(B) + s0) * l->coarse + l->grain)
+LB_DEFINE_FT(huber, "xxs", 0, ABS(A - B) <= s0 ? (T)0.5 * ABS(A - B) * ABS(A - B) : s0 * (ABS(A - B) - (T)0.5 * s0), 0,
+             (ABS(A - B) <= s0 ? (T)0.5 * (ABS(A) + ABS(B)) * (ABS(A) + ABS(B)) : s0 * (ABS(A) + ABS(B) + s0)) * l->coarse + l->grain)
+#define LOG100(x) ((x) < -100 ? -100 : (x))
+LB_DEFINE_DT(bce, "xxo", 0, (l->given[2] ? C : 1) * ((B - 1) * LOG100(t[i]) - B * LOG100(u[i])),
+             SET(t, -A); FN(log1p, t, t); FN(log, u, in0);,
+             (l->given[2] ? fabs(C) : 1) * (fabs(B - 1) * fabs(LOG100(t[i])) + fabs(B * LOG100(u[i])) + 1) * l->coarse + l->grain)
+/* log_sigmoid(x) = min(0, x) - log1p(exp(-|x|)) */
+#define LOG_SIGMOID ((A < 0 ? A : 0) - t[i])
+LB_DEFINE_DT(bce_logits, "xxoo", 0, (l->given[2] ? C : 1) * ((1 - B) * A - (l->given[3] ? (D - 1) * B + 1 : 1) * LOG_SIGMOID),
+             SET(t, -fabs(A)); FN(exp, t, t); FN(log1p, t, t);,
+             (l->given[2] ? fabs(C) : 1) * ((1 + fabs(B)) * fabs(A) + (l->given[3] ? (fabs(D) + 1) * fabs(B) + 1 : 1) * (fabs(A) + t[i])) * l->coarse + l->grain)
+
+/* Derivatives: grad self target …; s0 the factor 2/n, 1/n or 1, s1 beta or delta. */
+LB_DEFINE_FT(squared_backward, "xxxs", 0, s0 * (B - C) * A, 0, ABS(s0) * (ABS(B) + ABS(C)) * ABS(A) * l->coarse + l->grain)
+LB_DEFINE_FT(smooth_l1_backward, "xxxss", 0, B - C <= -s1 ? -s0 * A : B - C >= s1 ? s0 * A : s0 * (B - C) * A / s1, 0,
+             ABS(s0 * A) * (ABS(B - C) >= s1 ? 1 : (ABS(B) + ABS(C)) / s1) * l->coarse + l->grain)
+LB_DEFINE_FT(huber_backward, "xxxss", 0, B - C <= -s1 ? -s0 * A * s1 : B - C >= s1 ? s0 * A * s1 : s0 * (B - C) * A, 0,
+             ABS(s0 * A) * (ABS(B - C) >= s1 ? s1 : ABS(B) + ABS(C)) * l->coarse + l->grain)
+/* grad (x - y) / max((1 - x) x, 1e-12) */
+#define BCE_DENOMINATOR ((1 - B) * B < (T)1e-12 ? (T)1e-12 : (1 - B) * B)
+LB_DEFINE_FT(bce_backward, "xxxos", 0, (l->given[3] ? D : 1) * A * (B - C) / BCE_DENOMINATOR * s0, 0,
+             ABS((l->given[3] ? D : 1) * A * s0) * (ABS(B) + ABS(C)) / BCE_DENOMINATOR / (1 - B) * l->coarse + l->grain)
+
+/* Gated linear unit of the two halves; its derivative for each half. */
+LB_DEFINE_DT(gate, "xx", 0, A * u[i], FN(sigmoid, u, in1);, fabs(A * u[i]) * (B < -87 ? 0x1p24 : 1))
+LB_DEFINE_DT(gate_first, "xx", 0, A * u[i], FN(sigmoid, u, in1);, fabs(A * u[i]) * (B < -87 ? 0x1p24 : 1) * l->coarse + l->grain)
+/* grad, first half, second half */
+LB_DEFINE_DT(gate_second, "xxx", 0, A * B * u[i] * (1 - u[i]), FN(sigmoid, u, in2);, fabs(A * B) * u[i] * (C < -87 ? 0x1p24 : 1) * l->coarse + 2 * l->grain * (1 + fabs(A) + fabs(B)))
+/* clang-format on */
+
+/* ---- reductions ----------------------------------------------------------------------------------------------------- */
+
+static lb_status elementwise(lb_call *call, const lb_pointwise *op, const lb_operand *args, uint32_t n_args,
+                             lb_tensor *result, bool twin)
+{
+    lb_call inner = *call;
+    inner.args = args;
+    inner.n_args = n_args;
+    inner.results = result;
+    inner.n_results = 1;
+    return twin ? lb_pointwise_twin(&inner, op) : lb_pointwise_run(&inner, op);
+}
+
+/* The shape two or more operands broadcast to, dense. */
+static lb_layout broadcast_shape(const lb_operand *args, uint32_t n_args)
+{
+    int64_t shape[LB_MAX_DIMS];
+    int ndim = 0;
+    for (uint32_t k = 0; k < n_args; k++)
+        if (args[k].tag == LB_OPERAND_TENSOR && args[k].tensor.layout.ndim > ndim) ndim = args[k].tensor.layout.ndim;
+    for (int d = 0; d < ndim; d++) {
+        shape[d] = 1;
+        for (uint32_t k = 0; k < n_args; k++) {
+            const lb_layout *layout = &args[k].tensor.layout;
+            if (args[k].tag != LB_OPERAND_TENSOR || d < ndim - layout->ndim) continue;
+            const int64_t size = layout->shape[d - (ndim - layout->ndim)];
+            if (size != 1) shape[d] = size;
+        }
+    }
+    return lb_layout_contiguous(ndim, shape);
+}
+
+/* Elementwise loss of `args` into results[0], reduced as `reduction` says. */
+static lb_status loss(lb_call *call, const lb_pointwise *op, const lb_operand *args, uint32_t n_args, int64_t reduction,
+                      bool twin)
+{
+    lb_tensor *result = &call->results[0];
+    if (!result->data) return LB_OK;
+    if (reduction == REDUCE_NONE) return elementwise(call, op, args, n_args, result, twin);
+    const lb_op_row *reducer = lb_op_find(reduction == REDUCE_MEAN ? "aten::mean" : "aten::sum", NULL);
+    if (!reducer || !reducer->kernel)
+        return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: no row to reduce with", call->row->name);
+    lb_tensor each = {.dtype = result->dtype, .layout = broadcast_shape(args, n_args)};
+    const int64_t n = lb_layout_numel(&each.layout);
+    const size_t bytes = n < 0 ? SIZE_MAX : lb_dtype_bytes(each.dtype, (size_t)n);
+    each.data = bytes == SIZE_MAX ? NULL : malloc(bytes ? bytes : 1);
+    if (!each.data) return lb_fail(call->err, LB_ERR_NOMEM, "%s: %zu bytes", call->row->name, bytes);
+    lb_status status = elementwise(call, op, args, n_args, &each, twin);
+    if (status == LB_OK) {
+        const lb_operand reduced[2] = {{.tag = LB_OPERAND_TENSOR, .tensor = each}, {.tag = LB_OPERAND_NONE}};
+        lb_call inner = *call;
+        inner.row = reducer;
+        inner.args = reduced;
+        inner.n_args = 2;
+        inner.n_results = 1;
+        status = (twin && reducer->twin ? reducer->twin : reducer->kernel)(&inner);
+    }
+    free(each.data);
+    return status;
+}
+
+static int64_t reduction_of(const lb_operand *arg) { return arg->tag == LB_OPERAND_NONE ? REDUCE_MEAN : arg->i; }
+
+static lb_operand factor(const lb_call *call, uint32_t self, int64_t reduction, double by)
+{
+    const int64_t n = lb_layout_numel(&call->args[self].tensor.layout);
+    const lb_operand o = {.tag = LB_OPERAND_FLOAT, .f = reduction == REDUCE_MEAN ? by / (double)n : by};
+    return o;
+}
+
+/* mse_loss(self target reduction) */
+static lb_status mse(lb_call *c, bool twin) { return loss(c, &squared_op, c->args, 2, reduction_of(&c->args[2]), twin); }
+/* smooth_l1_loss, huber_loss(self target reduction beta|delta) */
+static lb_status with_border(lb_call *c, const lb_pointwise *op, bool twin)
+{
+    const lb_operand args[3] = {c->args[0], c->args[1], c->args[3]};
+    return loss(c, op, args, 3, reduction_of(&c->args[2]), twin);
+}
+/* binary_cross_entropy(self target weight reduction), …_with_logits(self target weight pos_weight reduction) */
+static lb_status cross_entropy(lb_call *c, bool twin) { return loss(c, &bce_op, c->args, 3, reduction_of(&c->args[3]), twin); }
+static lb_status logits(lb_call *c, bool twin) { return loss(c, &bce_logits_op, c->args, 4, reduction_of(&c->args[4]), twin); }
+
+/* mse_loss_backward(grad_output self target reduction) */
+static lb_status mse_backward(lb_call *c, bool twin)
+{
+    const lb_operand args[4] = {c->args[0], c->args[1], c->args[2], factor(c, 1, reduction_of(&c->args[3]), 2)};
+    return elementwise(c, &squared_backward_op, args, 4, c->results, twin);
+}
+/* smooth_l1_loss_backward, huber_loss_backward(grad_output self target reduction beta|delta) */
+static lb_status border_backward(lb_call *c, const lb_pointwise *op, bool twin)
+{
+    const lb_operand args[5] = {c->args[0], c->args[1], c->args[2], factor(c, 1, reduction_of(&c->args[3]), 1), c->args[4]};
+    return elementwise(c, op, args, 5, c->results, twin);
+}
+/* binary_cross_entropy_backward(grad_output self target weight reduction) */
+static lb_status entropy_backward(lb_call *c, bool twin)
+{
+    const lb_operand args[5] = {c->args[0], c->args[1], c->args[2], c->args[3], factor(c, 1, reduction_of(&c->args[4]), 1)};
+    return elementwise(c, &bce_backward_op, args, 5, c->results, twin);
+}
+
+/* ---- gated linear units ---------------------------------------------------------------------------------------------- */
+
+/* Half `which` of a tensor along `dim`; false when it has no two halves. */
+static bool half(lb_tensor *t, int64_t dim, int which)
+{
+    if (dim < 0) dim += t->layout.ndim;
+    if (dim < 0 || dim >= t->layout.ndim || t->layout.shape[dim] % 2 != 0) return false;
+    t->layout.shape[dim] /= 2;
+    const size_t element = lb_dtype_bits(t->dtype) / 8;
+    if (which && t->data)
+        t->data = (char *)t->data + (int64_t)element * t->layout.shape[dim] * t->layout.stride[dim];
+    return true;
+}
+static lb_status no_halves(lb_call *c) { return lb_fail(c->err, LB_ERR_INVALID, "%s: no two halves", c->row->name); }
+
+/* glu(self dim) */
+static lb_status glu(lb_call *c, bool twin)
+{
+    lb_operand args[2] = {c->args[0], c->args[0]};
+    if (!half(&args[0].tensor, c->args[1].i, 0) || !half(&args[1].tensor, c->args[1].i, 1)) return no_halves(c);
+    return elementwise(c, &gate_op, args, 2, c->results, twin);
+}
+/* glu_backward(grad_output self dim): the gradient of both halves */
+static lb_status glu_backward(lb_call *c, bool twin)
+{
+    lb_operand args[3] = {c->args[0], c->args[1], c->args[1]};
+    lb_tensor first = c->results[0], second = c->results[0];
+    const int64_t dim = c->args[2].i;
+    if (!half(&args[1].tensor, dim, 0) || !half(&args[2].tensor, dim, 1) || !half(&first, dim, 0) || !half(&second, dim, 1))
+        return no_halves(c);
+    LB_TRY(elementwise(c, &gate_second_op, args, 3, &second, twin));
+    const lb_operand gates[2] = {args[0], args[2]};
+    return elementwise(c, &gate_first_op, gates, 2, &first, twin);
+}
+
+/* Every loss as a kernel and a twin. */
+#define LOSS(ID, CALL)                                                                                       \
+    static lb_status ID##_row(lb_call *call)                                                                 \
+    {                                                                                                        \
+        const bool twin = false;                                                                             \
+        return CALL;                                                                                         \
+    }                                                                                                        \
+    static lb_status ID##_row_twin(lb_call *call)                                                            \
+    {                                                                                                        \
+        const bool twin = true;                                                                              \
+        return CALL;                                                                                         \
+    }
+LOSS(mse, mse(call, twin))
+LOSS(smooth, with_border(call, &smooth_l1_op, twin))
+LOSS(huber_loss, with_border(call, &huber_op, twin))
+LOSS(entropy, cross_entropy(call, twin))
+LOSS(logits, logits(call, twin))
+LOSS(mse_backward, mse_backward(call, twin))
+LOSS(smooth_backward, border_backward(call, &smooth_l1_backward_op, twin))
+LOSS(huber_loss_backward, border_backward(call, &huber_backward_op, twin))
+LOSS(entropy_backward, entropy_backward(call, twin))
+LOSS(glu, glu(call, twin))
+LOSS(glu_backward, glu_backward(call, twin))
+
+#define REDUCED(NAME, ARGS, ID, ROUNDINGS, SAMPLES)                                                          \
+    {"aten::" NAME, ARGS, ID##_row, ID##_row_twin, ROUNDINGS, 1, LB_ROW_REDUCTION, NULL, SAMPLES},
+#define PLAIN(NAME, ARGS, ID, ROUNDINGS, SAMPLES)                                                            \
+    {"aten::" NAME, ARGS, ID##_row, ID##_row_twin, ROUNDINGS, 0, LB_ROW_ELEMENTWISE, NULL, SAMPLES},
+
+/* clang-format off */
+const lb_op_row lb_rows_loss[] = {
+    REDUCED("mse_loss", "self target reduction", mse, 6, "loss")
+    REDUCED("smooth_l1_loss", "self target reduction beta", smooth, 8, "loss border")
+    REDUCED("huber_loss", "self target reduction delta", huber_loss, 8, "loss border")
+    REDUCED("binary_cross_entropy", "self target weight reduction", entropy, 12, "loss probability weight")
+    REDUCED("binary_cross_entropy_with_logits", "self target weight pos_weight reduction", logits, 16, "loss weight pos_weight target")
+    PLAIN("mse_loss_backward", "grad_output self target reduction", mse_backward, 4, "loss_backward")
+    PLAIN("smooth_l1_loss_backward", "grad_output self target reduction beta", smooth_backward, 5, "loss_backward border")
+    PLAIN("huber_loss_backward", "grad_output self target reduction delta", huber_loss_backward, 5, "loss_backward border")
+    PLAIN("binary_cross_entropy_backward", "grad_output self target weight reduction", entropy_backward, 8, "loss_backward probability weight")
+    {"aten::glu", "self dim", glu_row, glu_row_twin, 5, 0, 0, NULL, "glu"},
+    {"aten::glu_backward", "grad_output self dim", glu_backward_row, glu_backward_row_twin, 10, 0, 0, NULL, "glu backward modest"},
+    {NULL}
+};

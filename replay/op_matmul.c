@@ -1,0 +1,470 @@
+/* Matrix products: mm, bmm, addmm and their kin, grouped and scaled products, triangular solves.
+ *
+ * The default order is acc = fma(a[k], b[k], acc), k ascending, in f32 (f64), rounded once. A schedule adds up products instead
+ * (each rounded), but blocked and splitk, which chain fma inside their blocks. `accumulate` rounds after every fma.
+ * "openblas" is whatever OpenBLAS does on this machine. */
+#include "frame.h"
+#include "product.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Batched operands, (batch…, m, k) times (batch…, k, n), read where they lie. */
+typedef struct factors {
+    lb_frame frame;
+    lb_product shape;
+    int64_t batch;
+    lb_tensor a, b;
+    bool twin;
+} factors;
+
+static void absolute(const lb_frame *f, const void *x, void *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (f->wide)
+            ((double *)y)[i] = fabs(((const double *)x)[i]);
+        else
+            ((float *)y)[i] = fabsf(((const float *)x)[i]);
+    }
+}
+
+/* A tensor's elements, or their magnitudes for a twin. */
+static const void *reals(lb_frame *f, const lb_tensor *tensor, bool twin)
+{
+    const void *x = lb_frame_tensor(f, tensor);
+    if (!twin || !x) return x;
+    int64_t n = lb_tensor_numel(tensor);
+    void *y = lb_frame_reals(f, n);
+    if (y) absolute(f, x, y, n);
+    return y;
+}
+
+static bool factors_begin(factors *p, lb_call *call, const lb_tensor *a, const lb_tensor *b, bool twin)
+{
+    p->frame = lb_frame_begin(call);
+    p->twin = twin;
+    const lb_layout *la = &a->layout, *lb = &b->layout;
+    int na = la->ndim, nb = lb->ndim;
+    if (na < 2 || nb != na || la->shape[na - 1] != lb->shape[nb - 2] || (na > 2 && la->shape[0] != lb->shape[0])) {
+        lb_frame_fail(&p->frame, LB_ERR_INVALID, "shapes do not match");
+        return false;
+    }
+    p->shape = (lb_product){.m = la->shape[na - 2], .n = lb->shape[nb - 1], .k = la->shape[na - 1]};
+    p->batch = 1;
+    for (int d = 0; d < na - 2; d++) p->batch *= la->shape[d];
+    p->a = *a, p->b = *b;
+    lb_tensor *both[2] = {&p->a, &p->b};
+    for (int i = 0; i < 2; i++) { /* packed types are widened first */
+        if (lb_dtype_bits(both[i]->dtype) >= 8) continue;
+        both[i]->data = (void *)(uintptr_t)lb_frame_tensor(&p->frame, both[i]);
+        both[i]->dtype = p->frame.type;
+        both[i]->layout = lb_layout_contiguous(na, both[i]->layout.shape);
+    }
+    return lb_frame_ok(&p->frame);
+}
+
+/* The matrix of `tensor` at index `outer` of its dimensions before the last `kept`. */
+static lb_matrix matrix_at(const lb_tensor *tensor, int kept, int64_t outer)
+{
+    const lb_layout *l = &tensor->layout;
+    int64_t offset = 0;
+    for (int d = l->ndim - kept - 1; d >= 0; outer /= l->shape[d--]) offset += outer % l->shape[d] * l->stride[d];
+    const char *data = (const char *)tensor->data + offset * (int64_t)(lb_dtype_bits(tensor->dtype) / 8);
+    return (lb_matrix){data, tensor->dtype, (ptrdiff_t)l->stride[l->ndim - 2], (ptrdiff_t)l->stride[l->ndim - 1]};
+}
+
+static const lb_matmul_batch one_product = {1, 0, 0, 0};
+
+/* All products of the batch; those along its last dimension in one call. */
+static void multiply(factors *p, void *c)
+{
+    const lb_product *s = &p->shape;
+    const int ndim = p->a.layout.ndim, kept = ndim > 2 ? 3 : 2;
+    const int64_t inner = ndim > 2 ? p->a.layout.shape[ndim - 3] : 1, size = p->frame.wide ? 8 : 4;
+    lb_matmul_batch batch = {(size_t)inner, 0, 0, (ptrdiff_t)(s->m * s->n)};
+    if (ndim > 2) batch.a_step = (ptrdiff_t)p->a.layout.stride[ndim - 3];
+    if (ndim > 2) batch.b_step = (ptrdiff_t)p->b.layout.stride[ndim - 3];
+    for (int64_t outer = 0; lb_frame_ok(&p->frame) && inner && outer < p->batch / inner; outer++) {
+        const lb_matrix a = matrix_at(&p->a, kept, outer), b = matrix_at(&p->b, kept, outer);
+        if (lb_product_matrices(s, p->frame.type, &p->frame.call->method, &batch, &a, &b, p->twin,
+                                (char *)c + outer * inner * s->m * s->n * size) != LB_OK)
+            lb_frame_fail(&p->frame, LB_ERR_NOMEM, "no memory for a product");
+    }
+}
+
+static lb_status product(lb_call *call, uint32_t a, uint32_t b, bool twin)
+{
+    factors p;
+    if (factors_begin(&p, call, lb_call_tensor(call, a), lb_call_tensor(call, b), twin)) {
+        void *c = lb_frame_output(&p.frame, 0, p.batch * p.shape.m * p.shape.n);
+        if (c) multiply(&p, c);
+    }
+    return lb_frame_end(&p.frame);
+}
+
+static lb_status mm(lb_call *call) { return product(call, 0, 1, false); }
+static lb_status mm_twin(lb_call *call) { return product(call, 0, 1, true); }
+
+/* c = beta * self + alpha * c, elementwise with self broadcast to the result; beta 0 leaves self unread. */
+static void blend(lb_frame *f, const lb_tensor *self, void *c, const lb_layout *shape, double alpha, double beta, bool twin)
+{
+    lb_tensor wide = *self;
+    wide.layout = *shape;
+    for (int d = 0; d < shape->ndim; d++) {
+        int own = d - (shape->ndim - self->layout.ndim);
+        wide.layout.stride[d] = own < 0 || self->layout.shape[own] == 1 ? 0 : self->layout.stride[own];
+    }
+    if (twin) alpha = fabs(alpha), beta = fabs(beta);
+    const void *x = beta != 0 ? reals(f, &wide, twin) : NULL;
+    int64_t n = lb_layout_numel(shape);
+    for (int64_t i = 0; lb_frame_ok(f) && i < n; i++) {
+        if (f->wide) {
+            double *y = (double *)c + i;
+            if (alpha != 1) *y *= alpha;
+            if (x) *y += beta * ((const double *)x)[i];
+        } else {
+            float *y = (float *)c + i;
+            if (alpha != 1) *y *= (float)alpha;
+            if (x) *y += (float)beta * ((const float *)x)[i];
+        }
+    }
+}
+
+/* Args: self, a, b, beta, alpha. */
+static lb_status add_product(lb_call *call, bool twin)
+{
+    factors p;
+    if (factors_begin(&p, call, lb_call_tensor(call, 1), lb_call_tensor(call, 2), twin)) {
+        bool flat = lb_call_tensor(call, 1)->layout.ndim == 2;
+        int64_t dims[3] = {p.batch, p.shape.m, p.shape.n}, n = p.batch * p.shape.m * p.shape.n;
+        lb_layout shape = lb_layout_contiguous(flat ? 2 : 3, dims + flat);
+        void *y = lb_frame_output(&p.frame, 0, n);
+        if (y) multiply(&p, y);
+        if (y)
+            blend(&p.frame, lb_call_tensor(call, 0), y, &shape, lb_call_float(call, 4, 1), lb_call_float(call, 3, 1), twin);
+    }
+    return lb_frame_end(&p.frame);
+}
+
+/* One product after the other is added to the result, which is rounded each time. */
+static lb_status addbmm_run(lb_call *call, bool twin)
+{
+    factors p;
+    if (factors_begin(&p, call, lb_call_tensor(call, 1), lb_call_tensor(call, 2), twin)) {
+        int64_t dims[2] = {p.shape.m, p.shape.n}, n = p.shape.m * p.shape.n;
+        lb_layout shape = lb_layout_contiguous(2, dims);
+        void *c = lb_frame_reals(&p.frame, p.batch * n), *y = lb_frame_output(&p.frame, 0, n);
+        double alpha = lb_call_float(call, 4, 1), scale = twin ? lb_twin_scale(call, 1) : 1;
+        if (y) multiply(&p, c);
+        if (y) {
+            memset(y, 0, (size_t)n * (p.frame.wide ? 8 : 4)); /* 0 * alpha + beta * self */
+            blend(&p.frame, lb_call_tensor(call, 0), y, &shape, 1, lb_call_float(call, 3, 1), twin);
+        }
+        for (int64_t b = 0; lb_frame_ok(&p.frame) && b < p.batch; b++) {
+            for (int64_t i = 0; i < n; i++) {
+                if (p.frame.wide)
+                    ((double *)y)[i] += (twin ? fabs(alpha) : alpha) * scale * ((double *)c)[b * n + i];
+                else
+                    ((float *)y)[i] += (float)alpha * ((float *)c)[b * n + i];
+            }
+            if (!twin) lb_frame_round(&p.frame, y, n, call->results[0].dtype);
+        }
+    }
+    return lb_frame_end(&p.frame);
+}
+
+static lb_status addmm(lb_call *call) { return add_product(call, false); }
+static lb_status addmm_twin(lb_call *call) { return add_product(call, true); }
+static lb_status addbmm(lb_call *call) { return addbmm_run(call, false); }
+static lb_status addbmm_twin(lb_call *call) { return addbmm_run(call, true); }
+
+/* ---- vectors and broadcasting ------------------------------------------------------------------------------------- */
+
+static lb_tensor as_matrix(const lb_tensor *vector, bool column)
+{
+    lb_tensor matrix = *vector;
+    matrix.layout.ndim = 2;
+    matrix.layout.shape[column ? 1 : 0] = 1;
+    matrix.layout.stride[column ? 1 : 0] = 0;
+    matrix.layout.shape[column ? 0 : 1] = vector->layout.shape[0];
+    matrix.layout.stride[column ? 0 : 1] = vector->layout.stride[0];
+    return matrix;
+}
+
+/* torch.matmul: vectors become matrices, leading dimensions broadcast, result lies dense as (batch…, m, n). */
+static lb_status matmul_of(lb_call *call, const lb_tensor *self, const lb_tensor *other, bool twin)
+{
+    lb_tensor a = self->layout.ndim == 1 ? as_matrix(self, false) : *self;
+    lb_tensor b = other->layout.ndim == 1 ? as_matrix(other, true) : *other;
+    if (!self->layout.ndim || !other->layout.ndim)
+        return lb_fail(call->err, LB_ERR_INVALID, "%s: no product with a 0-dim tensor", call->row->name);
+    int ndim = a.layout.ndim > b.layout.ndim ? a.layout.ndim : b.layout.ndim;
+    lb_tensor *both[2] = {&a, &b}, wide[2];
+    for (int i = 0; i < 2; i++) {
+        const lb_layout *l = &both[i]->layout, *o = &both[1 - i]->layout;
+        wide[i] = *both[i];
+        wide[i].layout.ndim = ndim;
+        for (int d = 0; d < ndim; d++) {
+            int own = d - (ndim - l->ndim), theirs = d - (ndim - o->ndim);
+            int64_t size = own >= 0 ? l->shape[own] : 1, their = theirs >= 0 ? o->shape[theirs] : 1;
+            bool spread = d < ndim - 2 && size == 1;
+            wide[i].layout.shape[d] = spread ? their : size;
+            wide[i].layout.stride[d] = spread || own < 0 ? 0 : l->stride[own];
+        }
+    }
+    factors p;
+    if (factors_begin(&p, call, &wide[0], &wide[1], twin)) {
+        void *c = lb_frame_output(&p.frame, 0, p.batch * p.shape.m * p.shape.n);
+        if (c) multiply(&p, c);
+    }
+    return lb_frame_end(&p.frame);
+}
+
+static lb_status matmul(lb_call *call) { return matmul_of(call, lb_call_tensor(call, 0), lb_call_tensor(call, 1), false); }
+static lb_status matmul_twin(lb_call *call) { return matmul_of(call, lb_call_tensor(call, 0), lb_call_tensor(call, 1), true); }
+
+/* Args: self, matrix, vector, beta, alpha. */
+static lb_status addmv_run(lb_call *call, bool twin)
+{
+    factors p;
+    lb_tensor column = as_matrix(lb_call_tensor(call, 2), true);
+    if (factors_begin(&p, call, lb_call_tensor(call, 1), &column, twin)) {
+        void *c = lb_frame_reals(&p.frame, p.shape.m), *y = lb_frame_output(&p.frame, 0, p.shape.m);
+        lb_layout shape = lb_layout_contiguous(1, &p.shape.m);
+        double alpha = lb_call_float(call, 4, 1); /* torch rounds alpha * vector to 16 bits first */
+        if (y) {
+            multiply(&p, c);
+            blend(&p.frame, lb_call_tensor(call, 0), c, &shape, twin && alpha != 1 ? alpha * lb_twin_scale(call, 1) : alpha,
+                  lb_call_float(call, 3, 1), twin);
+            memcpy(y, c, (size_t)p.shape.m * (p.frame.wide ? 8 : 4));
+        }
+    }
+    return lb_frame_end(&p.frame);
+}
+
+static lb_status addmv(lb_call *call) { return addmv_run(call, false); }
+static lb_status addmv_twin(lb_call *call) { return addmv_run(call, true); }
+
+/* input (…, k), weight (n, k), bias (n): the bias is added before the one rounding, but for a 1-d input after it. */
+static lb_status linear_run(lb_call *call, bool twin)
+{
+    const lb_tensor *weight = lb_call_tensor(call, 1), *bias = lb_call_tensor(call, 2);
+    lb_tensor input = *lb_call_tensor(call, 0);
+    if (weight->layout.ndim != 2) return lb_fail(call->err, LB_ERR_UNSUPPORTED, "linear: a weight that is no matrix");
+    lb_frame f = lb_frame_begin(call);
+    lb_product s = {.n = weight->layout.shape[0], .k = weight->layout.shape[1]};
+    s.m = s.k ? lb_tensor_numel(&input) / s.k : 0;
+    lb_matrix a = {input.data, input.dtype, (ptrdiff_t)s.k, 1}, b = matrix_at(weight, 2, 0);
+    const ptrdiff_t along = b.row_stride;
+    b.row_stride = b.col_stride, b.col_stride = along; /* the weight is (n, k) */
+    if (!lb_layout_is_contiguous(&input.layout)) a.data = reals(&f, &input, twin), a.dtype = f.type;
+    const void *add = bias ? reals(&f, bias, twin) : NULL;
+    void *y = lb_frame_output(&f, 0, s.m * s.n);
+    if (lb_frame_ok(&f) && lb_product_matrices(&s, f.type, &call->method, &one_product, &a, &b, twin, y) != LB_OK)
+        lb_frame_fail(&f, LB_ERR_NOMEM, "no memory for a product");
+    bool vector = input.layout.ndim == 1;
+    if (add && vector && lb_frame_ok(&f) && !twin) lb_frame_round(&f, y, s.m * s.n, call->results[0].dtype);
+    double scale = twin && vector && add ? lb_twin_scale(call, 0) : 1;
+    for (int64_t i = 0; add && lb_frame_ok(&f) && i < s.m * s.n; i++) {
+        if (f.wide)
+            ((double *)y)[i] = ((double *)y)[i] * scale + ((const double *)add)[i % s.n];
+        else
+            ((float *)y)[i] += ((const float *)add)[i % s.n];
+    }
+    return lb_frame_end(&f);
+}
+
+static lb_status linear(lb_call *call) { return linear_run(call, false); }
+static lb_status linear_twin(lb_call *call) { return linear_run(call, true); }
+
+/* ---- grouped ------------------------------------------------------------------------------------------------------ */
+
+/* Rows (or columns, or the summed dimension) of a 2-d operand are cut at the offsets; a 3-d operand has one matrix per group.
+ * What lies past the last offset is undefined in torch, zero here. */
+static lb_status grouped_run(lb_call *call, bool twin)
+{
+    const lb_tensor *a = lb_call_tensor(call, 0), *b = lb_call_tensor(call, 1), *offsets = lb_call_tensor(call, 2);
+    if (lb_call_given(call, 3)) return lb_fail(call->err, LB_ERR_UNSUPPORTED, "_grouped_mm: a bias is not supported");
+    if (!offsets) return product(call, 0, 1, twin);
+    lb_frame f = lb_frame_begin(call);
+    bool a2 = a->layout.ndim == 2, b2 = b->layout.ndim == 2;
+    int64_t groups = lb_tensor_numel(offsets), size = f.wide ? 8 : 4, n_out = lb_tensor_numel(&call->results[0]);
+    const int64_t *end = lb_frame_integers(&f, offsets);
+    char *y = lb_frame_output(&f, 0, n_out);
+    if (lb_frame_ok(&f)) memset(y, 0, (size_t)(n_out * size));
+    int64_t rows = a->layout.shape[a->layout.ndim - 2], inner = a->layout.shape[a->layout.ndim - 1];
+    int64_t columns = b->layout.shape[b->layout.ndim - 1], cut = a2 ? (b2 ? inner : rows) : columns, start = 0;
+    for (int64_t g = 0; lb_frame_ok(&f) && g < groups; start = end[g++]) {
+        if (end[g] < start || end[g] > cut) {
+            lb_frame_fail(&f, LB_ERR_INVALID, "offsets do not ascend inside the operand");
+            break;
+        }
+        int64_t length = end[g] - start;
+        lb_product s = {.m = a2 && !b2 ? length : rows, .n = a2 ? columns : length, .k = a2 && b2 ? length : inner};
+        lb_tensor ga = *a, gb = *b;
+        ga.layout = lb_layout_contiguous(2, (int64_t[]){s.m, s.k}), gb.layout = lb_layout_contiguous(2, (int64_t[]){s.k, s.n});
+        memcpy(ga.layout.stride, a->layout.stride + (a2 ? 0 : 1), 16);
+        memcpy(gb.layout.stride, b->layout.stride + (b2 ? 0 : 1), 16);
+        int64_t at_a = a2 ? start * a->layout.stride[b2 ? 1 : 0] : g * a->layout.stride[0];
+        int64_t at_b = b2 ? start * b->layout.stride[a2 ? 0 : 1] : g * b->layout.stride[0];
+        ga.data = (char *)a->data + at_a * (int64_t)lb_dtype_bits(a->dtype) / 8;
+        gb.data = (char *)b->data + at_b * (int64_t)lb_dtype_bits(b->dtype) / 8;
+        lb_frame part = lb_frame_begin(call); /* the result of one group */
+        const lb_matrix x = matrix_at(&ga, 2, 0), w = matrix_at(&gb, 2, 0);
+        char *c = lb_frame_reals(&part, s.m * s.n);
+        if (lb_frame_ok(&part) && lb_product_matrices(&s, f.type, &call->method, &one_product, &x, &w, twin, c) != LB_OK)
+            lb_frame_fail(&part, LB_ERR_NOMEM, "no memory for a product");
+        if (lb_frame_ok(&part)) {
+            for (int64_t i = 0; i < s.m; i++) {
+                int64_t to = a2 && b2 ? (g * s.m + i) * s.n : a2 ? (start + i) * s.n : i * columns + start;
+                memcpy(y + to * size, c + i * s.n * size, (size_t)(s.n * size));
+            }
+        }
+        lb_status status = lb_frame_end(&part);
+        if (status != LB_OK) f.status = status;
+    }
+    return lb_frame_end(&f);
+}
+
+static lb_status grouped_mm(lb_call *call) { return grouped_run(call, false); }
+static lb_status grouped_mm_twin(lb_call *call) { return grouped_run(call, true); }
+
+/* ---- scaled ------------------------------------------------------------------------------------------------------- */
+
+static double number(const lb_frame *f, const void *x, int64_t i)
+{
+    return f->wide ? ((const double *)x)[i] : ((const float *)x)[i];
+}
+
+/* Args: self, mat2, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum. Scales of one element, or one per row
+ * and column. The sum is scaled by the product of the scales, then the bias is added. */
+static lb_status scaled_run(lb_call *call, bool twin)
+{
+    factors p;
+    if (!factors_begin(&p, call, lb_call_tensor(call, 0), lb_call_tensor(call, 1), twin)) return lb_frame_end(&p.frame);
+    lb_frame *f = &p.frame;
+    const lb_tensor *ta = lb_call_tensor(call, 2), *tb = lb_call_tensor(call, 3);
+    const void *sa = lb_frame_tensor(f, ta), *sb = lb_frame_tensor(f, tb), *bias = NULL;
+    if (lb_call_given(call, 4)) bias = reals(f, lb_call_tensor(call, 4), twin);
+    int64_t na = lb_tensor_numel(ta), nb = lb_tensor_numel(tb);
+    if ((na != 1 && na != p.shape.m) || (nb != 1 && nb != p.shape.n))
+        lb_frame_fail(f, LB_ERR_UNSUPPORTED, "scales per block are not supported");
+    void *y = lb_frame_output(f, 0, p.shape.m * p.shape.n);
+    if (lb_frame_ok(f)) multiply(&p, y);
+    for (int64_t i = 0; lb_frame_ok(f) && i < p.shape.m * p.shape.n; i++) {
+        double scale_a = number(f, sa, na == 1 ? 0 : i / p.shape.n), scale_b = number(f, sb, nb == 1 ? 0 : i % p.shape.n);
+        if (f->wide)
+            ((double *)y)[i] = ((double *)y)[i] * (scale_a * scale_b) + (bias ? number(f, bias, i % p.shape.n) : 0);
+        else
+            ((float *)y)[i] = ((float *)y)[i] * ((float)scale_a * (float)scale_b) + (float)(bias ? number(f, bias, i % p.shape.n) : 0);
+    }
+    return lb_frame_end(f);
+}
+
+static lb_status scaled_mm(lb_call *call) { return scaled_run(call, false); }
+static lb_status scaled_mm_twin(lb_call *call) { return scaled_run(call, true); }
+
+/* ---- triangular systems ------------------------------------------------------------------------------------------- */
+
+/* a[i, j] of a dense n * n matrix seen so that row r only needs rows before it: `flip` turns upper into lower. */
+typedef struct triangle {
+    const lb_frame *f;
+    const void *a;
+    int64_t n;
+    bool flip, turn, unit;
+} triangle;
+
+static double entry(const triangle *t, int64_t i, int64_t j)
+{
+    if (t->flip) i = t->n - 1 - i, j = t->n - 1 - j;
+    return number(t->f, t->a, t->turn ? j * t->n + i : i * t->n + j);
+}
+
+/* x_i = (b_i - sum a_ij x_j) / a_ii, each operation rounded. The twin is the error recursion
+ * e_i = (|b_i| + sum |a_ij| (|x_j| + e_j)) / |a_ii| + |x_i|. */
+static void solve_column(const triangle *t, double *x, double *e)
+{
+    bool wide = t->f->wide;
+    for (int64_t i = 0; i < t->n; i++) {
+        double sum = x[i], size = fabs(x[i]);
+        for (int64_t j = 0; j < i; j++) {
+            double a = entry(t, i, j), term = a * x[j];
+            if (!wide) term = (float)term;
+            sum -= term;
+            if (!wide) sum = (float)sum;
+            if (e) size += fabs(a) * (fabs(x[j]) + e[j]);
+        }
+        double pivot = t->unit ? 1 : entry(t, i, i);
+        x[i] = sum / pivot;
+        if (!wide) x[i] = (float)x[i];
+        if (e) e[i] = size / fabs(pivot) + fabs(x[i]);
+    }
+}
+
+/* Args: A, B, upper, left, unitriangular. A X = B, or X A = B as A' X' = B'. Leading dimensions broadcast. */
+static lb_status solve_run(lb_call *call, bool twin)
+{
+    bool upper = lb_call_int(call, 2, 0), left = lb_call_int(call, 3, 1), unit = lb_call_int(call, 4, 0);
+    const lb_layout *shape = &call->results[0].layout;
+    int ndim = shape->ndim;
+    lb_tensor a = *lb_call_tensor(call, 0), b = *lb_call_tensor(call, 1);
+    lb_tensor *both[2] = {&a, &b};
+    int64_t n = a.layout.shape[a.layout.ndim - 1];
+    for (int k = 0; k < 2; k++) { /* broadcast to the batch of the result */
+        lb_layout wide = *shape, *own = &both[k]->layout;
+        for (int d = 0; d < ndim; d++) {
+            int from = d - (ndim - own->ndim);
+            if (d >= ndim - 2) wide.shape[d] = own->shape[from];
+            wide.stride[d] = from < 0 || (d < ndim - 2 && own->shape[from] == 1) ? 0 : own->stride[from];
+        }
+        *own = wide;
+    }
+    lb_frame f = lb_frame_begin(call);
+    const void *matrix = lb_frame_tensor(&f, &a), *right = lb_frame_tensor(&f, &b);
+    int64_t rows = shape->shape[ndim - 2], columns = shape->shape[ndim - 1], numel = lb_layout_numel(shape);
+    void *y = lb_frame_output(&f, 0, numel);
+    double *x = lb_frame_scratch(&f, (size_t)n * 8), *e = lb_frame_scratch(&f, (size_t)n * 8);
+    int64_t systems = left ? columns : rows, batches = numel ? numel / (rows * columns) : 0, size = f.wide ? 8 : 4;
+    for (int64_t s = 0; lb_frame_ok(&f) && s < batches * systems; s++) {
+        int64_t batch = s / systems, k = s % systems, base = batch * rows * columns;
+        bool flip = upper == left;
+        triangle t = {&f, (const char *)matrix + batch * n * n * size, n, flip, !left, unit};
+        for (int64_t i = 0; i < n; i++) {
+            int64_t at = flip ? n - 1 - i : i;
+            x[i] = number(&f, right, base + (left ? at * columns + k : k * columns + at));
+        }
+        solve_column(&t, x, twin ? e : NULL);
+        for (int64_t i = 0; i < n; i++) {
+            int64_t at = flip ? n - 1 - i : i, to = base + (left ? at * columns + k : k * columns + at);
+            if (f.wide)
+                ((double *)y)[to] = twin ? e[i] : x[i];
+            else
+                ((float *)y)[to] = (float)x[i];
+        }
+    }
+    return lb_frame_end(&f);
+}
+
+static lb_status solve_triangular(lb_call *call) { return solve_run(call, false); }
+static lb_status solve_triangular_twin(lb_call *call) { return solve_run(call, true); }
+
+#define PRODUCT(NAME, ARGS, KERNEL, ROUNDINGS, SAMPLES)                                                      \
+    {"aten::" NAME, ARGS, KERNEL, KERNEL##_twin, ROUNDINGS, 1, LB_ROW_MATMUL, "openblas", SAMPLES},
+const lb_op_row lb_rows_matmul[] = {
+    PRODUCT("mm", "self mat2", mm, 1, "mm")
+    PRODUCT("bmm", "self mat2", mm, 1, "bmm")
+    PRODUCT("addmm", "self mat1 mat2 beta alpha", addmm, 4, "addmm")
+    PRODUCT("baddbmm", "self batch1 batch2 beta alpha", addmm, 4, "baddbmm")
+    PRODUCT("addbmm", "self batch1 batch2 beta alpha", addbmm, 4, "addbmm")
+    PRODUCT("addmv", "self mat vec beta alpha", addmv, 4, "addmv")
+    PRODUCT("mv", "self vec", matmul, 1, "mv")
+    PRODUCT("dot", "self tensor", matmul, 1, "dot")
+    PRODUCT("vdot", "self other", matmul, 1, "dot")
+    PRODUCT("matmul", "self other", matmul, 1, "matmul")
+    PRODUCT("linear", "input weight bias", linear, 2, "linear")
+    PRODUCT("_grouped_mm", "self mat2 offs bias out_dtype", grouped_mm, 1, "grouped_mm")
+    PRODUCT("_scaled_mm", "self mat2 scale_a scale_b bias scale_result out_dtype use_fast_accum", scaled_mm, 4, "scaled_mm")
+    {"aten::linalg_solve_triangular", "self B upper left unitriangular", solve_triangular, solve_triangular_twin, 3, 1, 0, NULL,
+     "solve_triangular"},
+    {NULL},
+};

@@ -1,0 +1,78 @@
+/* Random ops: their results are recorded sources, no generator is reproduced here.
+ *
+ * Dropout is in between: its mask is the draw, its output depends on the input. The kernel is called with the recorded mask
+ * in results[1] (filled in by the caller) and computes results[0] alone, so that a changed input passes through the same mask. */
+#include "pointwise.h"
+
+#include <string.h>
+
+/* input * mask * scale; on the CPU torch rounds the scale to the input's dtype, which CUDA does not. */
+#define DROPPED ((A * B) * s0)
+#define DROPPED_TWIN COARSE(ABS(A * B * s0))
+LB_DEFINE_FT(dropped, "xxs", LB_POINTWISE_COMMON, DROPPED, 0, DROPPED_TWIN)
+LB_DEFINE_FT(undropped, "xxs", 0, DROPPED, 0, DROPPED_TWIN)
+
+/* native_dropout(input, p, train), _fused_dropout(self, p, generator); p of the latter is the probability to keep. */
+static lb_status dropout(lb_call *call, bool keep, lb_kernel kernel)
+{
+    if (call->n_results < 2 || !call->results[1].data)
+        return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: needs the recorded mask", call->row->name);
+    double p = call->args[1].f;
+    if (!keep && call->n_args > 2 && call->args[2].tag == LB_OPERAND_BOOL && !call->args[2].i) p = 0;
+    const double kept = keep ? p : 1 - p;
+    lb_operand args[3] = {call->args[0], {.tag = LB_OPERAND_TENSOR}, {.tag = LB_OPERAND_FLOAT}};
+    args[1].tensor = call->results[1];
+    args[2].f = kept == 0 ? 0 : 1 / kept;
+    lb_call inner = *call;
+    inner.args = args;
+    inner.n_args = 3;
+    inner.n_results = 1;
+    return kernel(&inner);
+}
+static lb_status native_dropout(lb_call *call) { return dropout(call, false, dropped_kernel); }
+static lb_status native_dropout_twin(lb_call *call) { return dropout(call, false, dropped_twin); }
+static lb_status fused_dropout(lb_call *call) { return dropout(call, true, dropped_kernel); }
+static lb_status fused_dropout_twin(lb_call *call) { return dropout(call, true, dropped_twin); }
+
+#define RANDOM(NAME, ARGS) {"aten::" NAME, ARGS, NULL, NULL, 0, 0, LB_ROW_RANDOM, NULL, "random"},
+
+/* clang-format off */
+const lb_op_row lb_rows_random[] = {
+    {"aten::native_dropout", "input p train", native_dropout, native_dropout_twin, 4, 0, LB_ROW_RANDOM, NULL, "native_dropout"},
+    {"aten::_fused_dropout", "self p generator", fused_dropout, fused_dropout_twin, 4, 0, LB_ROW_RANDOM, NULL, "device"},
+    LB_SAME(undropped_kernel, undropped_twin, "native_dropout_backward", "grad_output mask scale", 3, 0, "native_dropout_backward")
+    RANDOM("bernoulli", "self generator")
+    RANDOM("bernoulli.p", "self p generator")
+    RANDOM("bernoulli.Tensor", "self p generator")
+    RANDOM("binomial", "count prob generator")
+    RANDOM("cauchy", "self median sigma generator")
+    RANDOM("exponential", "self lambd generator")
+    RANDOM("geometric", "self p generator")
+    RANDOM("log_normal", "self mean std generator")
+    RANDOM("multinomial", "self num_samples replacement generator")
+    RANDOM("normal.Tensor_Tensor", "mean std generator")
+    RANDOM("normal.Tensor_float", "mean std generator")
+    RANDOM("normal.float_Tensor", "mean std generator")
+    RANDOM("normal.float_float", "mean std size generator dtype layout device pin_memory")
+    RANDOM("normal_functional", "self mean std generator")
+    RANDOM("poisson", "self generator")
+    RANDOM("rand", "size dtype layout device pin_memory")
+    RANDOM("rand.generator", "size generator dtype layout device pin_memory")
+    RANDOM("rand_like", "self dtype layout device pin_memory memory_format")
+    RANDOM("randn", "size dtype layout device pin_memory")
+    RANDOM("randn.generator", "size generator dtype layout device pin_memory")
+    RANDOM("randn_like", "self dtype layout device pin_memory memory_format")
+    RANDOM("randint", "high size dtype layout device pin_memory")
+    RANDOM("randint.generator", "high size generator dtype layout device pin_memory")
+    RANDOM("randint.low", "low high size dtype layout device pin_memory")
+    RANDOM("randint.low_generator", "low high size generator dtype layout device pin_memory")
+    RANDOM("randint_like", "self high dtype layout device pin_memory memory_format")
+    RANDOM("randint_like.low_dtype", "self low high dtype layout device pin_memory memory_format")
+    RANDOM("randperm", "n dtype layout device pin_memory")
+    RANDOM("randperm.generator", "n generator dtype layout device pin_memory")
+    RANDOM("random", "self generator")
+    RANDOM("random.from", "self from to generator")
+    RANDOM("random.to", "self to generator")
+    RANDOM("uniform", "self from to generator")
+    {NULL}
+};

@@ -1,0 +1,329 @@
+/* Sums and what is made of them: sum, mean, vector norms, variance, logsumexp, counts.
+ *
+ * The default order of sum and mean is torch's own (torch_sum.h); a swap's schedule runs over the reduced elements in
+ * row-major order. Integers are exact in i64. Extremes and scans are in op_extremum.c and op_scan.c. */
+#include "elementary.h"
+#include "fold.h"
+#include "torch_sum.h"
+
+#include <math.h>
+#include <string.h>
+
+static void absolute(const lb_frame *f, const void *x, void *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (f->wide)
+            ((double *)y)[i] = fabs(((const double *)x)[i]);
+        else
+            ((float *)y)[i] = fabsf(((const float *)x)[i]);
+    }
+}
+
+static void fold_sum(lb_frame *f, const lb_fold *fold, const void *x, void *out)
+{
+    const lb_method *method = &f->call->method;
+    if (f->wide)
+        lb_fold_sum_f64(fold, x, method->schedule, method->accumulate, out);
+    else
+        lb_fold_sum_f32(fold, x, method->schedule, method->accumulate, out);
+}
+
+/* Bools and integers, wrapping as torch's do. */
+static lb_status sum_integers(lb_call *call, const lb_fold *fold)
+{
+    lb_frame f = lb_frame_begin(call);
+    const int64_t *x = lb_frame_integers(&f, &fold->view);
+    int64_t *y = lb_frame_output_integers(&f, 0, fold->results);
+    for (int64_t i = 0; lb_frame_ok(&f) && i < fold->results; i++) {
+        uint64_t sum = 0;
+        const int64_t *from = x + i / fold->inner * fold->size * fold->inner + i % fold->inner;
+        for (int64_t k = 0; k < fold->size; k++) sum += (uint64_t)from[k * fold->inner];
+        y[i] = (int64_t)sum;
+    }
+    return lb_frame_end(&f);
+}
+
+/* torch casts the input to the result's dtype before it adds; to f32 for the mean of 16-bit floats. */
+static lb_dtype added_dtype(const lb_call *call, const lb_tensor *in, bool mean)
+{
+    lb_dtype out = call->results[0].dtype;
+    if (mean && lb_dtype_bits(out) == 16) return LB_F32;
+    return lb_dtype_bits(in->dtype) == 16 && in->dtype == out ? out : LB_F32;
+}
+
+static lb_status sum_reals(lb_call *call, const lb_fold *fold, bool mean, bool twin)
+{
+    const lb_tensor *in = lb_call_tensor(call, 0);
+    lb_frame f = lb_frame_begin(call);
+    void *y = lb_frame_output(&f, 0, fold->results);
+    if (!f.wide && !call->method.schedule && !twin && lb_dtype_bits(in->dtype) >= 8) {
+        int64_t stride[LB_MAX_DIMS];
+        lb_fold_strides(fold, in, &call->results[0], stride);
+        if (y && lb_torch_sum(in, fold->reduced, stride, 8, added_dtype(call, in, mean), call->method.compute,
+                              call->method.accumulate, y, call->err) != LB_OK)
+            lb_frame_fail(&f, LB_ERR_NOMEM, "sum");
+    } else {
+        const void *x = lb_frame_tensor(&f, &fold->view);
+        void *positive = twin ? lb_frame_reals(&f, fold->results * fold->size) : NULL;
+        if (lb_frame_ok(&f) && twin) absolute(&f, x, positive, fold->results * fold->size);
+        if (lb_frame_ok(&f)) fold_sum(&f, fold, twin ? positive : x, y);
+    }
+    for (int64_t i = 0; mean && lb_frame_ok(&f) && i < fold->results; i++) {
+        if (f.wide)
+            ((double *)y)[i] /= (double)fold->size;
+        else
+            ((float *)y)[i] /= (float)fold->size;
+    }
+    return lb_frame_end(&f);
+}
+
+static lb_status sum_over(lb_call *call, uint32_t dims_arg, bool mean, bool twin)
+{
+    const lb_tensor *in = lb_call_tensor(call, 0);
+    lb_fold fold = lb_fold_of(in, lb_fold_dims(call, dims_arg, in->layout.ndim));
+    if (lb_dtype_is_integer(call->results[0].dtype)) return sum_integers(call, &fold);
+    return sum_reals(call, &fold, mean, twin);
+}
+
+#define NO_DIMS 99 /* no such arg: all dimensions */
+static lb_status sum(lb_call *call) { return sum_over(call, NO_DIMS, false, false); }
+static lb_status sum_twin(lb_call *call) { return sum_over(call, NO_DIMS, false, true); }
+static lb_status sum_dim(lb_call *call) { return sum_over(call, 1, false, false); }
+static lb_status sum_dim_twin(lb_call *call) { return sum_over(call, 1, false, true); }
+static lb_status mean(lb_call *call) { return sum_over(call, NO_DIMS, true, false); }
+static lb_status mean_twin(lb_call *call) { return sum_over(call, NO_DIMS, true, true); }
+static lb_status mean_dim(lb_call *call) { return sum_over(call, 1, true, false); }
+static lb_status mean_dim_twin(lb_call *call) { return sum_over(call, 1, true, true); }
+
+/* ---- norms ------------------------------------------------------------------------------------------------------- */
+
+/* |x|^p, or x != 0 for p = 0 */
+static double power(double x, double p)
+{
+    x = fabs(x);
+    if (p == 0) return x != 0;
+    if (p == 1) return x;
+    if (p == 2) return x * x;
+    double y;
+    lb_pow_f64(&y, &x, &p, 1);
+    return y;
+}
+
+static double extreme(double a, double b, bool largest)
+{
+    if (isnan(a) || isnan(b)) return NAN;
+    return largest ? (a > b ? a : b) : (a < b ? a : b);
+}
+
+/* torch adds squares as eight lanes and then the lanes; any p other than 0, 1, 2 and infinity goes through pow. */
+static const lb_schedule norm_order = {LB_SCHEDULE_LANES, 8, 0};
+
+static lb_status norm_over(lb_call *call, double p, uint32_t reduced)
+{
+    const lb_tensor *in = lb_call_tensor(call, 0);
+    lb_fold fold = lb_fold_of(in, reduced);
+    int64_t n = fold.results * fold.size;
+    lb_frame f = lb_frame_begin(call);
+    const void *x = lb_frame_tensor(&f, &fold.view);
+    void *y = lb_frame_output(&f, 0, fold.results), *terms = lb_frame_reals(&f, n);
+    if (!lb_frame_ok(&f)) return lb_frame_end(&f);
+    const double *x64 = x;
+    const float *x32 = x;
+    if (isinf(p)) {
+        for (int64_t i = 0; i < fold.results; i++) {
+            double best = p > 0 ? 0 : INFINITY;
+            int64_t from = i / fold.inner * fold.size * fold.inner + i % fold.inner;
+            for (int64_t k = 0; k < fold.size; k++, from += fold.inner)
+                best = extreme(best, fabs(f.wide ? x64[from] : x32[from]), p > 0);
+            if (f.wide)
+                ((double *)y)[i] = best;
+            else
+                ((float *)y)[i] = (float)best;
+        }
+        return lb_frame_end(&f);
+    }
+    if (!f.wide && p == 2) /* the usual case in a loop that vectorises */
+        for (int64_t i = 0; i < n; i++) ((float *)terms)[i] = x32[i] * x32[i];
+    else
+        for (int64_t i = 0; i < n; i++) {
+            if (f.wide)
+                ((double *)terms)[i] = power(x64[i], p);
+            else
+                ((float *)terms)[i] = (float)power(x32[i], p);
+        }
+    if (!call->method.schedule) call->method.schedule = &norm_order;
+    fold_sum(&f, &fold, terms, y);
+    for (int64_t i = 0; i < fold.results && p != 0 && p != 1; i++) {
+        double sum = f.wide ? ((double *)y)[i] : ((float *)y)[i], root = sqrt(sum), inverse = 1 / p;
+        if (p != 2) lb_pow_f64(&root, &sum, &inverse, 1);
+        if (f.wide)
+            ((double *)y)[i] = root;
+        else
+            ((float *)y)[i] = (float)root; /* of an f32: correctly rounded */
+    }
+    return lb_frame_end(&f);
+}
+
+static lb_status vector_norm(lb_call *call)
+{
+    return norm_over(call, lb_call_float(call, 1, 2), lb_fold_dims(call, 2, lb_call_tensor(call, 0)->layout.ndim));
+}
+
+static lb_status norm_all(lb_call *call)
+{
+    return norm_over(call, lb_call_float(call, 1, 2), lb_fold_dims(call, NO_DIMS, lb_call_tensor(call, 0)->layout.ndim));
+}
+
+/* ---- variance ---------------------------------------------------------------------------------------------------- */
+
+/* In f64 throughout, as torch's Welford sums on a CPU are. Results: the variance or its root, then the mean. */
+static lb_status variance(lb_call *call, bool root)
+{
+    const lb_tensor *in = lb_call_tensor(call, 0);
+    lb_fold fold = lb_fold_of(in, lb_fold_dims(call, 1, in->layout.ndim));
+    double correction = lb_call_float(call, 2, 1);
+    lb_frame f = lb_frame_begin(call);
+    const void *x = lb_frame_tensor(&f, &fold.view);
+    double *spread = lb_frame_scratch(&f, (size_t)fold.results * 8), *middle = lb_frame_scratch(&f, (size_t)fold.results * 8);
+    void *y = lb_frame_output(&f, 0, fold.results), *m = lb_frame_output(&f, 1, fold.results);
+    if (!lb_frame_ok(&f)) return lb_frame_end(&f);
+    int64_t n = fold.size;
+#pragma omp parallel for if (fold.results * n > 65536)
+    for (int64_t i = 0; i < fold.results; i++) {
+        int64_t from = i / fold.inner * n * fold.inner + i % fold.inner;
+        double sum = 0, squares = 0;
+        for (int64_t k = 0; k < n; k++) {
+            int64_t at = from + k * fold.inner;
+            sum += f.wide ? ((const double *)x)[at] : ((const float *)x)[at];
+        }
+        double center = sum / (double)n;
+        for (int64_t k = 0; k < n; k++) {
+            int64_t at = from + k * fold.inner;
+            double d = (f.wide ? ((const double *)x)[at] : ((const float *)x)[at]) - center;
+            squares += d * d;
+        }
+        double divisor = (double)n - correction;
+        spread[i] = squares / (divisor > 0 ? divisor : 0);
+        if (root) spread[i] = sqrt(spread[i]);
+        middle[i] = center;
+    }
+    for (int64_t i = 0; i < fold.results; i++) {
+        if (f.wide)
+            ((double *)y)[i] = spread[i], ((double *)m)[i] = middle[i];
+        else
+            ((float *)y)[i] = (float)spread[i], ((float *)m)[i] = (float)middle[i];
+    }
+    return lb_frame_end(&f);
+}
+
+/* The variance's terms are positive; the mean's are not. */
+static lb_status variance_twin(lb_call *call, bool root)
+{
+    LB_TRY(variance(call, root));
+    if (call->n_results < 2 || !call->results[1].data) return LB_OK;
+    lb_call mean_call = *call;
+    mean_call.results = &call->results[1];
+    mean_call.n_results = 1;
+    return sum_over(&mean_call, 1, true, true);
+}
+
+static lb_status var(lb_call *call) { return variance(call, false); }
+static lb_status std(lb_call *call) { return variance(call, true); }
+static lb_status var_twin(lb_call *call) { return variance_twin(call, false); }
+static lb_status std_twin(lb_call *call) { return variance_twin(call, true); }
+
+/* ---- logsumexp, counts ------------------------------------------------------------------------------------------- */
+
+/* torch composes it from amax, sub, exp, sum, log and add, each of which rounds to the tensor's dtype. */
+static void logsumexp_one(const lb_frame *f, const lb_fold *fold, const void *x, int64_t i, void *row, void *y)
+{
+    int64_t n = fold->size, from = i / fold->inner * n * fold->inner + i % fold->inner;
+    double top = -INFINITY;
+    for (int64_t k = 0; k < n; k++) {
+        int64_t at = from + k * fold->inner;
+        double value = f->wide ? ((const double *)x)[at] : ((const float *)x)[at];
+        top = isnan(value) || isnan(top) ? NAN : value > top ? value : top;
+    }
+    if (isinf(top)) top = 0; /* all -inf gives -inf, any inf gives inf */
+    const lb_method *method = &f->call->method;
+    lb_dtype dtype = f->call->results[0].dtype;
+    if (f->wide) {
+        double *r = row, *out = (double *)y + i;
+        for (int64_t k = 0; k < n; k++) r[k] = ((const double *)x)[from + k * fold->inner] - top;
+        lb_exp_f64(r, r, (size_t)n);
+        *out = lb_sum_f64(method->schedule, r, n, method->accumulate);
+        lb_log_f64(out, out, 1);
+        *out += top;
+    } else {
+        float *r = row, *out = (float *)y + i;
+        for (int64_t k = 0; k < n; k++) r[k] = ((const float *)x)[from + k * fold->inner] - (float)top;
+        lb_frame_round(f, r, n, dtype);
+        lb_exp_f32(r, r, (size_t)n);
+        lb_frame_round(f, r, n, dtype);
+        *out = lb_sum_f32(method->schedule, r, n, method->accumulate);
+        lb_frame_round(f, out, 1, dtype);
+        lb_log_f32(out, out, 1);
+        lb_frame_round(f, out, 1, dtype);
+        *out += (float)top;
+    }
+}
+
+static lb_status logsumexp(lb_call *call)
+{
+    const lb_tensor *in = lb_call_tensor(call, 0);
+    lb_fold fold = lb_fold_of(in, lb_fold_dims(call, 1, in->layout.ndim));
+    lb_frame f = lb_frame_begin(call);
+    const void *x = lb_frame_tensor(&f, &fold.view);
+    void *y = lb_frame_output(&f, 0, fold.results), *row = lb_frame_reals(&f, fold.size);
+    for (int64_t i = 0; lb_frame_ok(&f) && i < fold.results; i++) logsumexp_one(&f, &fold, x, i, row, y);
+    return lb_frame_end(&f);
+}
+
+/* |y| + 1: the rounding of x - max enters y as an absolute error of u |x - max|, which near the maximum is below u. */
+static lb_status logsumexp_twin(lb_call *call)
+{
+    LB_TRY(logsumexp(call));
+    lb_tensor *result = &call->results[0];
+    double *y = result->data;
+    double scale = lb_twin_scale(call, 0);
+    for (int64_t i = 0, n = lb_tensor_numel(result); i < n; i++) y[i] = (fabs(y[i]) + 1) * scale;
+    return LB_OK;
+}
+
+static lb_status count_nonzero(lb_call *call)
+{
+    const lb_tensor *in = lb_call_tensor(call, 0);
+    lb_fold fold = lb_fold_of(in, lb_fold_dims(call, 1, in->layout.ndim));
+    lb_frame f = lb_frame_begin(call);
+    bool real = lb_dtype_is_float(in->dtype);
+    const void *x = real ? lb_frame_tensor(&f, &fold.view) : (const void *)lb_frame_integers(&f, &fold.view);
+    int64_t *y = lb_frame_output_integers(&f, 0, fold.results);
+    for (int64_t i = 0; lb_frame_ok(&f) && i < fold.results; i++) {
+        int64_t from = i / fold.inner * fold.size * fold.inner + i % fold.inner;
+        y[i] = 0;
+        for (int64_t k = 0; k < fold.size; k++, from += fold.inner)
+            y[i] += !real ? ((const int64_t *)x)[from] != 0
+                  : f.wide ? ((const double *)x)[from] != 0 : ((const float *)x)[from] != 0;
+    }
+    return lb_frame_end(&f);
+}
+
+#define SUM LB_ROW_REDUCTION
+const lb_op_row lb_rows_reduction[] = {
+    {"aten::sum", "self dtype", sum, sum_twin, 1, 1, SUM, NULL, "sum"},
+    {"aten::sum.dim_IntList", "self dim keepdim dtype", sum_dim, sum_dim_twin, 1, 1, SUM, NULL, "sum_dim"},
+    {"aten::mean", "self dtype", mean, mean_twin, 2, 1, SUM, NULL, "mean"},
+    {"aten::mean.dim", "self dim keepdim dtype", mean_dim, mean_dim_twin, 2, 1, SUM, NULL, "mean_dim"},
+    /* all terms positive (the op is its own twin), and the root halves relative errors */
+    {"aten::linalg_vector_norm", "self ord dim keepdim dtype", vector_norm, vector_norm, 4, 1, SUM, NULL, "vector_norm"},
+    {"aten::norm.Scalar", "self p", norm_all, norm_all, 4, 1, SUM, NULL, "norm"},
+    {"aten::norm.ScalarOpt_dim", "self p dim keepdim", vector_norm, vector_norm, 4, 1, SUM, NULL, "norm_dim"},
+    {"aten::var.correction", "self dim correction keepdim", var, var_twin, 2, 1, SUM, NULL, "var"},
+    {"aten::std.correction", "self dim correction keepdim", std, std_twin, 2, 1, SUM, NULL, "var"},
+    {"aten::var_mean.correction", "self dim correction keepdim", var, var_twin, 2, 1, SUM, NULL, "var"},
+    {"aten::std_mean.correction", "self dim correction keepdim", std, std_twin, 2, 1, SUM, NULL, "var"},
+    {"aten::logsumexp", "self dim keepdim", logsumexp, logsumexp_twin, 6, 1, SUM, NULL, "logsumexp"},
+    {"aten::count_nonzero", "self dim", count_nonzero, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_DISCONTINUOUS, NULL, "count_nonzero"},
+    {"aten::count_nonzero.dim_IntList", "self dim", count_nonzero, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_DISCONTINUOUS, NULL, "count_nonzero list"},
+    {NULL},
+};

@@ -1,0 +1,170 @@
+/* Running sums, products and extremes along a dimension, and histograms.
+ *
+ * A running sum is sequential, as torch's on a CPU (in f64 there for f32 sums, rounded at each step's store; see below).
+ * `schedule` does not apply: every prefix is a result. */
+#include "frame.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct scan {
+    lb_frame frame;
+    bool integer;
+    int64_t rows, n;
+    lb_tensor results[2];
+    const void *x;
+    void *y;
+    int64_t *at;
+} scan;
+
+static bool scan_begin(scan *s, lb_call *call, bool positions)
+{
+    const lb_tensor *self = lb_call_tensor(call, 0);
+    int d = lb_wrap_dim(lb_call_int(call, 1, 0), self->layout.ndim);
+    s->frame = lb_frame_begin(call);
+    if (d < 0) {
+        lb_frame_fail(&s->frame, LB_ERR_INVALID, "no such dimension");
+        return false;
+    }
+    s->integer = lb_dtype_is_integer(call->results[0].data ? call->results[0].dtype : self->dtype);
+    s->n = self->layout.ndim ? self->layout.shape[d] : 1;
+    s->rows = s->n ? lb_tensor_numel(self) / s->n : 0;
+    lb_tensor moved = lb_tensor_dim_last(self, d);
+    s->results[0] = lb_tensor_dim_last(&call->results[0], d);
+    s->x = s->integer ? (const void *)lb_frame_integers(&s->frame, &moved) : lb_frame_tensor(&s->frame, &moved);
+    s->y = s->integer ? (void *)lb_frame_output_view_integers(&s->frame, &s->results[0], s->rows * s->n)
+                      : lb_frame_output_view(&s->frame, &s->results[0], s->rows * s->n);
+    if (positions) {
+        s->results[1] = lb_tensor_dim_last(&call->results[1], d);
+        s->at = lb_frame_output_view_integers(&s->frame, &s->results[1], s->rows * s->n);
+    }
+    return lb_frame_ok(&s->frame);
+}
+
+typedef enum scan_kind { SUM, SUM_OF_MAGNITUDES, PRODUCT } scan_kind;
+
+/* torch accumulates floats in f64 and rounds what it stores (ReduceOpsKernel.cpp, cumsum_cpu_kernel: at::acc_type<T, false>). */
+static void scan_row(const scan *s, scan_kind kind, int64_t row)
+{
+    int64_t base = row * s->n;
+    double sum = kind == PRODUCT ? 1 : 0;
+    uint64_t integers = kind == PRODUCT ? 1 : 0;
+    for (int64_t i = base; i < base + s->n; i++) {
+        if (s->integer) {
+            uint64_t x = (uint64_t)((const int64_t *)s->x)[i];
+            integers = kind == PRODUCT ? integers * x : integers + x;
+            ((int64_t *)s->y)[i] = (int64_t)integers;
+            continue;
+        }
+        double x = s->frame.wide ? ((const double *)s->x)[i] : ((const float *)s->x)[i];
+        if (kind == SUM_OF_MAGNITUDES) x = fabs(x);
+        sum = kind == PRODUCT ? sum * x : sum + x;
+        if (s->frame.wide)
+            ((double *)s->y)[i] = sum;
+        else
+            ((float *)s->y)[i] = (float)sum;
+    }
+}
+
+static lb_status cumulate(lb_call *call, scan_kind kind)
+{
+    scan s;
+    if (scan_begin(&s, call, false)) {
+#pragma omp parallel for schedule(static) if (s.rows * s.n > 65536)
+        for (int64_t r = 0; r < s.rows; r++) scan_row(&s, kind, r);
+    }
+    return lb_frame_end(&s.frame);
+}
+
+static lb_status cumsum(lb_call *call) { return cumulate(call, SUM); }
+static lb_status cumsum_twin(lb_call *call) { return cumulate(call, SUM_OF_MAGNITUDES); }
+static lb_status cumprod(lb_call *call) { return cumulate(call, PRODUCT); }
+
+static lb_status cumprod_twin(lb_call *call)
+{
+    LB_TRY(cumprod(call));
+    double *y = call->results[0].data;
+    for (int64_t i = 0, n = lb_tensor_numel(&call->results[0]); i < n; i++) y[i] = fabs(y[i]);
+    return LB_OK;
+}
+
+/* The last of equal elements; once a NaN, always the latest NaN (cummax_helper_cpu). */
+static lb_status extremes_so_far(lb_call *call, bool largest)
+{
+    scan s;
+    if (!scan_begin(&s, call, true)) return lb_frame_end(&s.frame);
+    for (int64_t r = 0; r < s.rows; r++) {
+        int64_t best = 0, base = r * s.n;
+        for (int64_t k = 0; k < s.n; k++) {
+            bool beats;
+            if (s.integer) {
+                int64_t a = ((const int64_t *)s.x)[base + k], b = ((const int64_t *)s.x)[base + best];
+                beats = largest ? a >= b : a <= b;
+                if (beats) best = k;
+                ((int64_t *)s.y)[base + k] = beats ? a : b;
+            } else {
+                double a = s.frame.wide ? ((const double *)s.x)[base + k] : ((const float *)s.x)[base + k];
+                double b = s.frame.wide ? ((const double *)s.x)[base + best] : ((const float *)s.x)[base + best];
+                beats = isnan(a) || (!isnan(b) && (largest ? a >= b : a <= b));
+                if (beats) best = k;
+                if (s.frame.wide)
+                    ((double *)s.y)[base + k] = beats ? a : b;
+                else
+                    ((float *)s.y)[base + k] = (float)(beats ? a : b);
+            }
+            s.at[base + k] = best;
+        }
+    }
+    return lb_frame_end(&s.frame);
+}
+
+static lb_status cummax(lb_call *call) { return extremes_so_far(call, true); }
+static lb_status cummin(lb_call *call) { return extremes_so_far(call, false); }
+
+/* ---- histogram ------------------------------------------------------------------------------------------------------ */
+
+/* Args: self, bins, min, max. Equal bounds mean the range of the data. The bin is torch's: (x - min) / (max - min) * bins
+ * truncated, then moved by one when x lies outside the edges of that bin (HistogramKernel.cpp, LINEAR_INTERPOLATION). */
+static lb_status histc(lb_call *call)
+{
+    lb_frame f = lb_frame_begin(call);
+    const lb_tensor *self = lb_call_tensor(call, 0);
+    int64_t n = lb_tensor_numel(self), bins = lb_call_int(call, 1, 100);
+    double low = lb_call_float(call, 2, 0), high = lb_call_float(call, 3, 0);
+    const void *x = lb_frame_tensor(&f, self);
+    void *y = lb_frame_output(&f, 0, bins);
+    if (!lb_frame_ok(&f)) return lb_frame_end(&f);
+    memset(y, 0, (size_t)bins * (f.wide ? 8 : 4));
+    if (low == high && n > 0) {
+        low = INFINITY, high = -INFINITY;
+        for (int64_t i = 0; i < n; i++) {
+            double v = f.wide ? ((const double *)x)[i] : ((const float *)x)[i];
+            low = v < low ? v : low;
+            high = v > high ? v : high;
+        }
+    }
+    if (low == high) low -= 1, high += 1;
+    for (int64_t i = 0; i < n; i++) {
+        double v = f.wide ? ((const double *)x)[i] : ((const float *)x)[i];
+        if (!(v >= low && v <= high)) continue;
+        int64_t bin = f.wide ? (int64_t)((v - low) / (high - low) * (double)bins)
+                             : (int64_t)(((float)v - (float)low) / ((float)high - (float)low) * (float)bins);
+        if (bin >= bins) bin = bins - 1;
+        if (f.wide)
+            ((double *)y)[bin] += 1;
+        else
+            ((float *)y)[bin] += 1;
+    }
+    return lb_frame_end(&f);
+}
+
+#define SCAN LB_ROW_REDUCTION
+#define CHOICE (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)
+const lb_op_row lb_rows_scan[] = {
+    {"aten::cumsum", "self dim dtype", cumsum, cumsum_twin, 1, 1, SCAN, NULL, "cumulative"},
+    {"aten::cumprod", "self dim dtype", cumprod, cumprod_twin, 1, 1, SCAN, NULL, "cumulative"},
+    {"aten::cummax", "self dim", cummax, NULL, 0, 0, CHOICE, NULL, "cumulative_extreme"},
+    {"aten::cummin", "self dim", cummin, NULL, 0, 0, CHOICE, NULL, "cumulative_extreme"},
+    {"aten::histc", "self bins min max", histc, NULL, 0, 0, CHOICE, NULL, "histc"},
+    {NULL},
+};

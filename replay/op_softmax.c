@@ -1,0 +1,349 @@
+/* Softmax, log-softmax, their backwards, and the negative log likelihood loss.
+ *
+ * A row is: maximum, exp(x - maximum), sum (`schedule` applies; default torch's cascade), quotient. The twins carry what the
+ * rounding of x - maximum does: |x - max| ulps of relative error in the exponential. */
+#include "elementary.h"
+#include "frame.h"
+#include "schedule.h"
+
+#include <math.h>
+#include <string.h>
+
+/* What torch does besides on a CPU with 16-bit rows: along the last dimension the sum and the logarithm of a log-softmax
+ * are rounded to the dtype, across it the exponentials of a softmax are. */
+typedef struct row_kind {
+    lb_method method;
+    bool safe;       /* rows of -inf give 0 */
+    bool across;     /* the dimension is not the last */
+    lb_dtype rounds; /* LB_BF16 or LB_F16 */
+    double scale;    /* of the twin, for these roundings */
+} row_kind;
+
+#define REAL float
+#define NAME(x) x##_f32
+#define ROUND lb_round_to_grid_f32
+#include "softmax_real.h"
+#undef REAL
+#undef NAME
+#undef ROUND
+#define REAL double
+#define NAME(x) x##_f64
+#define ROUND lb_round_to_grid_f64
+#include "softmax_real.h"
+#undef REAL
+#undef NAME
+#undef ROUND
+
+#define PARALLEL_ELEMENTS 32768
+
+typedef struct rows {
+    int64_t count, size;
+    bool across;
+    lb_tensor result; /* with the dimension moved to the end */
+    const void *a, *b;
+    void *y;
+} rows;
+
+/* Args 0 (and 1, if `two`) and result 0 as dense rows along `dim`. */
+static bool rows_of(lb_frame *f, int64_t dim, bool two, rows *r)
+{
+    lb_call *call = f->call;
+    const lb_tensor *in = lb_call_tensor(call, 0);
+    int d = in ? lb_wrap_dim(dim, in->layout.ndim) : -1;
+    if (d < 0 || call->results[0].layout.ndim != in->layout.ndim) {
+        lb_frame_fail(f, LB_ERR_INVALID, "no such dimension");
+        return false;
+    }
+    int64_t n = lb_tensor_numel(in);
+    r->size = in->layout.ndim ? in->layout.shape[d] : 1;
+    r->count = r->size ? n / r->size : 0;
+    r->across = lb_shape_around(&in->layout, d).inner > 1;
+    lb_tensor a = lb_tensor_dim_last(in, d);
+    r->a = lb_frame_tensor(f, &a);
+    if (two) {
+        lb_tensor b = lb_tensor_dim_last(lb_call_tensor(call, 1), d);
+        r->b = lb_frame_tensor(f, &b);
+    }
+    r->result = lb_tensor_dim_last(&call->results[0], d);
+    r->y = lb_frame_output_view(f, &r->result, n);
+    return lb_frame_ok(f);
+}
+
+typedef void (*row_f32)(const row_kind *, const float *, float *, int64_t);
+typedef void (*row_f64)(const row_kind *, const double *, double *, int64_t);
+typedef void (*row2_f32)(const lb_method *, const float *, const float *, float *, int64_t);
+typedef void (*row2_f64)(const lb_method *, const double *, const double *, double *, int64_t);
+
+static lb_status each_row(lb_call *call, row_f32 narrow, row_f64 wide, bool safe)
+{
+    lb_frame f = lb_frame_begin(call);
+    rows r;
+    if (rows_of(&f, lb_call_int(call, 1, -1), false, &r)) {
+        lb_dtype dtype = call->results[0].dtype;
+        row_kind kind = {call->method, safe, r.across, dtype == LB_BF16 || dtype == LB_F16 ? dtype : LB_NO_DTYPE,
+                         lb_twin_scale(call, 0)};
+        int64_t n = r.size;
+#pragma omp parallel for schedule(static) if (r.count * n > PARALLEL_ELEMENTS)
+        for (int64_t i = 0; i < r.count; i++) {
+            if (f.wide)
+                wide(&kind, (const double *)r.a + i * n, (double *)r.y + i * n, n);
+            else
+                narrow(&kind, (const float *)r.a + i * n, (float *)r.y + i * n, n);
+        }
+    }
+    return lb_frame_end(&f);
+}
+
+static lb_status each_row_backward(lb_call *call, row2_f32 narrow, row2_f64 wide)
+{
+    lb_frame f = lb_frame_begin(call);
+    rows r;
+    if (rows_of(&f, lb_call_int(call, 2, -1), true, &r)) {
+        int64_t n = r.size;
+#pragma omp parallel for schedule(static) if (r.count * n > PARALLEL_ELEMENTS)
+        for (int64_t i = 0; i < r.count; i++) {
+            if (f.wide)
+                wide(&call->method, (const double *)r.a + i * n, (const double *)r.b + i * n, (double *)r.y + i * n, n);
+            else
+                narrow(&call->method, (const float *)r.a + i * n, (const float *)r.b + i * n, (float *)r.y + i * n, n);
+        }
+    }
+    return lb_frame_end(&f);
+}
+
+static lb_status softmax(lb_call *call) { return each_row(call, row_softmax_f32, row_softmax_f64, false); }
+static lb_status safe_softmax(lb_call *call) { return each_row(call, row_softmax_f32, row_softmax_f64, true); }
+static lb_status log_softmax(lb_call *call) { return each_row(call, row_log_softmax_f32, row_log_softmax_f64, false); }
+
+static lb_status softmax_backward(lb_call *call)
+{
+    return each_row_backward(call, row_softmax_backward_f32, row_softmax_backward_f64);
+}
+
+static lb_status log_softmax_backward(lb_call *call)
+{
+    return each_row_backward(call, row_log_softmax_backward_f32, row_log_softmax_backward_f64);
+}
+
+/* ---- twins -------------------------------------------------------------------------------------------------------- */
+
+/* y_i (1 + |x_i - max|) + y_i sum_k y_k (1 + |x_k - max|) */
+static void twin_softmax(const row_kind *kind, const double *x, double *y, int64_t n)
+{
+    double top = row_max_f64(x, n), weighted = 0;
+    row_softmax_f64(kind, x, y, n);
+    for (int64_t i = 0; i < n; i++)
+        if (y[i] > 0) weighted += y[i] * (1 + fabs(x[i] - top));
+    double scale = kind->across ? kind->scale : 1;
+    for (int64_t i = 0; i < n; i++) y[i] = y[i] > 0 ? y[i] * (1 + fabs(x[i] - top) + weighted) * scale : y[i];
+}
+
+/* |x_i - max| + log sum + the relative error of the sum */
+static void twin_log_softmax(const row_kind *kind, const double *x, double *y, int64_t n)
+{
+    double top = row_max_f64(x, n), sum = row_exp_f64(&kind->method, x, y, n, top), weighted = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (y[i] > 0) weighted += y[i] * (1 + fabs(x[i] - top));
+    double rest = (1 + fabs(log(sum))) * (kind->across ? 1 : kind->scale) + weighted / sum;
+    for (int64_t i = 0; i < n; i++) y[i] = fabs(x[i] - top) + rest;
+}
+
+static void twin_softmax_backward(const lb_method *method, const double *g, const double *y, double *d, int64_t n)
+{
+    double sum = 0;
+    (void)method;
+    for (int64_t i = 0; i < n; i++) sum += fabs(g[i] * y[i]);
+    for (int64_t i = 0; i < n; i++) d[i] = fabs(y[i]) * (fabs(g[i]) + sum);
+}
+
+static void twin_log_softmax_backward(const lb_method *method, const double *g, const double *y, double *d, int64_t n)
+{
+    double sum = 0;
+    (void)method;
+    for (int64_t i = 0; i < n; i++) sum += fabs(g[i]);
+    for (int64_t i = 0; i < n; i++) d[i] = fabs(g[i]) + exp(y[i]) * sum;
+}
+
+static lb_status softmax_twin(lb_call *call) { return each_row(call, NULL, twin_softmax, false); }
+static lb_status safe_softmax_twin(lb_call *call) { return each_row(call, NULL, twin_softmax, true); }
+static lb_status log_softmax_twin(lb_call *call) { return each_row(call, NULL, twin_log_softmax, false); }
+static lb_status softmax_backward_twin(lb_call *call) { return each_row_backward(call, NULL, twin_softmax_backward); }
+static lb_status log_softmax_backward_twin(lb_call *call)
+{
+    return each_row_backward(call, NULL, twin_log_softmax_backward);
+}
+
+/* ---- negative log likelihood -------------------------------------------------------------------------------------- */
+
+enum reduction { REDUCE_NONE = 0, REDUCE_MEAN = 1, REDUCE_SUM = 2 };
+
+/* (N, C, S): S is the product of spatial sizes, 1 for nll_loss. */
+typedef struct loss_shape {
+    int64_t samples, classes, spatial;
+} loss_shape;
+
+static loss_shape loss_shape_of(const lb_tensor *scores)
+{
+    const lb_layout *l = &scores->layout;
+    loss_shape s = {1, 1, 1};
+    if (l->ndim == 1) s.classes = l->shape[0];
+    if (l->ndim >= 2) s.samples = l->shape[0], s.classes = l->shape[1];
+    for (int d = 2; d < l->ndim; d++) s.spatial *= l->shape[d];
+    return s;
+}
+
+static double real(const lb_frame *f, const void *x, int64_t i)
+{
+    return f->wide ? ((const double *)x)[i] : ((const float *)x)[i];
+}
+
+static void set_real(const lb_frame *f, void *x, int64_t i, double value)
+{
+    if (f->wide)
+        ((double *)x)[i] = value;
+    else
+        ((float *)x)[i] = (float)value;
+}
+
+/* One operation's rounding: to the frame's type, and to the loss's own dtype where that has 16 bits. */
+static double rounded(const lb_frame *f, double x, lb_dtype dtype)
+{
+    if (!f->wide) x = (float)x;
+    if (dtype != LB_BF16 && dtype != LB_F16) return x;
+    lb_round_to_grid_f64(&x, 1, dtype, NULL);
+    return x;
+}
+
+/* torch's eight levels of partial sums (LossNLL.cpp); both sums in the dtype of the scores. */
+#define LEVELS 8
+typedef struct partial_sums {
+    double loss[LEVELS], weight[LEVELS];
+} partial_sums;
+
+static int level_power(int64_t n)
+{
+    int log2 = n <= 2 ? 1 : 64 - __builtin_clzll((uint64_t)(n - 1));
+    return log2 / LEVELS > 4 ? log2 / LEVELS : 4;
+}
+
+static void flush(const lb_frame *f, partial_sums *p, int64_t i, int power, lb_dtype dtype)
+{
+    int64_t mask = ((int64_t)1 << power) - 1;
+    for (int j = 0; j + 1 < LEVELS && !(i & mask << (j * power)); j++) {
+        p->weight[j + 1] = rounded(f, p->weight[j + 1] + p->weight[j], dtype);
+        p->loss[j + 1] = rounded(f, p->loss[j + 1] + p->loss[j], dtype);
+        p->weight[j] = p->loss[j] = 0;
+    }
+}
+
+static double total(const lb_frame *f, const double *levels, lb_dtype dtype)
+{
+    double sum = 0;
+    for (int j = 0; j < LEVELS; j++) sum = rounded(f, sum + levels[j], dtype);
+    return sum;
+}
+
+/* Args: self, target, weight, reduction, ignore_index. `twin`: absolute values, so that the sum is that of |terms|. */
+static lb_status nll_forward(lb_call *call, bool twin)
+{
+    lb_frame f = lb_frame_begin(call);
+    const lb_tensor *scores = lb_call_tensor(call, 0);
+    loss_shape s = loss_shape_of(scores);
+    const void *x = lb_frame_input(&f, 0), *weight = lb_frame_input(&f, 2);
+    const int64_t *target = lb_frame_integers(&f, lb_call_tensor(call, 1));
+    int64_t reduction = lb_call_int(call, 3, REDUCE_MEAN), ignore = lb_call_int(call, 4, -100), ignored = 0;
+    int64_t n = s.samples * s.spatial;
+    bool each = reduction == REDUCE_NONE && scores->layout.ndim > 1;
+    void *loss = lb_frame_output(&f, 0, each ? n : 1), *sum = lb_frame_output(&f, 1, 1);
+    lb_dtype dtype = call->results[0].dtype;
+    partial_sums p = {{0}, {0}};
+    int power = level_power(n);
+    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
+        int64_t t = target[i];
+        if (each) set_real(&f, loss, i, 0);
+        if (t == ignore) {
+            ignored++;
+            continue;
+        }
+        if (t < 0 || t >= s.classes) {
+            lb_frame_fail(&f, LB_ERR_INVALID, "a target is no class");
+            break;
+        }
+        double w = weight ? real(&f, weight, t) : 1;
+        double score = real(&f, x, (i / s.spatial * s.classes + t) * s.spatial + i % s.spatial);
+        double term = weight ? rounded(&f, score * w, dtype) : score;
+        if (twin) term = -fabs(term);
+        if (each) {
+            set_real(&f, loss, i, -term);
+            continue;
+        }
+        p.loss[0] = rounded(&f, p.loss[0] - term, dtype);
+        if (weight) p.weight[0] = rounded(&f, p.weight[0] + w, dtype);
+        flush(&f, &p, i, power, dtype);
+    }
+    if (lb_frame_ok(&f)) {
+        double weights = weight ? total(&f, p.weight, dtype) : rounded(&f, (double)(n - ignored), dtype);
+        double value = total(&f, p.loss, dtype);
+        if (reduction == REDUCE_MEAN) value = rounded(&f, value / weights, dtype);
+        if (twin) value *= lb_twin_scale(call, 0), weights *= lb_twin_scale(call, 0);
+        if (!each) set_real(&f, loss, 0, value);
+        set_real(&f, sum, 0, each ? 0 : weights);
+    }
+    return lb_frame_end(&f);
+}
+
+static lb_status nll_loss_forward(lb_call *call) { return nll_forward(call, false); }
+static lb_status nll_loss_forward_twin(lb_call *call) { return nll_forward(call, true); }
+
+/* Args: grad_output, self, target, weight, reduction, ignore_index, total_weight. */
+static lb_status nll_backward(lb_call *call, bool twin)
+{
+    lb_frame f = lb_frame_begin(call);
+    const lb_tensor *scores = lb_call_tensor(call, 1);
+    loss_shape s = loss_shape_of(scores);
+    const void *g = lb_frame_input(&f, 0), *weight = lb_frame_input(&f, 3), *sum = lb_frame_input(&f, 6);
+    const int64_t *target = lb_frame_integers(&f, lb_call_tensor(call, 2));
+    int64_t reduction = lb_call_int(call, 4, REDUCE_MEAN), ignore = lb_call_int(call, 5, -100);
+    int64_t n = s.samples * s.spatial, elements = n * s.classes;
+    bool each = reduction == REDUCE_NONE && scores->layout.ndim > 1;
+    lb_dtype dtype = call->results[0].dtype;
+    void *d = lb_frame_output(&f, 0, elements);
+    if (!lb_frame_ok(&f)) return lb_frame_end(&f);
+    memset(d, 0, (size_t)elements * (f.wide ? 8 : 4));
+    for (int64_t i = 0; i < n; i++) {
+        int64_t t = target[i];
+        if (t == ignore || t < 0 || t >= s.classes) continue;
+        double grad = real(&f, g, each ? i : 0);
+        if (reduction == REDUCE_MEAN) grad = rounded(&f, grad / real(&f, sum, 0), dtype);
+        if (weight) grad = rounded(&f, grad * real(&f, weight, t), dtype);
+        if (twin) { /* the quotient is rounded to 16 bits, f16 also to its subnormals */
+            grad = fabs(grad) * lb_twin_scale(call, 1);
+            if (scores->dtype == LB_F16) grad += weight ? fabs(real(&f, weight, t)) : 1;
+        }
+        set_real(&f, d, (i / s.spatial * s.classes + t) * s.spatial + i % s.spatial, twin ? grad : -grad);
+    }
+    return lb_frame_end(&f);
+}
+
+static lb_status nll_loss_backward(lb_call *call) { return nll_backward(call, false); }
+static lb_status nll_loss_backward_twin(lb_call *call) { return nll_backward(call, true); }
+
+#define SUM LB_ROW_REDUCTION
+#define SOFTMAX_ARGS "self dim half_to_float"
+#define NLL_ARGS "self target weight reduction ignore_index"
+#define NLL_BACKWARD_ARGS "grad_output self target weight reduction ignore_index total_weight"
+const lb_op_row lb_rows_softmax[] = {
+    /* exp within an ulp (2 roundings), quotient; torch's exp_u20 and Sleef are within 1 ulp, too */
+    {"aten::_softmax", SOFTMAX_ARGS, softmax, softmax_twin, 5, 1, SUM, NULL, "softmax"},
+    {"aten::_safe_softmax", "self dim dtype", safe_softmax, safe_softmax_twin, 5, 1, SUM, NULL, "safe_softmax"},
+    {"aten::_log_softmax", SOFTMAX_ARGS, log_softmax, log_softmax_twin, 5, 1, SUM, NULL, "softmax"},
+    {"aten::_softmax_backward_data", "grad_output output dim input_dtype", softmax_backward, softmax_backward_twin, 4, 1,
+     SUM, NULL, "softmax_backward"},
+    {"aten::_log_softmax_backward_data", "grad_output output dim input_dtype", log_softmax_backward,
+     log_softmax_backward_twin, 5, 1, SUM, NULL, "log_softmax_backward"},
+    {"aten::nll_loss_forward", NLL_ARGS, nll_loss_forward, nll_loss_forward_twin, 4, 1, SUM, NULL, "nll_loss"},
+    {"aten::nll_loss2d_forward", NLL_ARGS, nll_loss_forward, nll_loss_forward_twin, 4, 1, SUM, NULL, "nll_loss2d"},
+    {"aten::nll_loss_backward", NLL_BACKWARD_ARGS, nll_loss_backward, nll_loss_backward_twin, 3, 0, 0, NULL, "nll_loss_backward"},
+    {"aten::nll_loss2d_backward", NLL_BACKWARD_ARGS, nll_loss_backward, nll_loss_backward_twin, 3, 0, 0, NULL, "nll_loss2d_backward"},
+    {NULL},
+};

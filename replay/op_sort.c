@@ -1,0 +1,338 @@
+/* sort, argsort, topk.
+ *
+ * NaN counts as the greatest value, -0 and +0 as equal. Where equal values may stand in any order the order is what
+ * libstdc++ leaves, since torch calls it: std::sort unless stable=True, for topk partial_sort (k * 64 <= n) or nth_element
+ * and sort (TopKImpl.h). They are written out here step for step, because a router with bf16 scores meets ties all the
+ * time and the wrong one routes a token elsewhere. */
+#include "frame.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct item {
+    double value; /* of floats */
+    int64_t integer, index;
+} item;
+
+/* ---- rows in and out ----------------------------------------------------------------------------------------------- */
+
+typedef struct sorting {
+    lb_frame frame;
+    bool integer;
+    int64_t rows, n, k; /* k results of n elements */
+    const void *x;
+    lb_tensor values, indices;
+    void *y;
+    int64_t *at;
+} sorting;
+
+static bool sorting_begin(sorting *s, lb_call *call, int64_t dim, int64_t k)
+{
+    const lb_tensor *self = lb_call_tensor(call, 0);
+    int d = lb_wrap_dim(dim, self->layout.ndim);
+    s->frame = lb_frame_begin(call);
+    lb_tensor moved = d < 0 ? *self : lb_tensor_dim_last(self, d);
+    if (d < 0) lb_frame_fail(&s->frame, LB_ERR_INVALID, "no such dimension");
+    s->integer = lb_dtype_is_integer(self->dtype);
+    s->n = self->layout.ndim && d >= 0 ? self->layout.shape[d] : 1;
+    s->rows = s->n ? lb_tensor_numel(self) / s->n : 0;
+    s->k = k < 0 ? s->n : k;
+    if (s->k > s->n) lb_frame_fail(&s->frame, LB_ERR_INVALID, "k is larger than the dimension");
+    s->x = s->integer ? (const void *)lb_frame_integers(&s->frame, &moved) : lb_frame_tensor(&s->frame, &moved);
+    if (!lb_frame_ok(&s->frame)) return false;
+    s->values = lb_tensor_dim_last(&call->results[0], d);
+    s->indices = lb_tensor_dim_last(&call->results[1], d);
+    s->y = s->integer ? (void *)lb_frame_output_view_integers(&s->frame, &s->values, s->rows * s->k)
+                      : lb_frame_output_view(&s->frame, &s->values, s->rows * s->k);
+    s->at = lb_frame_output_view_integers(&s->frame, &s->indices, s->rows * s->k);
+    return lb_frame_ok(&s->frame);
+}
+
+static void load_row(const sorting *s, int64_t row, item *items)
+{
+    for (int64_t i = 0, from = row * s->n; i < s->n; i++, from++) {
+        items[i].index = i;
+        if (s->integer)
+            items[i].integer = ((const int64_t *)s->x)[from], items[i].value = 0;
+        else
+            items[i].integer = 0, items[i].value = s->frame.wide ? ((const double *)s->x)[from] : ((const float *)s->x)[from];
+    }
+}
+
+static void store_row(const sorting *s, int64_t row, const item *items)
+{
+    for (int64_t i = 0, to = row * s->k; i < s->k; i++, to++) {
+        s->at[to] = items[i].index;
+        if (s->integer)
+            ((int64_t *)s->y)[to] = items[i].integer;
+        else if (s->frame.wide)
+            ((double *)s->y)[to] = items[i].value;
+        else
+            ((float *)s->y)[to] = (float)items[i].value;
+    }
+}
+
+/* Items of equal order compare false both ways. `descending`: greatest first. */
+static inline bool before(const item *a, const item *b, bool descending)
+{
+    if (descending) {
+        const item *swap = a;
+        a = b, b = swap;
+    }
+    if (a->integer != b->integer) return a->integer < b->integer;
+    if (isnan(b->value)) return !isnan(a->value);
+    return a->value < b->value;
+}
+
+/* ---- stable sort ----------------------------------------------------------------------------------------------------- */
+
+static void merge_sort(item *items, item *other, int64_t n, bool descending)
+{
+    item *from = items, *to = other;
+    for (int64_t width = 1; width < n; width *= 2) {
+        for (int64_t low = 0; low < n; low += 2 * width) {
+            int64_t middle = low + width < n ? low + width : n, high = low + 2 * width < n ? low + 2 * width : n;
+            int64_t a = low, b = middle;
+            for (int64_t i = low; i < high; i++)
+                to[i] = b >= high || (a < middle && !before(&from[b], &from[a], descending)) ? from[a++] : from[b++];
+        }
+        item *swap = from;
+        from = to, to = swap;
+    }
+    if (from != items) memcpy(items, from, (size_t)n * sizeof *items);
+}
+
+/* ---- libstdc++'s algorithms ------------------------------------------------------------------------------------------ *
+ * [first, last) as in C++. `largest` is the comparison's direction.                                                      */
+
+static void swap_items(item *a, item *b)
+{
+    item t = *a;
+    *a = *b, *b = t;
+}
+
+static void push_heap(item *first, int64_t hole, int64_t top, item value, bool largest)
+{
+    for (int64_t parent = (hole - 1) / 2; hole > top && before(&first[parent], &value, largest); parent = (hole - 1) / 2) {
+        first[hole] = first[parent];
+        hole = parent;
+    }
+    first[hole] = value;
+}
+
+static void adjust_heap(item *first, int64_t hole, int64_t n, item value, bool largest)
+{
+    int64_t top = hole, child = hole;
+    while (child < (n - 1) / 2) {
+        child = 2 * (child + 1);
+        if (before(&first[child], &first[child - 1], largest)) child--;
+        first[hole] = first[child];
+        hole = child;
+    }
+    if ((n & 1) == 0 && child == (n - 2) / 2) {
+        child = 2 * (child + 1);
+        first[hole] = first[child - 1];
+        hole = child - 1;
+    }
+    push_heap(first, hole, top, value, largest);
+}
+
+static void pop_heap(item *first, item *last, item *result, bool largest)
+{
+    item value = *result;
+    *result = *first;
+    adjust_heap(first, 0, last - first, value, largest);
+}
+
+static void heap_select(item *first, item *middle, item *last, bool largest)
+{
+    int64_t n = middle - first;
+    for (int64_t parent = n >= 2 ? (n - 2) / 2 : -1; parent >= 0; parent--)
+        adjust_heap(first, parent, n, first[parent], largest);
+    for (item *i = middle; i < last; i++)
+        if (before(i, first, largest)) pop_heap(first, middle, i, largest);
+}
+
+static void partial_sort(item *first, item *middle, item *last, bool largest)
+{
+    heap_select(first, middle, last, largest);
+    while (middle - first > 1) {
+        middle--;
+        pop_heap(first, middle, middle, largest);
+    }
+}
+
+static void median_to_first(item *result, item *a, item *b, item *c, bool largest)
+{
+    if (before(a, b, largest)) {
+        if (before(b, c, largest))
+            swap_items(result, b);
+        else if (before(a, c, largest))
+            swap_items(result, c);
+        else
+            swap_items(result, a);
+    } else if (before(a, c, largest)) {
+        swap_items(result, a);
+    } else if (before(b, c, largest)) {
+        swap_items(result, c);
+    } else {
+        swap_items(result, b);
+    }
+}
+
+static item *partition_pivot(item *first, item *last, bool largest)
+{
+    item *pivot = first;
+    median_to_first(first, first + 1, first + (last - first) / 2, last - 1, largest);
+    first++;
+    while (true) {
+        while (before(first, pivot, largest)) first++;
+        last--;
+        while (before(pivot, last, largest)) last--;
+        if (!(first < last)) return first;
+        swap_items(first, last);
+        first++;
+    }
+}
+
+static void linear_insert(item *last, bool largest)
+{
+    item value = *last;
+    for (item *next = last - 1; before(&value, next, largest); next--) {
+        *last = *next;
+        last = next;
+    }
+    *last = value;
+}
+
+static void insertion_sort(item *first, item *last, bool largest)
+{
+    if (first == last) return;
+    for (item *i = first + 1; i < last; i++) {
+        if (before(i, first, largest)) {
+            item value = *i;
+            memmove(first + 1, first, (size_t)(i - first) * sizeof *first);
+            *first = value;
+        } else {
+            linear_insert(i, largest);
+        }
+    }
+}
+
+static int floor_log2(int64_t n)
+{
+    return 63 - __builtin_clzll((uint64_t)n);
+}
+
+static void nth_element(item *first, item *nth, item *last, bool largest)
+{
+    if (first == last || nth == last) return;
+    int depth = floor_log2(last - first) * 2;
+    while (last - first > 3) {
+        if (depth-- == 0) {
+            heap_select(first, nth + 1, last, largest);
+            swap_items(first, nth);
+            return;
+        }
+        item *cut = partition_pivot(first, last, largest);
+        if (cut <= nth)
+            first = cut;
+        else
+            last = cut;
+    }
+    insertion_sort(first, last, largest);
+}
+
+static void introsort(item *first, item *last, int depth, bool largest)
+{
+    while (last - first > 16) {
+        if (depth-- == 0) {
+            partial_sort(first, last, last, largest);
+            return;
+        }
+        item *cut = partition_pivot(first, last, largest);
+        introsort(cut, last, depth, largest);
+        last = cut;
+    }
+}
+
+static void std_sort(item *first, item *last, bool largest)
+{
+    if (first == last) return;
+    introsort(first, last, floor_log2(last - first) * 2, largest);
+    if (last - first <= 16) {
+        insertion_sort(first, last, largest);
+        return;
+    }
+    insertion_sort(first, first + 16, largest);
+    for (item *i = first + 16; i < last; i++) linear_insert(i, largest);
+}
+
+/* ---- the ops ------------------------------------------------------------------------------------------------------ */
+
+/* torch.sort without stable=True is std::sort. */
+static lb_status sort_run(lb_call *call, int64_t dim, bool descending, bool stable)
+{
+    sorting s;
+    if (sorting_begin(&s, call, dim, -1)) {
+        item *items = lb_frame_scratch(&s.frame, (size_t)s.n * 2 * sizeof *items);
+        for (int64_t r = 0; items && r < s.rows; r++) {
+            load_row(&s, r, items);
+            if (stable)
+                merge_sort(items, items + s.n, s.n, descending);
+            else
+                std_sort(items, items + s.n, descending);
+            store_row(&s, r, items);
+        }
+    }
+    return lb_frame_end(&s.frame);
+}
+
+static lb_status sort(lb_call *call) { return sort_run(call, lb_call_int(call, 1, -1), lb_call_int(call, 2, 0), false); }
+static lb_status sort_stable(lb_call *call)
+{
+    return sort_run(call, lb_call_int(call, 2, -1), lb_call_int(call, 3, 0), lb_call_int(call, 1, 0));
+}
+
+/* Its only result is the indices. */
+static lb_status argsort(lb_call *call)
+{
+    lb_tensor results[2] = {*lb_call_tensor(call, 0), call->results[0]};
+    results[0].data = NULL;
+    lb_call inner = *call;
+    inner.results = results;
+    inner.n_results = 2;
+    return sort_run(&inner, lb_call_int(call, 1, -1), lb_call_int(call, 2, 0), false);
+}
+
+/* Args: self, k, dim, largest, sorted. */
+static lb_status topk(lb_call *call)
+{
+    sorting s;
+    bool largest = lb_call_int(call, 3, 1), sorted = lb_call_int(call, 4, 1);
+    if (sorting_begin(&s, call, lb_call_int(call, 2, -1), lb_call_int(call, 1, 1)) && s.k > 0) {
+        item *items = lb_frame_scratch(&s.frame, (size_t)s.n * sizeof *items);
+        for (int64_t r = 0; items && r < s.rows; r++) {
+            load_row(&s, r, items);
+            if (s.k * 64 <= s.n) {
+                partial_sort(items, items + s.k, items + s.n, largest);
+            } else {
+                nth_element(items, items + s.k - 1, items + s.n, largest);
+                if (sorted) std_sort(items, items + s.k - 1, largest);
+            }
+            store_row(&s, r, items);
+        }
+    }
+    return lb_frame_end(&s.frame);
+}
+
+/* The values are copies, but which ones is a decision. */
+#define CHOICE (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)
+const lb_op_row lb_rows_sort[] = {
+    {"aten::sort", "self dim descending", sort, NULL, 0, 0, CHOICE, NULL, "sort"},
+    {"aten::sort.stable", "self stable dim descending", sort_stable, NULL, 0, 0, CHOICE, NULL, "sort_stable"},
+    {"aten::argsort", "self dim descending", argsort, NULL, 0, 0, CHOICE, NULL, "sort"},
+    {"aten::topk", "self k dim largest sorted", topk, NULL, 0, 0, CHOICE, NULL, "topk"},
+    {NULL},
+};

@@ -1,0 +1,112 @@
+/* How many terms go into one result element: what roundings_per_term of a row is multiplied with.
+ *
+ * By the row's flags where that is enough: 1 for elementwise, the reduced elements for reductions, k for matmuls. Ops that add at
+ * given places may add every index to one element: they count their indices. The rest is listed. */
+#include "frame.h"
+
+#include <string.h>
+
+static double numel(const lb_call *call, uint32_t i)
+{
+    const lb_tensor *tensor = lb_call_tensor(call, i);
+    return tensor ? (double)lb_tensor_numel(tensor) : 1;
+}
+
+static double size_of(const lb_call *call, uint32_t i, int64_t dim)
+{
+    const lb_tensor *tensor = lb_call_tensor(call, i);
+    int d = tensor ? lb_wrap_dim(dim, tensor->layout.ndim) : -1;
+    return d >= 0 && tensor->layout.ndim ? (double)tensor->layout.shape[d] : 1;
+}
+
+static double product_of(const lb_call *call, uint32_t i)
+{
+    int64_t numbers[LB_MAX_DIMS];
+    double product = 1;
+    for (int k = 0, n = lb_call_ints(call, i, numbers, LB_MAX_DIMS); k < n; k++) product *= (double)numbers[k];
+    return product;
+}
+
+/* Where the number comes from, by name (without "aten::") or beginning of a name ("…*"). */
+typedef enum source {
+    INNER,       /* last dimension of arg `a` */
+    ELEMENTS,    /* of arg `a` */
+    DIMENSION,   /* of arg 0 that arg `a` names */
+    INDICES,     /* of index tensor `a` along its dimension, at most its elements */
+    SIZES,       /* product of int list `a` */
+    ROWS,        /* elements of arg `a` per element of result 1 (saved mean) */
+    PER_CHANNEL, /* elements of arg `a` / size of its dim 1 */
+    KERNEL,      /* elements of weight `a` / its dim 0, and the outputs that one weight meets */
+    KEYS         /* attention: keys + head size; `a` is the query */
+} source;
+
+static const struct {
+    const char *name;
+    source from;
+    uint32_t a;
+} listed[] = {
+    {"mm", INNER, 0}, {"bmm", INNER, 0}, {"addmm", INNER, 1}, {"baddbmm", INNER, 1}, {"addbmm", ELEMENTS, 1},
+    {"addmv", INNER, 1}, {"mv", INNER, 0}, {"dot", ELEMENTS, 0}, {"vdot", ELEMENTS, 0}, {"linear", INNER, 0},
+    {"matmul", INNER, 0}, {"_scaled_mm", INNER, 0}, {"_grouped_mm", ELEMENTS, 0},
+    {"linalg_solve_triangular", INNER, 0}, {"cumsum", DIMENSION, 1}, {"cumprod", DIMENSION, 1},
+    {"_softmax", DIMENSION, 1}, {"_log_softmax", DIMENSION, 1}, {"_safe_softmax", DIMENSION, 1},
+    {"_softmax_backward_data", DIMENSION, 2}, {"_log_softmax_backward_data", DIMENSION, 2},
+    {"nll_loss_forward", ELEMENTS, 1}, {"nll_loss2d_forward", ELEMENTS, 1},
+    {"index_put", ELEMENTS, 2}, {"_unsafe_index_put", ELEMENTS, 2}, {"_index_put_impl", ELEMENTS, 2},
+    {"index_add", ELEMENTS, 2}, {"embedding_dense_backward", ELEMENTS, 1}, {"put", ELEMENTS, 1},
+    {"scatter*", INDICES, 2}, {"bincount", ELEMENTS, 0},
+    {"native_layer_norm", SIZES, 1}, {"native_layer_norm_backward", ELEMENTS, 1}, {"_fused_rms_norm", SIZES, 1},
+    {"_fused_rms_norm_backward", ELEMENTS, 1}, {"native_group_norm", ROWS, 0}, {"native_group_norm_backward", ELEMENTS, 1},
+    {"native_batch_norm", PER_CHANNEL, 0}, {"_native_batch_norm*", PER_CHANNEL, 0}, {"native_batch_norm_backward", PER_CHANNEL, 1},
+    {"convolution", KERNEL, 1}, {"convolution_backward", KERNEL, 2},
+    {"_scaled_dot_product*_backward", KEYS, 1}, {"_scaled_dot_product*", KEYS, 0},
+};
+
+/* One '*' at most. */
+static bool matches(const char *pattern, const char *name)
+{
+    const char *star = strchr(pattern, '*');
+    if (!star) return !strcmp(pattern, name);
+    size_t before = (size_t)(star - pattern), after = strlen(star + 1), length = strlen(name);
+    return length >= before + after && !strncmp(pattern, name, before) && !strcmp(star + 1, name + length - after);
+}
+
+static double terms_from(const lb_call *call, source from, uint32_t a)
+{
+    switch (from) {
+    case INNER: return size_of(call, a, -1);
+    case ELEMENTS: return numel(call, a);
+    case DIMENSION: return size_of(call, 0, lb_call_int(call, a, -1));
+    case INDICES: return size_of(call, a, lb_call_int(call, 1, 0));
+    case SIZES: return product_of(call, a);
+    case ROWS: {
+        double rows = call->n_results > 1 ? (double)lb_tensor_numel(&call->results[1]) : 1;
+        return rows > 0 ? numel(call, a) / rows : 1;
+    }
+    case PER_CHANNEL: return numel(call, a) / (size_of(call, a, 1) > 0 ? size_of(call, a, 1) : 1);
+    case KERNEL: {
+        double outputs = size_of(call, a, 0), meets = a == 2 ? numel(call, 0) / (outputs > 0 ? outputs : 1) : 0;
+        return (outputs > 0 ? numel(call, a) / outputs : 1) + meets;
+    }
+    case KEYS: return size_of(call, a + 1, -2) + size_of(call, a, -2) + size_of(call, a, -1);
+    }
+    return 1;
+}
+
+double lb_call_terms(const lb_call *call)
+{
+    const lb_op_row *row = call->row;
+    const char *name = strncmp(row->name, "aten::", 6) ? row->name : row->name + 6;
+    double terms = 1;
+    if (row->flags & LB_ROW_ELEMENTWISE) return 1;
+    for (size_t i = 0; i < sizeof listed / sizeof *listed; i++)
+        if (matches(listed[i].name, name)) {
+            terms = terms_from(call, listed[i].from, listed[i].a);
+            return terms > 1 ? terms : 1;
+        }
+    if (row->flags & LB_ROW_REDUCTION && call->n_results) {
+        double results = (double)lb_tensor_numel(&call->results[0]);
+        if (results > 0) terms = numel(call, 0) / results;
+    }
+    return terms > 1 ? terms : 1;
+}

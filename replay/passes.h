@@ -1,0 +1,42 @@
+/* Passes: program -> program. What a structural swap does to a step before it is interpreted.
+ *
+ * The interpreter knows no swap but the choice of kernel. A swap that changes which ops run (skip, Muon) is applied to
+ * every program of the window before it runs, one pass after another; the result is a valid program of its own.
+ *
+ * What a pass keeps: rows of values, scopes, statistics, boundaries, collectives' members, groups and strings of the input
+ * program keep their numbers; new ones are appended. Ops are removed, replaced and inserted, so op rows move:
+ * `origin[new op]` is the row in the input program, or LB_NONE for an op that nothing recorded stands for. Tables that name
+ * op rows (collectives, boundaries, scalars, groups, notices) are renumbered; a collective is never removed, since its
+ * other members wait for it.
+ *
+ * An op that was replaced keeps its origin and its recorded value rows as results, so that an observer sees "this recorded
+ * value, computed otherwise". A value produced by a pass alone has no digests and no recorded bytes.
+ *
+ * Pseudo ops that a pass may insert, beside ordinary ATen ops:
+ *   lb::zero   ()             -> result    every element 0. The result may be a window of a storage that exists (then it is
+ *                                          filled) or not (then the storage is made).
+ *   lb::copy   (value)        -> result    elements in row-major order, cast to the result's dtype as torch casts. The
+ *                                          result may be the same window of the same storage under a later version: then
+ *                                          nothing happens but that the version exists.
+ *   lb::state  ()             -> result    what an earlier step of this run left in that storage, zeros when there is none:
+ *                                          optimizer state that the recorded run never had.
+ *   lb::round  (value, dtype) -> result    rounded to the grid of `dtype`, kept in the result's dtype.
+ */
+#ifndef LB_REPLAY_PASSES_H
+#define LB_REPLAY_PASSES_H
+
+#include <lastbit/replay.h>
+
+/* Applies LB_SWAP_SKIP or LB_SWAP_MUON to one step; other kinds are LB_ERR_INVALID. `*out` and `*origin` (out->n_ops rows,
+ * malloc'ed) are the caller's. A selector that selects nothing in this program gives a plain copy and *touched 0, which is
+ * no failure: the caller decides over the whole window. `*touched`: scopes skipped, or parameters whose update changed.
+ * `capture` is used for bytes that a decision needs (may be NULL).
+ * Fails with LB_ERR_INVALID (bad selector or argument), LB_ERR_UNSUPPORTED (the structure cannot be swapped; says why). */
+lb_status lb_pass_apply(const lb_program *in, const lb_swap *swap, lb_capture *capture, lb_program **out,
+                        uint32_t **origin, uint32_t *touched, lb_err *err);
+
+/* The two passes by themselves (`scopes`, `slices`: what to change), see skip.c and muon.h. */
+lb_status lb_pass_skip(const lb_program *in, const uint32_t *scopes, uint32_t n_scopes, lb_program **out,
+                       uint32_t **origin, lb_err *err);
+
+#endif

@@ -1,0 +1,183 @@
+/* The driver of elementwise kernels: one op is a loop over a chunk of dense elements, everything else is here.
+ *
+ *      operands: any dtype, strides, broadcasting, or a Python scalar      results: any dtype, strides
+ *             │ gathered in chunks of LB_LANES elements                              ▲ rounded once, scattered
+ *             ▼                                                                      │
+ *      dense f32 (or f64, i64) buffers ──── loop(lanes): out[i] = f(in0[i], in1[i], …) ──── dense buffer
+ *
+ * An operand that is dense in the compute type already is used in place; one that is the same everywhere (a scalar, a 0-dim tensor)
+ * is loaded once. Chunks are split over threads above LB_LANES_PARALLEL elements; elements do not know their neighbours, so bits
+ * depend neither on that nor on the instruction set.
+ *
+ * Compute type: f64 as soon as an operand or a result is f64; int64 when all operands are integers or bool and so are the results; else f32.
+ * A loop missing for a type falls back: f32 -> f64 (functions evaluated in f64 and rounded once), int64 -> f32.
+ *
+ * Argument patterns, one character per argument of the schema:
+ *      x  operand: a tensor, or a scalar, which is read as a tensor of one element
+ *      o  operand that may be None: read as zeros, lanes->given[k] says so
+ *      s  scalar: lanes->s[k] (f64, in f32 loops to be rounded to f32) and lanes->i[k]; None gives 0
+ *      1  scalar whose default is 1 (alpha, value); None gives 1
+ *      n  scalar or None: None gives NaN in s[k], and given_s[k] is false
+ *      t  string (approximate="tanh", rounding_mode="floor"): lanes->text[0]
+ *      -  not used
+ */
+#ifndef LB_REPLAY_POINTWISE_H
+#define LB_REPLAY_POINTWISE_H
+
+#include "ops.h"
+
+#include <lastbit/processor.h>
+
+#define LB_LANES 1024
+#define LB_LANES_PARALLEL 65536
+#define LB_LANES_INPUTS 5
+#define LB_LANES_OUTPUTS 5
+#define LB_LANES_SCALARS 12
+
+typedef struct lb_lanes {
+    size_t n;
+    const void *in[LB_LANES_INPUTS];
+    void *out[LB_LANES_OUTPUTS];
+    double s[LB_LANES_SCALARS];
+    int64_t i[LB_LANES_SCALARS];
+    bool given[LB_LANES_INPUTS], given_s[LB_LANES_SCALARS];
+    bool scalar[LB_LANES_INPUTS]; /* the operand was a Python scalar */
+    bool single[LB_LANES_INPUTS]; /* the same value everywhere */
+    lb_dtype common; /* what the operands promote to; of a shadow call f64 */
+    lb_dtype result; /* of the first result */
+    /* For twins of ops whose steps torch rounds to the common dtype where that has 16 bits: how much coarser it is than f32 (at
+     * least 1), and an absolute part for its subnormals (0 for f32 and f64). COARSE(x) applies both. */
+    double coarse, grain;
+    char text; /* first letter of the string argument, 0: None */
+} lb_lanes;
+
+typedef void (*lb_lane_loop)(const lb_lanes *lanes);
+
+enum lb_pointwise_flags {
+    /* Scalars and 0-dim tensors take the dtype that the operands promote to before anything is computed (comparisons, maximum, …);
+     * without it they are only rounded to the compute type (add, mul, …). */
+    LB_POINTWISE_COMMON = 1 << 0,
+    LB_POINTWISE_COMMON_FIRST = 1 << 1 /* the first operand alone (mul, div: torch reads the second as it is) */
+};
+
+typedef struct lb_pointwise {
+    const char *pattern;
+    lb_lane_loop f32, f64, i64, twin;
+    unsigned flags;
+} lb_pointwise;
+
+/* Runs the loop over all results of the call. LB_ERR_UNSUPPORTED: complex, u64, sub-byte, or no loop for these dtypes. */
+lb_status lb_pointwise_run(lb_call *call, const lb_pointwise *op);
+/* The same with the twin loop, in f64. */
+lb_status lb_pointwise_twin(lb_call *call, const lb_pointwise *op);
+/* result = source, broadcast, in any dtypes (complex and bits included), rounded as `cast` says. They may be the same memory. */
+lb_status lb_pointwise_copy(lb_call *call, const lb_tensor *result, const lb_tensor *source);
+/* result = value everywhere. */
+lb_status lb_pointwise_fill(lb_call *call, const lb_tensor *result, const lb_operand *value);
+
+/* ---- writing loops ---------------------------------------------------------------------------------------------- *
+ * LB_LOOP(name, type, expression) defines `name`, a loop whose expression may use a b c d e (the operands), s0 … s3 (the
+ * scalars, in the type) and l (the lanes). T is the type. Selections must be written as `?:`, so that the loop vectorises. */
+
+#if defined(__clang__)
+#define LB_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define LB_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+#define LB_LANE_SCALAR(T, k) _Generic((T)0, int64_t : l->i[k], default : (T)l->s[k])
+
+#define LB_LOOP(NAME, TYPE, EXPRESSION)                                                                      \
+    LB_INLINE void NAME##_body(const lb_lanes *l)                                                            \
+    {                                                                                                        \
+        typedef TYPE T;                                                                                      \
+        const T *in0 = l->in[0], *in1 = l->in[1], *in2 = l->in[2], *in3 = l->in[3], *in4 = l->in[4];         \
+        T *out = l->out[0];                                                                                  \
+        const T s0 = LB_LANE_SCALAR(T, 0), s1 = LB_LANE_SCALAR(T, 1), s2 = LB_LANE_SCALAR(T, 2),             \
+                s3 = LB_LANE_SCALAR(T, 3);                                                                   \
+        const size_t n = l->n;                                                                               \
+        (void)s0, (void)s1, (void)s2, (void)s3, (void)in0, (void)in1, (void)in2, (void)in3, (void)in4;       \
+        LB_INDEPENDENT                                                                                       \
+        for (size_t i = 0; i < n; i++) {                                                                     \
+            out[i] = (T)(EXPRESSION);                                                                        \
+        }                                                                                                    \
+    }                                                                                                        \
+    LB_PER_ISA(NAME, NAME##_body, (const lb_lanes *l), (l))
+
+/* ---- lists of ops ------------------------------------------------------------------------------------------------- *
+ * A file of ops is one list  X(KIND, id, name, args, pattern, flags, f, i, twin, roundings, row flags, samples):
+ * KIND says which expressions there are: F f32 and f64 (one expression), FI also int64, I int64 alone, …T with a twin. LB_DEFINE makes
+ * loops and kernels, LB_ROW the table row; further rows of the same kernel are written with LB_SAME. */
+#define LB_KERNEL(ID)                                                                                        \
+    static __attribute__((unused)) lb_status ID##_kernel(lb_call *call) { return lb_pointwise_run(call, &ID##_op); }
+#define LB_TWIN(ID)                                                                                          \
+    static __attribute__((unused)) lb_status ID##_twin(lb_call *call) { return lb_pointwise_twin(call, &ID##_op); }
+
+#define LB_DEFINE_F(ID, PATTERN, FLAGS, F, I, TW)                                                            \
+    LB_LOOP(ID##_loop_f32, float, F)                                                                              \
+    LB_LOOP(ID##_loop_f64, double, F)                                                                             \
+    static const lb_pointwise ID##_op = {PATTERN, ID##_loop_f32, ID##_loop_f64, NULL, NULL, FLAGS};                    \
+    LB_KERNEL(ID)
+#define LB_DEFINE_FT(ID, PATTERN, FLAGS, F, I, TW)                                                           \
+    LB_LOOP(ID##_loop_f32, float, F)                                                                              \
+    LB_LOOP(ID##_loop_f64, double, F)                                                                             \
+    LB_LOOP(ID##_loop_twin, double, TW)                                                                            \
+    static const lb_pointwise ID##_op = {PATTERN, ID##_loop_f32, ID##_loop_f64, NULL, ID##_loop_twin, FLAGS};                \
+    LB_KERNEL(ID) LB_TWIN(ID)
+#define LB_DEFINE_FI(ID, PATTERN, FLAGS, F, I, TW)                                                           \
+    LB_LOOP(ID##_loop_f32, float, F)                                                                              \
+    LB_LOOP(ID##_loop_f64, double, F)                                                                             \
+    LB_LOOP(ID##_loop_i64, int64_t, I)                                                                            \
+    static const lb_pointwise ID##_op = {PATTERN, ID##_loop_f32, ID##_loop_f64, ID##_loop_i64, NULL, FLAGS};                \
+    LB_KERNEL(ID)
+#define LB_DEFINE_FIT(ID, PATTERN, FLAGS, F, I, TW)                                                          \
+    LB_LOOP(ID##_loop_f32, float, F)                                                                              \
+    LB_LOOP(ID##_loop_f64, double, F)                                                                             \
+    LB_LOOP(ID##_loop_i64, int64_t, I)                                                                            \
+    LB_LOOP(ID##_loop_twin, double, TW)                                                                            \
+    static const lb_pointwise ID##_op = {PATTERN, ID##_loop_f32, ID##_loop_f64, ID##_loop_i64, ID##_loop_twin, FLAGS};            \
+    LB_KERNEL(ID) LB_TWIN(ID)
+#define LB_DEFINE_I(ID, PATTERN, FLAGS, F, I, TW)                                                            \
+    LB_LOOP(ID##_loop_i64, int64_t, I)                                                                            \
+    static const lb_pointwise ID##_op = {PATTERN, NULL, NULL, ID##_loop_i64, NULL, FLAGS};                        \
+    LB_KERNEL(ID)
+
+#define LB_TWIN_OF_F(ID) NULL
+#define LB_TWIN_OF_FI(ID) NULL
+#define LB_TWIN_OF_I(ID) NULL
+#define LB_TWIN_OF_FT(ID) ID##_twin
+#define LB_TWIN_OF_FIT(ID) ID##_twin
+
+#define LB_DEFINE(KIND, ID, NAME, ARGS, PATTERN, FLAGS, F, I, TW, ROUNDINGS, ROW_FLAGS, SAMPLES)             \
+    LB_DEFINE_##KIND(ID, PATTERN, FLAGS, F, I, TW)
+#define LB_ROW(KIND, ID, NAME, ARGS, PATTERN, FLAGS, F, I, TW, ROUNDINGS, ROW_FLAGS, SAMPLES)                \
+    LB_SAME(ID##_kernel, LB_TWIN_OF_##KIND(ID), NAME, ARGS, ROUNDINGS, ROW_FLAGS, SAMPLES)
+#define LB_SAME(KERNEL, TWIN, NAME, ARGS, ROUNDINGS, ROW_FLAGS, SAMPLES)                                     \
+    {"aten::" NAME, ARGS, KERNEL, TWIN, ROUNDINGS, 0, (ROW_FLAGS) | LB_ROW_ELEMENTWISE, NULL, SAMPLES},
+
+#define COARSE(x) ((x)*l->coarse + l->grain)
+
+/* Integers wrap around, as in torch. */
+#define WADD(x, y) ((int64_t)((uint64_t)(x) + (uint64_t)(y)))
+#define WSUB(x, y) ((int64_t)((uint64_t)(x) - (uint64_t)(y)))
+#define WMUL(x, y) ((int64_t)((uint64_t)(x) * (uint64_t)(y)))
+
+/* The operands, by element: macros, so that an operand nobody reads costs nothing. */
+#define A (in0[i])
+#define B (in1[i])
+#define C (in2[i])
+#define D (in3[i])
+#define E (in4[i])
+
+/* Functions of the loop's type. */
+#define SQRT(x) _Generic((x), float : __builtin_sqrtf, double : __builtin_sqrt)(x)
+#define ABS(x) _Generic((x), float : __builtin_fabsf, double : __builtin_fabs, int64_t : __builtin_llabs)(x)
+#define FMA(x, y, z) _Generic((x), float : __builtin_fmaf, double : __builtin_fma)(x, y, z)
+#define FLOOR(x) _Generic((x), float : __builtin_floorf, double : __builtin_floor)(x)
+#define CEIL(x) _Generic((x), float : __builtin_ceilf, double : __builtin_ceil)(x)
+#define TRUNC(x) _Generic((x), float : __builtin_truncf, double : __builtin_trunc)(x)
+#define RINT(x) _Generic((x), float : __builtin_rintf, double : __builtin_rint)(x)
+#define FMOD(x, y) _Generic((x), float : __builtin_fmodf, double : __builtin_fmod)(x, y)
+#define COPYSIGN(x, y) _Generic((x), float : __builtin_copysignf, double : __builtin_copysign)(x, y)
+
+#endif

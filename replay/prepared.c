@@ -1,0 +1,286 @@
+/* Analysis of a program before it runs: see prepared.h. */
+#include "prepared.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what each op asks for -------------------------------------------------------------------------------------- */
+
+typedef struct storage_search {
+    const lb_program *program;
+    int64_t storage;
+    bool found;
+} storage_search;
+
+static void match_storage(void *context, uint32_t value)
+{
+    storage_search *search = context;
+    search->found |= search->program->values[value].storage == search->storage;
+}
+
+/* Every result is a window on a storage that an argument already had. */
+static bool results_alias_inputs(const lb_program *program, const lb_op *op)
+{
+    for (uint32_t r = 0; r < op->results; r++) {
+        uint32_t v = lb_op_results(program, op)[r];
+        if (v == LB_NONE) continue;
+        storage_search search = {program, program->values[v].storage, false};
+        lb_op_each_input(program, op, match_storage, &search);
+        if (!search.found) return false;
+    }
+    return op->results > 0;
+}
+
+static uint8_t pseudo_action(const char *name)
+{
+    if (!strcmp(name, "lb::source")) return LB_ACT_SOURCE;
+    if (!strcmp(name, "lb::zero")) return LB_ACT_ZERO;
+    if (!strcmp(name, "lb::copy")) return LB_ACT_COPY;
+    if (!strcmp(name, "lb::round")) return LB_ACT_ROUND;
+    if (!strcmp(name, "lb::state")) return LB_ACT_STATE;
+    return LB_ACT_STAND_IN;
+}
+
+static void classify(const lb_program *program, const lb_op *op, lb_prepared_op *out)
+{
+    const char *name = lb_op_name(program, op);
+    lb_op_form form = LB_FORM_PLAIN;
+    if (!strncmp(name, "lb::", 4)) {
+        out->action = pseudo_action(name);
+        return;
+    }
+    out->row = lb_op_find(name, &form);
+    out->form = (uint8_t)form;
+    uint32_t flags = out->row ? out->row->flags : 0;
+    if (op->flags & LB_OP_FAILED) {
+        out->action = LB_ACT_NOTHING;
+    } else if ((op->flags & LB_OP_COLLECTIVE) || (flags & LB_ROW_COLLECTIVE)) {
+        out->action = LB_ACT_COLLECTIVE;
+    } else if ((op->flags & LB_OP_DECISION || flags & LB_ROW_DECISION) && !op->results && !op->written) {
+        out->action = LB_ACT_DECIDE;
+    } else if (op->flags & LB_OP_VIEW) {
+        out->action = LB_ACT_NOTHING;
+        out->view = 1;
+    } else if ((flags & LB_ROW_VIEW) && results_alias_inputs(program, op) && !op->written) {
+        out->action = LB_ACT_NOTHING;
+        out->view = 1;
+    } else if (flags & LB_ROW_VIEW) {
+        /* A view op whose result the recorder found in fresh memory: reshape, contiguous, … */
+        out->action = op->results == 1 ? LB_ACT_COPY : LB_ACT_STAND_IN;
+    } else if ((flags & (LB_ROW_HOST | LB_ROW_UNDEFINED)) || (op->flags & LB_OP_UNDEFINED && !op->written && !out->row)) {
+        out->action = LB_ACT_NOTHING;
+    } else if (out->row && out->row->kernel && !((op->flags & LB_OP_RANDOM) && !(flags & LB_ROW_RANDOM))) {
+        out->action = LB_ACT_COMPUTE;
+    } else {
+        out->action = LB_ACT_STAND_IN;
+    }
+}
+
+/* ---- storages --------------------------------------------------------------------------------------------------- */
+
+typedef struct id_map {
+    uint32_t *rows; /* LB_NONE: empty */
+    uint32_t size;
+} id_map;
+
+static uint32_t home(int64_t id, uint32_t n) { return (uint32_t)(((uint64_t)id * 0x9E3779B97F4A7C15u) >> 32) & (n - 1); }
+
+static uint32_t storage_row(lb_prepared *prepared, id_map *map, int64_t id)
+{
+    uint32_t at = home(id, map->size);
+    for (; map->rows[at] != LB_NONE; at = (at + 1) & (map->size - 1))
+        if (prepared->storages[map->rows[at]].id == id) return map->rows[at];
+    map->rows[at] = prepared->n_storages;
+    prepared->storages[prepared->n_storages] = (lb_prepared_storage){.id = id};
+    return prepared->n_storages++;
+}
+
+static void to_bytes(lb_dtype dtype, int64_t *first, int64_t *last)
+{
+    int64_t bits = (int64_t)lb_dtype_bits(dtype);
+    *first = *first * bits / 8;
+    *last = (*last * bits + 7) / 8;
+}
+
+static lb_status extend(lb_prepared_storage *storage, const lb_value *value, lb_err *err)
+{
+    int64_t first, last;
+    LB_TRY(lb_layout_dense_range(&value->layout, &first, &last, err));
+    if (storage->dtype == LB_NO_DTYPE) {
+        storage->dtype = value->dtype;
+    } else if (storage->dtype != value->dtype && !storage->punned) {
+        to_bytes(storage->dtype, &storage->first, &storage->last);
+        storage->punned = true;
+    }
+    if (storage->punned) to_bytes(value->dtype, &first, &last);
+    if (first == last) return LB_OK;
+    if (storage->first == storage->last) {
+        storage->first = first;
+        storage->last = last;
+    }
+    if (first < storage->first) storage->first = first;
+    if (last > storage->last) storage->last = last;
+    return LB_OK;
+}
+
+static lb_status collect_storages(lb_prepared *prepared, lb_err *err)
+{
+    const lb_program *program = prepared->program;
+    id_map map = {.size = 64};
+    while (map.size < program->n_values * 2) map.size *= 2;
+    map.rows = malloc(map.size * sizeof *map.rows);
+    prepared->storages = malloc((program->n_values + 1) * sizeof *prepared->storages);
+    prepared->storage_of = malloc((program->n_values + 1) * sizeof *prepared->storage_of);
+    lb_status status = LB_OK;
+    if (!map.rows || !prepared->storages || !prepared->storage_of) {
+        status = lb_fail(err, LB_ERR_NOMEM, "out of memory preparing a program of %u values", program->n_values);
+        goto done;
+    }
+    memset(map.rows, 0xff, map.size * sizeof *map.rows);
+    for (uint32_t v = 0; v < program->n_values && status == LB_OK; v++) {
+        prepared->storage_of[v] = storage_row(prepared, &map, program->values[v].storage);
+        status = extend(&prepared->storages[prepared->storage_of[v]], &program->values[v], err);
+    }
+    for (uint32_t s = 0; s < prepared->n_storages; s++)
+        if (prepared->storages[s].punned) prepared->storages[s].dtype = LB_U8;
+done:
+    free(map.rows);
+    return status;
+}
+
+/* ---- liveness --------------------------------------------------------------------------------------------------- */
+
+typedef struct last_uses {
+    const lb_prepared *prepared;
+    uint32_t *last;
+    uint32_t op;
+} last_uses;
+
+static void touch(void *context, uint32_t value)
+{
+    last_uses *uses = context;
+    uses->last[uses->prepared->storage_of[value]] = uses->op;
+}
+
+static void touch_refs(last_uses *uses, const uint32_t *refs, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (refs[i] != LB_NONE) touch(uses, refs[i]);
+}
+
+static lb_status find_last_uses(lb_prepared *prepared, lb_err *err)
+{
+    const lb_program *program = prepared->program;
+    uint32_t *last = malloc((prepared->n_storages + 1) * sizeof *last);
+    uint32_t *count = calloc(program->n_ops + 1, sizeof *count);
+    prepared->dying = malloc((prepared->n_storages + 1) * sizeof *prepared->dying);
+    if (!last || !count || !prepared->dying) {
+        free(last);
+        free(count);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory preparing a program of %u ops", program->n_ops);
+    }
+    memset(last, 0xff, (prepared->n_storages + 1) * sizeof *last);
+    last_uses uses = {prepared, last, 0};
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const lb_op *op = &program->ops[i];
+        uses.op = i;
+        lb_op_each_input(program, op, touch, &uses);
+        touch_refs(&uses, lb_op_results(program, op), op->results);
+        touch_refs(&uses, lb_op_written(program, op), op->written);
+    }
+    for (uint32_t s = 0; s < prepared->n_storages; s++)
+        if (last[s] != LB_NONE) count[last[s]]++;
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        prepared->ops[i].first_dying = at;
+        at += count[i];
+    }
+    for (uint32_t s = 0; s < prepared->n_storages; s++) {
+        if (last[s] == LB_NONE) continue;
+        lb_prepared_op *op = &prepared->ops[last[s]];
+        prepared->dying[op->first_dying + op->dying++] = s;
+    }
+    free(last);
+    free(count);
+    return LB_OK;
+}
+
+/* ---- boundaries ------------------------------------------------------------------------------------------------- */
+
+/* Module inputs by the op they stand before; a counting sort, since hooks may have recorded them in any order. */
+static lb_status order_boundaries(lb_prepared *prepared, lb_err *err)
+{
+    const lb_program *program = prepared->program;
+    prepared->boundary_at = calloc(program->n_ops + 2, sizeof *prepared->boundary_at);
+    prepared->boundary_rows = malloc((program->n_boundaries + 1) * sizeof *prepared->boundary_rows);
+    if (!prepared->boundary_at || !prepared->boundary_rows)
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory preparing a program of %u ops", program->n_ops);
+    for (uint32_t b = 0; b < program->n_boundaries; b++)
+        if (!program->boundaries[b].output && program->boundaries[b].op < program->n_ops)
+            prepared->boundary_at[program->boundaries[b].op + 2]++;
+    for (uint32_t i = 2; i < program->n_ops + 2; i++) prepared->boundary_at[i] += prepared->boundary_at[i - 1];
+    for (uint32_t b = 0; b < program->n_boundaries; b++)
+        if (!program->boundaries[b].output && program->boundaries[b].op < program->n_ops)
+            prepared->boundary_rows[prepared->boundary_at[program->boundaries[b].op + 1]++] = b;
+    return LB_OK;
+}
+
+/* ---- all of it -------------------------------------------------------------------------------------------------- */
+
+static void mark_written(lb_prepared *prepared)
+{
+    const lb_program *program = prepared->program;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const lb_op *op = &program->ops[i];
+        if (prepared->ops[i].action == LB_ACT_SOURCE || prepared->ops[i].action == LB_ACT_NOTHING) continue;
+        for (uint32_t r = 0; r < op->results; r++)
+            if (lb_op_results(program, op)[r] != LB_NONE)
+                prepared->storages[prepared->storage_of[lb_op_results(program, op)[r]]].written = true;
+        for (uint32_t w = 0; w < op->written; w++)
+            if (lb_op_written(program, op)[w] != LB_NONE)
+                prepared->storages[prepared->storage_of[lb_op_written(program, op)[w]]].written = true;
+    }
+}
+
+lb_status lb_prepare(const lb_program *program, const lb_program *recorded, const uint32_t *origin, lb_prepared **out,
+                     lb_err *err)
+{
+    *out = NULL;
+    lb_prepared *prepared = calloc(1, sizeof *prepared);
+    if (!prepared || !(prepared->ops = calloc(program->n_ops + 1, sizeof *prepared->ops))) {
+        free(prepared);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory preparing a program of %u ops", program->n_ops);
+    }
+    prepared->program = program;
+    prepared->recorded = recorded ? recorded : program;
+    prepared->origin = origin;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        prepared->ops[i].collective = LB_NONE;
+        classify(program, &program->ops[i], &prepared->ops[i]);
+        uint8_t action = prepared->ops[i].action;
+        prepared->computing += action != LB_ACT_NOTHING && action != LB_ACT_SOURCE && action != LB_ACT_DECIDE;
+    }
+    for (uint32_t c = 0; c < program->n_collectives; c++) prepared->ops[program->collectives[c].op].collective = c;
+    lb_status status = collect_storages(prepared, err);
+    if (status == LB_OK) status = find_last_uses(prepared, err);
+    if (status == LB_OK) status = order_boundaries(prepared, err);
+    if (status != LB_OK) {
+        lb_prepared_free(prepared);
+        return status;
+    }
+    mark_written(prepared);
+    *out = prepared;
+    return LB_OK;
+}
+
+void lb_prepared_free(lb_prepared *prepared)
+{
+    if (!prepared) return;
+    free(prepared->ops);
+    free(prepared->storages);
+    free(prepared->storage_of);
+    free(prepared->dying);
+    free(prepared->boundary_at);
+    free(prepared->boundary_rows);
+    free(prepared);
+}

@@ -1,0 +1,132 @@
+/* Dense products in a stated order: which engine runs which schedule. See product.h. */
+#include "product.h"
+#include "schedule.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef LB_HAVE_OPENBLAS
+#include <cblas.h>
+#endif
+
+#define COLUMNS 64
+
+#define REAL float
+#define NAME(x) x##_f32
+#include "product_real.h"
+#undef REAL
+#undef NAME
+#define REAL double
+#define NAME(x) x##_f64
+#include "product_real.h"
+
+static bool openblas(const lb_product *s, lb_dtype type, const void *a, const void *b, void *c)
+{
+#ifdef LB_HAVE_OPENBLAS
+    int m = (int)s->m, n = (int)s->n, k = (int)s->k;
+    if (m != s->m || n != s->n || k != s->k || !m || !n) return false;
+    if (type == LB_F64)
+        cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, 1, a, k ? k : 1, b, n, 0, c, n);
+    else
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, 1, a, k ? k : 1, b, n, 0, c, n);
+    return true;
+#else
+    (void)s, (void)type, (void)a, (void)b, (void)c;
+    return false;
+#endif
+}
+
+/* The terms per chain of an order that matmul.h runs: 0 is all of them; -1: an order that adds up products. */
+static int64_t chain_block(const lb_product *s, const lb_schedule *order)
+{
+    if (!order || order->kind == LB_SCHEDULE_SEQUENTIAL) return 0;
+    if (order->kind == LB_SCHEDULE_BLOCKED) return order->size;
+    if (order->kind == LB_SCHEDULE_SPLITK) return s->k ? (s->k + order->size - 1) / order->size : 1;
+    return -1;
+}
+
+static bool named_openblas(const lb_method *method)
+{
+    return method->kernel && !strcmp(method->kernel, "openblas") && !method->schedule && !method->accumulate;
+}
+
+/* The operand as a dense row-major array of `type`: itself, or a copy that goes to *copy. */
+static const void *dense(lb_dtype type, const lb_matrix *x, int64_t rows, int64_t columns, lb_dtype compute, bool absolute,
+                         void **copy)
+{
+    const bool lies_dense = (x->row_stride == columns || rows < 2) && (x->col_stride == 1 || columns < 2);
+    if (x->dtype == type && lies_dense && !compute && !absolute) return x->data;
+    const size_t size = type == LB_F64 ? 8 : 4, n = (size_t)(rows * columns);
+    if (!(*copy = malloc(n * size + 64))) return NULL;
+    double *wide = *copy;
+    float *narrow = *copy;
+    for (int64_t i = 0; i < rows; i++) {
+        const char *row = (const char *)x->data + i * x->row_stride * (ptrdiff_t)(lb_dtype_bits(x->dtype) / 8);
+        if (type == LB_F64)
+            lb_load_f64_strided(wide + i * columns, x->dtype, row, x->col_stride, (size_t)columns);
+        else
+            lb_load_f32_strided(narrow + i * columns, x->dtype, row, x->col_stride, (size_t)columns);
+    }
+    if (compute && type == LB_F64) lb_round_to_grid_f64(wide, n, compute, NULL);
+    if (compute && type == LB_F32) lb_round_to_grid_f32(narrow, n, compute, NULL);
+    for (size_t i = 0; absolute && i < n; i++) {
+        if (type == LB_F64)
+            wide[i] = fabs(wide[i]);
+        else
+            narrow[i] = fabsf(narrow[i]);
+    }
+    return *copy;
+}
+
+static lb_matrix moved(const lb_matrix *x, ptrdiff_t elements)
+{
+    lb_matrix y = *x;
+    y.data = (const char *)x->data + elements * (ptrdiff_t)(lb_dtype_bits(x->dtype) / 8);
+    return y;
+}
+
+lb_status lb_product_matrices(const lb_product *s, lb_dtype type, const lb_method *method, const lb_matmul_batch *batch,
+                              const lb_matrix *a, const lb_matrix *b, bool absolute, void *c)
+{
+    const int64_t block = chain_block(s, method->schedule);
+    const bool blas = named_openblas(method);
+    const size_t m = (size_t)s->m, n = (size_t)s->n, k = (size_t)s->k;
+    const lb_dtype compute = method->compute == type ? LB_NO_DTYPE : method->compute;
+    if (block >= 0 && !blas) {
+        lb_matmul_options options = LB_MATMUL_OPTIONS_INIT;
+        options.block = (size_t)block;
+        options.accumulate = method->accumulate;
+        options.input = compute;
+        options.absolute = absolute;
+        return type == LB_F64 ? lb_matmul_batched_f64(batch, m, n, k, a, b, c, (ptrdiff_t)n, &options)
+                              : lb_matmul_batched_f32(batch, m, n, k, a, b, c, (ptrdiff_t)n, &options);
+    }
+    bool done = true;
+    for (size_t i = 0; done && i < batch->batch; i++) {
+        const lb_matrix ai = moved(a, (ptrdiff_t)i * batch->a_step), bi = moved(b, (ptrdiff_t)i * batch->b_step);
+        void *copies[2] = {NULL, NULL}, *out = (char *)c + (ptrdiff_t)i * batch->c_step * (type == LB_F64 ? 8 : 4);
+        const void *x = dense(type, &ai, s->m, s->k, compute, absolute, &copies[0]);
+        const void *y = dense(type, &bi, s->k, s->n, compute, absolute, &copies[1]);
+        done = x && y;
+        if (done && !(blas && openblas(s, type, x, y, out))) {
+            const lb_method order = {.schedule = method->schedule, .accumulate = method->accumulate};
+            if (block >= 0) /* OpenBLAS is not there, or the product is empty */
+                done = lb_product_run(&(lb_product){.m = s->m, .n = s->n, .k = s->k}, type, &order, x, y, out) == LB_OK;
+            else
+                done = type == LB_F64 ? products_f64(s, method, x, y, out) : products_f32(s, method, x, y, out);
+        }
+        free(copies[0]);
+        free(copies[1]);
+    }
+    return done ? LB_OK : LB_ERR_NOMEM;
+}
+
+lb_status lb_product_run(const lb_product *s, lb_dtype type, const lb_method *method, const void *a, const void *b, void *c)
+{
+    const bool a_dense = !s->a_row && !s->a_column, b_dense = !s->b_row && !s->b_column;
+    const lb_matrix ma = {a, type, (ptrdiff_t)(a_dense ? s->k : s->a_row), (ptrdiff_t)(a_dense ? 1 : s->a_column)};
+    const lb_matrix mb = {b, type, (ptrdiff_t)(b_dense ? s->n : s->b_row), (ptrdiff_t)(b_dense ? 1 : s->b_column)};
+    lb_method rounded = *method;
+    rounded.compute = LB_NO_DTYPE;
+    return lb_product_matrices(s, type, &rounded, &(lb_matmul_batch){1, 0, 0, 0}, &ma, &mb, false, c);
+}

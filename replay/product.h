@@ -1,0 +1,27 @@
+/* Matrix products c = a b in a stated order, as a method asks for it: which engine runs which schedule.
+ *
+ * a is m * k, b is k * n, c is m * n and dense row-major, of a real type (LB_F32 or LB_F64). The default: every element of c
+ * is the chain acc = fma(a[i, p], b[p, j], acc), p = 0 … k-1, from +0 (matmul.h). method->schedule: blocked:K and splitk:N
+ * chain fma from 0 inside each block and add the blocks; the others add up rounded products (exact: unrounded ones, in f64).
+ * method->accumulate rounds after every fma or addition. method->kernel "openblas": OpenBLAS, bits unspecified. */
+#ifndef LB_REPLAY_PRODUCT_H
+#define LB_REPLAY_PRODUCT_H
+
+#include "matmul.h"
+#include "ops.h"
+
+typedef struct lb_product {
+    int64_t m, n, k;
+    int64_t a_row, a_column, b_row, b_column; /* strides; both 0: dense row-major */
+} lb_product;
+
+/* Operands of `type`, rounded already. LB_ERR_NOMEM is the only failure. */
+lb_status lb_product_run(const lb_product *shape, lb_dtype type, const lb_method *method, const void *a, const void *b,
+                         void *c);
+
+/* Operands of any dtype and strides (those in `shape` are ignored), rounded to method->compute here; `absolute`: their
+ * magnitudes. Steps of the batch in elements, as in matmul.h. */
+lb_status lb_product_matrices(const lb_product *shape, lb_dtype type, const lb_method *method, const lb_matmul_batch *batch,
+                              const lb_matrix *a, const lb_matrix *b, bool absolute, void *c);
+
+#endif

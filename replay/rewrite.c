@@ -1,0 +1,135 @@
+/* Writing a program anew: see rewrite.h. */
+#include "rewrite.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+lb_status lb_rewrite_init(lb_rewrite *rw, const lb_program *in, lb_err *err)
+{
+    *rw = (lb_rewrite){.in = in};
+    rw->out = lb_program_copy(in);
+    rw->position = malloc(((size_t)in->n_ops + 1) * sizeof *rw->position);
+    if (rw->out && rw->position) {
+        rw->out->n_ops = 0;
+        return LB_OK;
+    }
+    lb_rewrite_release(rw);
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory for a changed copy of %u ops", in->n_ops);
+}
+
+void lb_rewrite_release(lb_rewrite *rw)
+{
+    lb_program_free(rw->out);
+    free(rw->position);
+    free(rw->origin);
+    *rw = (lb_rewrite){0};
+}
+
+void lb_rewrite_begin(lb_rewrite *rw, uint32_t op)
+{
+    rw->position[op] = rw->out->n_ops;
+}
+
+void lb_rewrite_op(lb_rewrite *rw, const lb_op *op, uint32_t origin)
+{
+    uint32_t row = rw->out->n_ops;
+    if (row >= rw->room) {
+        uint32_t room = rw->room ? 2 * rw->room : rw->in->n_ops + 256;
+        uint32_t *more = realloc(rw->origin, (size_t)room * sizeof *more);
+        if (!more) {
+            rw->failed = true;
+            return;
+        }
+        rw->origin = more;
+        rw->room = room;
+    }
+    if (lb_program_add_op(rw->out, op) == LB_NONE) {
+        rw->failed = true;
+        return;
+    }
+    rw->origin[row] = origin;
+}
+
+void lb_rewrite_keep(lb_rewrite *rw, uint32_t op)
+{
+    lb_rewrite_op(rw, &rw->in->ops[op], op);
+}
+
+void lb_rewrite_new(lb_rewrite *rw, const char *name, const lb_op *like, uint32_t origin, const lb_arg *args,
+                    uint32_t n_args, const uint32_t *results, uint32_t n_results, const uint32_t *written,
+                    uint32_t n_written)
+{
+    lb_op op = {.name = lb_program_string(rw->out, name),
+                .scope = like->scope,
+                .call = like->call,
+                .args = n_args,
+                .results = n_results,
+                .written = n_written,
+                .node_name = like->node_name,
+                .node = like->node,
+                .phase = like->phase,
+                .thread = like->thread};
+    if (n_written) op.flags |= LB_OP_MUTABLE;
+    op.first_arg = lb_program_add_args(rw->out, args, n_args);
+    op.first_result = lb_program_add_refs(rw->out, results, n_results);
+    op.first_written = lb_program_add_refs(rw->out, written, n_written);
+    if (op.name == LB_NONE || op.first_arg == LB_NONE || op.first_result == LB_NONE ||
+        op.first_written == LB_NONE)
+        rw->failed = true;
+    else
+        lb_rewrite_op(rw, &op, origin);
+}
+
+void lb_rewrite_fill(lb_rewrite *rw, const char *name, uint32_t origin, uint32_t result)
+{
+    lb_rewrite_new(rw, name, &rw->in->ops[origin], origin, NULL, 0, &result, 1, NULL, 0);
+}
+
+void lb_rewrite_copy(lb_rewrite *rw, uint32_t origin, uint32_t from, uint32_t result)
+{
+    lb_arg arg = {.tag = LB_ARG_VALUE, .u.value = from};
+    lb_rewrite_new(rw, "lb::copy", &rw->in->ops[origin], origin, &arg, 1, &result, 1, NULL, 0);
+}
+
+/* A table may name an op that went: it then names the place where the op stood. A collective never goes. */
+static void renumber(lb_rewrite *rw)
+{
+    lb_program *out = rw->out;
+    const uint32_t *position = rw->position;
+    for (uint32_t i = 0; i < out->n_collectives; i++)
+        for (uint32_t k = position[out->collectives[i].op]; k < out->n_ops; k++)
+            if (rw->origin[k] == rw->in->collectives[i].op) {
+                out->collectives[i].op = k;
+                break;
+            }
+    for (uint32_t i = 0; i < out->n_boundaries; i++) out->boundaries[i].op = position[out->boundaries[i].op];
+    for (uint32_t i = 0; i < out->n_scalars; i++) out->scalars[i].op = position[out->scalars[i].op];
+    for (uint32_t i = 0; i < out->n_groups; i++) {
+        lb_group *g = &out->groups[i];
+        uint32_t last = position[g->first_op + g->ops];
+        g->first_op = position[g->first_op];
+        g->ops = last - g->first_op;
+    }
+    for (uint32_t i = 0; i < out->n_notices; i++) {
+        lb_notice *n = &out->notices[i];
+        if (n->op == LB_NONE) continue;
+        n->op = position[n->op] < out->n_ops ? position[n->op] : LB_NONE;
+    }
+}
+
+lb_status lb_rewrite_finish(lb_rewrite *rw, lb_program **out, uint32_t **origin, lb_err *err)
+{
+    if (rw->failed) {
+        lb_rewrite_release(rw);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for a changed copy of a program");
+    }
+    rw->position[rw->in->n_ops] = rw->out->n_ops;
+    renumber(rw);
+    lb_err why = LB_ERR_INIT;
+    LB_CHECK(lb_program_validate(rw->out, &why) == LB_OK);
+    *out = rw->out;
+    *origin = rw->origin ? rw->origin : calloc(1, sizeof **origin);
+    rw->out = NULL, rw->origin = NULL;
+    lb_rewrite_release(rw);
+    return LB_OK;
+}

@@ -1,0 +1,204 @@
+/* Orders of a sum: their names, and the two instances of the engine. See schedule.h.
+ *
+ * exact is a superaccumulator: every term is an integer times a power of two, integers of one 32-bit window of exponents
+ * add up in a 128-bit bin, and the bins are carried into one big number that is rounded once. */
+#include "schedule.h"
+
+#include <lastbit/processor.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_WIDTH 64
+#define MAX_LANES 16 /* of a cascade: AVX-512 */
+#define MAX_PARTIALS 2048
+
+/* One AVX2 register of each type: torch has no AVX-512 instance of its sums. */
+static const lb_schedule torch_f32 = {LB_SCHEDULE_CASCADE, 8, 0}, torch_f64 = {LB_SCHEDULE_CASCADE, 4, 0};
+
+static const struct {
+    const char *name;
+    lb_schedule_kind kind;
+    int64_t otherwise; /* the size when none is given; 0: must be given; -1: takes none */
+    int64_t max;
+} names[] = {
+    {"sequential", LB_SCHEDULE_SEQUENTIAL, -1, 0},
+    {"pairwise", LB_SCHEDULE_PAIRWISE, -1, 0},
+    {"cascade", LB_SCHEDULE_CASCADE, 8, MAX_LANES},
+    {"blocked", LB_SCHEDULE_BLOCKED, 0, INT64_MAX},
+    {"splitk", LB_SCHEDULE_SPLITK, 0, INT64_MAX},
+    {"lanes", LB_SCHEDULE_LANES, 0, LB_SCHEDULE_MAX_SIZE},
+    {"butterfly", LB_SCHEDULE_BUTTERFLY, 0, LB_SCHEDULE_MAX_SIZE},
+    {"exact", LB_SCHEDULE_EXACT, -1, 0},
+};
+
+static bool power_of_two(int64_t n)
+{
+    return n > 0 && !(n & (n - 1));
+}
+
+/* "NAME[:SIZE[xVECTOR]]" */
+static bool parse_sizes(const char *text, int64_t *size, int64_t *vector)
+{
+    char *end;
+    long long number = strtoll(text, &end, 10);
+    if (end == text || number < 1) return false;
+    *size = number;
+    if (*end == 'x') {
+        text = end + 1;
+        number = strtoll(text, &end, 10);
+        if (end == text || number < 1) return false;
+        *vector = number;
+    }
+    return !*end;
+}
+
+lb_status lb_schedule_parse(const char *text, lb_schedule *schedule, lb_err *err)
+{
+    size_t length = strcspn(text, ":");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strlen(names[i].name) != length || strncmp(names[i].name, text, length)) continue;
+        lb_schedule s = {names[i].kind, names[i].otherwise, 0};
+        if (text[length] && (s.size < 0 || !parse_sizes(text + length + 1, &s.size, &s.vector))) break;
+        if (s.size == 0 || (s.size > 0 && s.size > names[i].max)) break;
+        if (s.kind != LB_SCHEDULE_BUTTERFLY && s.vector) break;
+        if (s.kind == LB_SCHEDULE_CASCADE && !power_of_two(s.size)) break;
+        if (s.kind == LB_SCHEDULE_BUTTERFLY) {
+            if (!s.vector) s.vector = 1;
+            if (s.size > 32 ? s.size % 32 != 0 : !power_of_two(s.size)) break;
+        }
+        if (s.size < 0) s.size = 0;
+        *schedule = s;
+        return LB_OK;
+    }
+    return lb_fail(err, LB_ERR_INVALID,
+                   "\"%s\" is no order of a sum; one of sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, "
+                   "lanes:L, butterfly:THREADS[xVECTOR], exact",
+                   text);
+}
+
+const char *lb_schedule_print(const lb_schedule *schedule, char *text)
+{
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (names[i].kind != schedule->kind) continue;
+        int n = snprintf(text, 48, "%s", names[i].name);
+        if (names[i].otherwise >= 0) n += snprintf(text + n, 48 - (size_t)n, ":%lld", (long long)schedule->size);
+        if (schedule->kind == LB_SCHEDULE_BUTTERFLY) snprintf(text + n, 48 - (size_t)n, "x%lld", (long long)schedule->vector);
+    }
+    return text;
+}
+
+/* torch's CeilLog2 */
+static int ceil_log2(int64_t n)
+{
+    return n <= 2 ? 1 : 64 - __builtin_clzll((uint64_t)(n - 1));
+}
+
+/* ---- the exact sum ---------------------------------------------------------------------------------------------- */
+
+#define BINS 70 /* of 32 bits: from 2^-1126 over the largest double, with room for carries */
+#define BIAS 1126
+
+typedef struct accumulator {
+    __int128 bin[BINS];
+    double special; /* sum of infinities and NaNs; 0: none seen */
+    bool seen;
+} accumulator;
+
+static void accumulator_add(accumulator *a, double x)
+{
+    if (!isfinite(x)) {
+        a->special = a->seen ? a->special + x : x;
+        a->seen = true;
+        return;
+    }
+    int exponent;
+    int64_t significand = (int64_t)ldexp(frexp(x, &exponent), 53); /* exact, also for subnormals */
+    int position = exponent - 53 + BIAS;
+    if (significand) a->bin[position / 32] += (__int128)significand * ((int64_t)1 << position % 32);
+}
+
+/* Carries, so that every bin but the top one lies in [0, 2^32); returns the sign. Negative sums are negated first. */
+static bool accumulator_carry(accumulator *a)
+{
+    for (int round = 0; round < 2; round++) {
+        __int128 carry = 0;
+        for (int i = 0; i < BINS - 1; i++) {
+            __int128 value = a->bin[i] + carry;
+            a->bin[i] = value & 0xFFFFFFFF;
+            carry = value >> 32;
+        }
+        a->bin[BINS - 1] += carry;
+        if (a->bin[BINS - 1] >= 0) return round == 1;
+        for (int i = 0; i < BINS; i++) a->bin[i] = -a->bin[i];
+    }
+    return true;
+}
+
+/* Rounded to nearest even with `precision` bits, and to the subnormal grid 2^min_exponent. */
+static double accumulator_round(accumulator *a, int precision, int min_exponent)
+{
+    if (a->seen) return a->special;
+    bool negative = accumulator_carry(a);
+    int top = BINS - 1;
+    while (top >= 0 && !a->bin[top]) top--;
+    if (top < 0) return 0;
+    /* the leading 96 bits, a sticky bit for the rest */
+    unsigned __int128 lead = 0;
+    for (int i = top; i > top - 3; i--) lead = lead << 32 | (i >= 0 ? (uint32_t)a->bin[i] : 0);
+    bool sticky = false;
+    for (int i = top - 3; i >= 0; i--) sticky |= a->bin[i] != 0;
+    int low = (top - 2) * 32 - BIAS; /* weight of bit 0 of lead */
+    int length = lead >> 64 ? 128 - __builtin_clzll((uint64_t)(lead >> 64)) : 64 - __builtin_clzll((uint64_t)lead);
+    int drop = length - precision;
+    if (low + drop < min_exponent) drop = min_exponent - low;
+    if (drop > 0) {
+        if (drop > length + 1) return negative ? -0.0 : 0.0;
+        unsigned __int128 rest = lead & (((unsigned __int128)1 << drop) - 1), half = (unsigned __int128)1 << (drop - 1);
+        lead >>= drop;
+        low += drop;
+        if (rest > half || (rest == half && (sticky || (lead & 1)))) lead++;
+    }
+    double y = ldexp((double)lead, low);
+    return negative ? -y : y;
+}
+
+static float exact_f32(const float *x, int64_t stride, int64_t n)
+{
+    accumulator a = {0};
+    for (int64_t i = 0; i < n; i++) accumulator_add(&a, x[i * stride]);
+    return (float)accumulator_round(&a, 24, -149);
+}
+
+static double exact_f64(const double *x, int64_t stride, int64_t n)
+{
+    accumulator a = {0};
+    for (int64_t i = 0; i < n; i++) accumulator_add(&a, x[i * stride]);
+    return accumulator_round(&a, 53, -1074);
+}
+
+/* ---- the engine -------------------------------------------------------------------------------------------------- */
+
+#define PER_ISA(...) LB_PER_ISA(__VA_ARGS__) /* expands NAME before the name is pasted */
+#define REAL float
+#define NAME(x) x##_f32
+#define ROUND lb_round_to_grid_f32
+#include "schedule_real.h"
+#undef REAL
+#undef NAME
+#undef ROUND
+
+#define REAL double
+#define NAME(x) x##_f64
+#define ROUND lb_round_to_grid_f64
+#include "schedule_real.h"
+#undef REAL
+#undef NAME
+#undef ROUND
+
+float lb_cascade_f32(const float *x, int64_t vectors, int lanes, const float *tail, int64_t n_tail,
+                     lb_dtype accumulate)
+{
+    return cascade_row_f32(x, vectors, lanes, tail, n_tail, accumulate);
+}

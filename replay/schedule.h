@@ -1,0 +1,62 @@
+/* Orders of a sum as data. A schedule says in which order n terms are added up and thus which bits come out; one engine
+ * runs all of them, over one row or over many independent columns at a time. Sums start from +0.
+ *
+ *   sequential        ((x0 + x1) + x2) + …
+ *   pairwise          a balanced tree: split at the largest power of two below n, down to single terms
+ *   cascade[:L]       torch on a CPU with L lanes (8: AVX2, torch's default for sums; 1: its scalar path)
+ *   blocked:K         blocks of K consecutive terms, each sequential; block sums added in order
+ *   splitk:N          N slices of ceil(n/N) terms, each sequential; added in order (a GEMM's split-K)
+ *   lanes:L           term i goes to accumulator i mod L; accumulators added in order
+ *   butterfly:T[xV]   T threads take V consecutive terms in turn; exchange by xor 16, 8, 4, 2, 1 in each warp of 32,
+ *                     then again over the warps (padded with zeros to 32)
+ *   exact             the real sum, rounded once
+ *
+ * cascade is read from torch's SumKernel.cpp (`multi_row_sum`, `row_sum`, `vectorized_{inner,outer}_sum`): four levels of
+ * accumulators over blocks of 2^max(4, ceil(log2 n)/4) terms, four rows of lanes interleaved, the tail added first.
+ * butterfly is that of FlashInfer's and TensorRT-LLM's norms (block reduction by shuffles). */
+#ifndef LB_REPLAY_SCHEDULE_H
+#define LB_REPLAY_SCHEDULE_H
+
+#include <lastbit/dtype.h>
+
+typedef enum lb_schedule_kind {
+    LB_SCHEDULE_SEQUENTIAL,
+    LB_SCHEDULE_PAIRWISE,
+    LB_SCHEDULE_CASCADE,
+    LB_SCHEDULE_BLOCKED,
+    LB_SCHEDULE_SPLITK,
+    LB_SCHEDULE_LANES,
+    LB_SCHEDULE_BUTTERFLY,
+    LB_SCHEDULE_EXACT
+} lb_schedule_kind;
+
+typedef struct lb_schedule {
+    lb_schedule_kind kind;
+    int64_t size;   /* lanes, K, N or threads, as above */
+    int64_t vector; /* butterfly: V */
+} lb_schedule;
+
+#define LB_SCHEDULE_MAX_SIZE 1024 /* of lanes and threads; blocks may be longer */
+
+/* Accepts the texts above; fails with LB_ERR_INVALID naming the accepted ones. */
+lb_status lb_schedule_parse(const char *text, lb_schedule *schedule, lb_err *err);
+/* The text that parses to it; `text` holds at least 48 bytes. */
+const char *lb_schedule_print(const lb_schedule *schedule, char *text);
+
+/* A NULL schedule is what torch's CPU sum does: cascade, with 8 lanes of f32 or 4 of f64.
+ *
+ * The sum of a dense row. `accumulate`: every addition is rounded to that dtype; 0: none beyond f32 (f64). */
+float lb_sum_f32(const lb_schedule *schedule, const float *x, int64_t n, lb_dtype accumulate);
+double lb_sum_f64(const lb_schedule *schedule, const double *x, int64_t n, lb_dtype accumulate);
+/* out[j] = sum over i < n of x[i * stride + j], for j < width: independent columns, all in the same order. (cascade is
+ * torch's outer reduction: of the last width mod 4L columns four rows are interleaved.) */
+void lb_sum_columns_f32(const lb_schedule *schedule, const float *x, int64_t stride, int64_t n, int64_t width,
+                        float *out, lb_dtype accumulate);
+void lb_sum_columns_f64(const lb_schedule *schedule, const double *x, int64_t stride, int64_t n, int64_t width,
+                        double *out, lb_dtype accumulate);
+/* The cascade of a row of `vectors` * lanes terms whose tail of fewer than a vector lies apart (bf16 rows, where two
+ * loaded halves are added before they enter). */
+float lb_cascade_f32(const float *x, int64_t vectors, int lanes, const float *tail, int64_t n_tail,
+                     lb_dtype accumulate);
+
+#endif

@@ -1,0 +1,210 @@
+/* The schedules over one real type. Included by schedule.c once with REAL float and once with REAL double; NAME(x) adds
+ * the suffix, ROUND rounds accumulators after an addition where `accumulate` asks for it. */
+
+#define ADD(dst, src, w)                                                                                     \
+    do {                                                                                                     \
+        for (int k_ = 0; k_ < (w); k_++) (dst)[k_] += (src)[k_];                                             \
+        if (accumulate) ROUND((dst), (size_t)(w), accumulate, NULL);                                         \
+    } while (0)
+
+/* torch's multi_row_sum: `size` rows of w columns. */
+LB_INLINE void NAME(cascade_body)(const REAL *x, int64_t stride, int64_t size, int w, REAL *out, lb_dtype accumulate)
+{
+    int power = ceil_log2(size) / 4 > 4 ? ceil_log2(size) / 4 : 4;
+    int64_t step = (int64_t)1 << power, i = 0;
+    REAL acc[4][MAX_WIDTH];
+    for (int j = 0; j < 4; j++)
+        for (int k = 0; k < w; k++) acc[j][k] = 0;
+    while (i + step <= size) {
+        for (int64_t end = i + step; i < end; i++) ADD(acc[0], x + i * stride, w);
+        for (int j = 1; j < 4; j++) {
+            ADD(acc[j], acc[j - 1], w);
+            for (int k = 0; k < w; k++) acc[j - 1][k] = 0;
+            if (i & ((step - 1) << (j * power))) break;
+        }
+    }
+    for (; i < size; i++) ADD(acc[0], x + i * stride, w);
+    for (int j = 1; j < 4; j++) ADD(acc[0], acc[j], w);
+    for (int k = 0; k < w; k++) out[k] = acc[0][k];
+}
+
+/* A constant width lets the compiler keep the accumulators in registers. */
+LB_INLINE void NAME(cascade_widths)(const REAL *x, int64_t stride, int64_t size, int w, REAL *out, lb_dtype accumulate)
+{
+    if (accumulate)
+        NAME(cascade_body)(x, stride, size, w, out, accumulate);
+    else if (w == 64)
+        NAME(cascade_body)(x, stride, size, 64, out, 0);
+    else if (w == 32)
+        NAME(cascade_body)(x, stride, size, 32, out, 0);
+    else if (w == 16)
+        NAME(cascade_body)(x, stride, size, 16, out, 0);
+    else if (w == 4)
+        NAME(cascade_body)(x, stride, size, 4, out, 0);
+    else
+        NAME(cascade_body)(x, stride, size, w, out, 0);
+}
+PER_ISA(NAME(cascade), NAME(cascade_widths),
+        (const REAL *x, int64_t stride, int64_t size, int w, REAL *out, lb_dtype accumulate),
+        (x, stride, size, w, out, accumulate))
+
+/* torch's row_sum of w lanes: rows are taken four at a time into four partial sums. */
+static void NAME(cascade_interleaved)(const REAL *x, int64_t stride, int64_t size, int w, REAL *out,
+                                      lb_dtype accumulate)
+{
+    REAL partial[4 * MAX_LANES];
+    int64_t quarter = size / 4;
+    if (stride == w) {
+        NAME(cascade)(x, 4 * stride, quarter, 4 * w, partial, accumulate);
+    } else {
+        for (int r = 0; r < 4; r++) NAME(cascade)(x + r * stride, 4 * stride, quarter, w, partial + r * w, accumulate);
+    }
+    for (int64_t i = quarter * 4; i < size; i++) ADD(partial, x + i * stride, w);
+    for (int r = 1; r < 4; r++) ADD(partial, partial + r * w, w);
+    for (int k = 0; k < w; k++) out[k] = partial[k];
+}
+
+static REAL NAME(cascade_row)(const REAL *x, int64_t vectors, int lanes, const REAL *tail, int64_t n_tail,
+                              lb_dtype accumulate)
+{
+    REAL lane[MAX_LANES], sum = 0;
+    NAME(cascade_interleaved)(x, lanes, vectors, lanes, lane, accumulate);
+    if (lanes == 1) return lane[0];
+    for (int64_t i = 0; i < n_tail; i++) ADD(&sum, tail + i, 1);
+    for (int k = 0; k < lanes; k++) ADD(&sum, lane + k, 1);
+    return sum;
+}
+
+/* torch's outer reduction. */
+static void NAME(cascade_columns)(const REAL *x, int64_t stride, int64_t n, int64_t width, int lanes, REAL *out,
+                                  lb_dtype accumulate)
+{
+    int64_t j = 0;
+    for (; j + 4 * lanes <= width; j += 4 * lanes)
+        NAME(cascade)(x + j, stride, n, 4 * lanes, out + j, accumulate);
+    for (; j + lanes <= width; j += lanes) NAME(cascade_interleaved)(x + j, stride, n, lanes, out + j, accumulate);
+    for (; j < width; j++) NAME(cascade_interleaved)(x + j, stride, n, 1, out + j, accumulate);
+}
+
+/* Consecutive blocks of `block` terms, each from zero, added in order; block >= n: sequential. */
+static void NAME(blocked)(const REAL *x, int64_t stride, int64_t n, int64_t block, int w, REAL *out,
+                          lb_dtype accumulate)
+{
+    REAL acc[MAX_WIDTH];
+    for (int k = 0; k < w; k++) out[k] = 0;
+    for (int64_t i = 0; i < n; i += block) {
+        int64_t end = n - i < block ? n : i + block;
+        REAL *into = block >= n ? out : acc;
+        for (int k = 0; k < w; k++) into[k] = 0;
+        for (int64_t r = i; r < end; r++) ADD(into, x + r * stride, w);
+        if (into != out) ADD(out, acc, w);
+    }
+}
+
+/* A binary counter of partial sums: partial[l] holds 2^l terms, as in a tree split at powers of two. */
+static void NAME(pairwise)(const REAL *x, int64_t stride, int64_t n, int w, REAL *out, lb_dtype accumulate)
+{
+    REAL partial[48][MAX_WIDTH];
+    for (int64_t i = 0; i < n; i++) {
+        REAL term[MAX_WIDTH];
+        for (int k = 0; k < w; k++) term[k] = x[i * stride + k] + (REAL)0;
+        int level = 0;
+        for (; i >> level & 1; level++) { /* earlier terms are the left operand; the sum is the same either way */
+            ADD(term, partial[level], w);
+        }
+        for (int k = 0; k < w; k++) partial[level][k] = term[k];
+    }
+    bool first = true;
+    for (int k = 0; k < w; k++) out[k] = 0;
+    for (int level = 0; level < 48 && n >> level; level++) {
+        if (!(n >> level & 1)) continue;
+        if (first)
+            for (int k = 0; k < w; k++) out[k] = partial[level][k];
+        else
+            ADD(out, partial[level], w);
+        first = false;
+    }
+}
+
+static void NAME(lanes)(const REAL *x, int64_t stride, int64_t n, int lanes, int w, REAL *out, lb_dtype accumulate)
+{
+    REAL acc[MAX_PARTIALS] = {0};
+    for (int64_t i = 0; i < n; i++) ADD(acc + i % lanes * w, x + i * stride, w);
+    for (int l = 1; l < lanes; l++) ADD(acc, acc + l * w, w);
+    for (int k = 0; k < w; k++) out[k] = acc[k];
+}
+
+/* After it every thread of the warp holds the same sum; thread 0's is computed alone, level by level. */
+static void NAME(warp)(REAL *acc, int threads, int w, lb_dtype accumulate)
+{
+    for (int distance = threads / 2; distance >= 1; distance /= 2)
+        for (int t = 0; t < distance; t++) ADD(acc + t * w, acc + (t + distance) * w, w);
+}
+
+static void NAME(butterfly)(const REAL *x, int64_t stride, int64_t n, int threads, int64_t vector, int w, REAL *out,
+                            lb_dtype accumulate)
+{
+    REAL acc[MAX_PARTIALS] = {0};
+    for (int64_t i = 0; i < n; i++) ADD(acc + i / vector % threads * w, x + i * stride, w);
+    int warps = (threads + 31) / 32;
+    if (warps == 1) {
+        NAME(warp)(acc, threads, w, accumulate);
+    } else {
+        REAL sums[32 * MAX_WIDTH];
+        for (int k = 0; k < 32 * w; k++) sums[k] = 0;
+        for (int g = 0; g < warps; g++) {
+            NAME(warp)(acc + g * 32 * w, 32, w, accumulate);
+            for (int k = 0; k < w; k++) sums[g * w + k] = acc[g * 32 * w + k];
+        }
+        NAME(warp)(sums, 32, w, accumulate);
+        for (int k = 0; k < w; k++) acc[k] = sums[k];
+    }
+    for (int k = 0; k < w; k++) out[k] = acc[k];
+}
+
+static void NAME(columns)(const lb_schedule *s, const REAL *x, int64_t stride, int64_t n, int w, REAL *out,
+                          lb_dtype accumulate)
+{
+    switch (s->kind) {
+    case LB_SCHEDULE_PAIRWISE: NAME(pairwise)(x, stride, n, w, out, accumulate); return;
+    case LB_SCHEDULE_BLOCKED: NAME(blocked)(x, stride, n, s->size, w, out, accumulate); return;
+    case LB_SCHEDULE_SPLITK: NAME(blocked)(x, stride, n, n ? (n + s->size - 1) / s->size : 1, w, out, accumulate); return;
+    case LB_SCHEDULE_LANES: NAME(lanes)(x, stride, n, (int)s->size, w, out, accumulate); return;
+    case LB_SCHEDULE_BUTTERFLY:
+        NAME(butterfly)(x, stride, n, (int)s->size, s->vector, w, out, accumulate);
+        return;
+    case LB_SCHEDULE_EXACT:
+        for (int k = 0; k < w; k++) out[k] = NAME(exact)(x + k, stride, n);
+        return;
+    case LB_SCHEDULE_CASCADE:
+    case LB_SCHEDULE_SEQUENTIAL: NAME(blocked)(x, stride, n, n ? n : 1, w, out, accumulate); return;
+    }
+}
+
+REAL NAME(lb_sum)(const lb_schedule *schedule, const REAL *x, int64_t n, lb_dtype accumulate)
+{
+    const lb_schedule *s = schedule ? schedule : &NAME(torch);
+    REAL sum = 0;
+    if (s->kind == LB_SCHEDULE_CASCADE) {
+        int lanes = n < s->size ? 1 : (int)s->size;
+        return NAME(cascade_row)(x, n / lanes, lanes, x + n / lanes * lanes, n % lanes, accumulate);
+    }
+    NAME(columns)(s, x, 1, n, 1, &sum, accumulate);
+    return sum;
+}
+
+void NAME(lb_sum_columns)(const lb_schedule *schedule, const REAL *x, int64_t stride, int64_t n, int64_t width,
+                          REAL *out, lb_dtype accumulate)
+{
+    const lb_schedule *s = schedule ? schedule : &NAME(torch);
+    if (s->kind == LB_SCHEDULE_CASCADE) {
+        NAME(cascade_columns)(x, stride, n, width, (int)s->size, out, accumulate);
+        return;
+    }
+    bool many = s->kind == LB_SCHEDULE_LANES || s->kind == LB_SCHEDULE_BUTTERFLY;
+    int step = many ? (int)(MAX_PARTIALS / s->size) : MAX_WIDTH;
+    if (step > MAX_WIDTH) step = MAX_WIDTH;
+    for (int64_t j = 0; j < width; j += step)
+        NAME(columns)(s, x + j, stride, n, width - j < step ? (int)(width - j) : step, out + j, accumulate);
+}
+#undef ADD

@@ -1,0 +1,321 @@
+/* Selectors and swap texts: see selector.h and lastbit/replay.h. */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "selector.h"
+
+#include <lastbit/replay.h>
+
+#include <ctype.h>
+#include <pcre2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum term_kind { TERM_ANYWHERE, TERM_LAYER, TERM_OP, TERM_CLASS, TERM_PHASE, TERM_RANK, TERM_STEP, TERM_INDEX, TERM_BLOCK } term_kind;
+
+static const struct {
+    const char *key, *before, *after; /* what a pattern is wrapped in */
+} TERMS[] = {
+    [TERM_ANYWHERE] = {"", "", ""},
+    [TERM_LAYER] = {"layer=", "^(?:", ")(?:\\.|$)"},
+    [TERM_OP] = {"op=", "^(?:\\w+::)?(?:", ")(?:\\.\\w+)?$"},
+    [TERM_CLASS] = {"class=", "^(?:", ")$"},
+    [TERM_PHASE] = {"phase=", NULL, NULL},
+    [TERM_RANK] = {"rank=", NULL, NULL},
+    [TERM_STEP] = {"step=", NULL, NULL},
+    [TERM_INDEX] = {"index=", NULL, NULL},
+    [TERM_BLOCK] = {"block=", NULL, NULL},
+};
+
+typedef struct range {
+    int64_t first, last;
+} range;
+
+typedef struct term {
+    term_kind kind;
+    pcre2_code *pattern;
+    range *ranges; /* RANK, STEP, INDEX */
+    uint32_t n_ranges;
+    uint32_t set; /* PHASE: bit per phase; BLOCK: bit per letter */
+} term;
+
+struct lb_selector {
+    term *terms;
+    uint32_t n_terms;
+};
+
+/* ---- parsing ---------------------------------------------------------------------------------------------------- */
+
+static lb_status compile(term *t, const char *text, lb_err *err)
+{
+    const char *before = TERMS[t->kind].before, *after = TERMS[t->kind].after;
+    size_t size = strlen(before) + strlen(text) + strlen(after) + 1;
+    char *pattern = malloc(size);
+    if (!pattern) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    snprintf(pattern, size, "%s%s%s", before, text, after);
+    int code;
+    PCRE2_SIZE at;
+    t->pattern = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, NULL);
+    free(pattern);
+    if (!t->pattern) {
+        PCRE2_UCHAR message[120];
+        pcre2_get_error_message(code, message, sizeof message);
+        return lb_fail(err, LB_ERR_INVALID, "selector pattern \"%s\": %s", text, (char *)message);
+    }
+    pcre2_jit_compile(t->pattern, PCRE2_JIT_COMPLETE);
+    return LB_OK;
+}
+
+static lb_status parse_ranges(term *t, const char *text, lb_err *err)
+{
+    for (const char *p = text;;) {
+        char *end;
+        range r;
+        r.first = r.last = strtoll(p, &end, 10);
+        if (end == p) break;
+        if (*end == '-') {
+            p = end + 1;
+            r.last = strtoll(p, &end, 10);
+            if (end == p) break;
+        }
+        range *ranges = realloc(t->ranges, (t->n_ranges + 1) * sizeof *ranges);
+        if (!ranges) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        t->ranges = ranges;
+        t->ranges[t->n_ranges++] = r;
+        if (*end == '\0') return LB_OK;
+        if (*end != ',') break;
+        p = end + 1;
+    }
+    return lb_fail(err, LB_ERR_INVALID, "selector %s%s: expected numbers and ranges like 0,3-5", TERMS[t->kind].key, text);
+}
+
+static lb_status parse_phases(term *t, const char *text, lb_err *err)
+{
+    for (const char *p = text; *p;) {
+        size_t n = strcspn(p, ",");
+        uint32_t found = 0;
+        for (lb_phase phase = LB_PHASE_FORWARD; phase <= LB_PHASE_OTHER; phase++)
+            if (strlen(lb_phase_name(phase)) == n && !strncmp(lb_phase_name(phase), p, n)) found = 1u << phase;
+        if (!found)
+            return lb_fail(err, LB_ERR_INVALID,
+                           "selector phase=%s: phases are forward, backward, optimizer, communication, other", text);
+        t->set |= found;
+        p += n + (p[n] == ',');
+    }
+    return LB_OK;
+}
+
+static lb_status parse_blocks(term *t, const char *text, lb_err *err)
+{
+    for (const char *p = text; *p; p++) {
+        if (*p == ',') continue;
+        if (!isupper((unsigned char)*p))
+            return lb_fail(err, LB_ERR_INVALID, "selector block=%s: block classes are letters: A, D, E, M, R", text);
+        t->set |= 1u << (*p - 'A');
+    }
+    return LB_OK;
+}
+
+static lb_status parse_term(lb_selector *selector, const char *text, lb_err *err)
+{
+    term *terms = realloc(selector->terms, (selector->n_terms + 1) * sizeof *terms);
+    if (!terms) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    selector->terms = terms;
+    term *t = &selector->terms[selector->n_terms++];
+    *t = (term){.kind = TERM_ANYWHERE};
+    for (term_kind kind = TERM_LAYER; kind <= TERM_BLOCK; kind++)
+        if (!strncmp(text, TERMS[kind].key, strlen(TERMS[kind].key))) t->kind = kind;
+    const char *value = text + strlen(TERMS[t->kind].key);
+    switch (t->kind) {
+    case TERM_PHASE: return parse_phases(t, value, err);
+    case TERM_RANK:
+    case TERM_INDEX:
+    case TERM_STEP: return parse_ranges(t, value, err);
+    case TERM_BLOCK: return parse_blocks(t, value, err);
+    default: return compile(t, value, err);
+    }
+}
+
+lb_status lb_selector_new(const char *text, lb_selector **out, lb_err *err)
+{
+    *out = NULL;
+    lb_selector *selector = calloc(1, sizeof *selector);
+    char *one = malloc(strlen(text) + 1);
+    lb_status status = selector && one ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (const char *p = text; status == LB_OK && *p;) {
+        size_t n = 0;
+        for (; *p && *p != '&'; p++) {
+            if (p[0] == '\\' && p[1] == '&') p++;
+            one[n++] = *p;
+        }
+        one[n] = '\0';
+        if (n) status = parse_term(selector, one, err);
+        if (*p == '&') p++;
+    }
+    free(one);
+    if (status == LB_OK) *out = selector;
+    else lb_selector_free(selector);
+    return status;
+}
+
+void lb_selector_free(lb_selector *selector)
+{
+    if (!selector) return;
+    for (uint32_t i = 0; i < selector->n_terms; i++) {
+        pcre2_code_free(selector->terms[i].pattern);
+        free(selector->terms[i].ranges);
+    }
+    free(selector->terms);
+    free(selector);
+}
+
+/* ---- matching --------------------------------------------------------------------------------------------------- */
+
+bool lb_selector_wants_blocks(const lb_selector *selector)
+{
+    for (uint32_t i = 0; i < selector->n_terms; i++)
+        if (selector->terms[i].kind == TERM_BLOCK) return true;
+    return false;
+}
+
+static bool in_ranges(const term *t, int64_t x)
+{
+    for (uint32_t i = 0; i < t->n_ranges; i++)
+        if (x >= t->ranges[i].first && x <= t->ranges[i].last) return true;
+    return false;
+}
+
+static bool pattern_found(const term *t, const char *subject)
+{
+    pcre2_match_data *match = pcre2_match_data_create_from_pattern(t->pattern, NULL);
+    int found = match ? pcre2_match(t->pattern, (PCRE2_SPTR)subject, strlen(subject), 0, 0, match, NULL) : -1;
+    pcre2_match_data_free(match);
+    return found >= 0;
+}
+
+/* What a site is asked about; op NULL: the module as a whole. */
+typedef struct site {
+    const char *layer, *class_name, *op;
+    char block;
+} site;
+
+/* Terms that depend on (scope, op name) alone, so that a program of 40,000 ops asks each question once. */
+static bool names_match(const lb_selector *selector, const site *site)
+{
+    for (uint32_t i = 0; i < selector->n_terms; i++) {
+        const term *t = &selector->terms[i];
+        switch (t->kind) {
+        case TERM_ANYWHERE: {
+            char subject[1024];
+            snprintf(subject, sizeof subject, "%s%s%s", site->layer, site->op ? "/" : "", site->op ? site->op : "");
+            if (!pattern_found(t, subject)) return false;
+            break;
+        }
+        case TERM_LAYER:
+            if (!pattern_found(t, site->layer)) return false;
+            break;
+        case TERM_OP:
+            if (site->op && !pattern_found(t, site->op)) return false;
+            break;
+        case TERM_CLASS:
+            if (!pattern_found(t, site->class_name)) return false;
+            break;
+        case TERM_BLOCK:
+            if (!isupper((unsigned char)site->block) || !(t->set >> (site->block - 'A') & 1)) return false;
+            break;
+        default: break;
+        }
+    }
+    return true;
+}
+
+static bool program_matches(const lb_selector *selector, const lb_program *program)
+{
+    for (uint32_t i = 0; i < selector->n_terms; i++) {
+        const term *t = &selector->terms[i];
+        if (t->kind == TERM_RANK && !in_ranges(t, program->rank)) return false;
+        if (t->kind == TERM_STEP && !in_ranges(t, program->step)) return false;
+    }
+    return true;
+}
+
+static uint32_t phases_wanted(const lb_selector *selector)
+{
+    uint32_t wanted = UINT32_MAX;
+    for (uint32_t i = 0; i < selector->n_terms; i++)
+        if (selector->terms[i].kind == TERM_PHASE) wanted &= selector->terms[i].set;
+    return wanted;
+}
+
+static bool index_matches(const lb_selector *selector, uint32_t op)
+{
+    for (uint32_t i = 0; i < selector->n_terms; i++)
+        if (selector->terms[i].kind == TERM_INDEX && !in_ranges(&selector->terms[i], op)) return false;
+    return true;
+}
+
+typedef struct answer {
+    uint32_t scope, name;
+    uint8_t known, matches;
+} answer;
+
+int64_t lb_selector_mark(const lb_selector *selector, const lb_program *program, const char *blocks, const uint32_t *origin,
+                         uint8_t *marks, uint8_t mask)
+{
+    if (!program_matches(selector, program)) return 0;
+    uint32_t phases = phases_wanted(selector), size = 1024;
+    while (size < program->n_ops / 4 && size < 65536) size *= 2;
+    answer *answers = calloc(size, sizeof *answers);
+    if (!answers) return -1;
+    int64_t selected = 0;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const lb_op *op = &program->ops[i];
+        if (!(phases >> op->phase & 1)) continue;
+        /* A direct-mapped memo: a collision only costs the question again. */
+        answer *memo = &answers[(op->scope * 0x9E3779B1u ^ op->name * 0x85EBCA77u) >> 7 & (size - 1)];
+        if (!memo->known || memo->scope != op->scope || memo->name != op->name) {
+            site where = {lb_op_layer(program, op), lb_op_class(program, op), lb_op_name(program, op),
+                          blocks ? blocks[op->scope] : 0};
+            *memo = (answer){op->scope, op->name, 1, names_match(selector, &where)};
+        }
+        if (!memo->matches || !index_matches(selector, origin ? origin[i] : i)) continue;
+        marks[i] |= mask;
+        selected++;
+    }
+    free(answers);
+    return selected;
+}
+
+bool lb_selector_scope(const lb_selector *selector, const lb_program *program, uint32_t scope, const char *blocks)
+{
+    const lb_scope *row = &program->scopes[scope];
+    site where = {lb_program_text(program, row->path), lb_program_text(program, row->class_name), NULL,
+                  blocks ? blocks[scope] : 0};
+    return program_matches(selector, program) && names_match(selector, &where);
+}
+
+/* ---- swaps as text ---------------------------------------------------------------------------------------------- */
+
+lb_status lb_swap_parse(lb_swap_kind kind, const char *text, lb_swap *swap, lb_err *err)
+{
+    *swap = (lb_swap){.kind = kind};
+    const char *split = kind == LB_SWAP_SKIP ? NULL : strrchr(text, '=');
+    size_t n = split ? (size_t)(split - text) : kind == LB_SWAP_SKIP ? strlen(text) : 0;
+    const char *argument = split ? split + 1 : kind == LB_SWAP_SKIP ? "" : text;
+    if (kind != LB_SWAP_SKIP && !*argument)
+        return lb_fail(err, LB_ERR_INVALID, "\"%s\": expected SELECTOR=WHAT, e.g. layer=model.layers.3=f32", text);
+    char *selector = strndup(text, n), *copy = strdup(argument);
+    swap->selector = selector;
+    swap->argument = copy;
+    if (!selector || !copy) {
+        lb_swap_release(swap);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    }
+    return LB_OK;
+}
+
+void lb_swap_release(lb_swap *swap)
+{
+    free((char *)swap->selector);
+    free((char *)swap->argument);
+    swap->selector = swap->argument = NULL;
+}

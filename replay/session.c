@@ -1,0 +1,368 @@
+/* Replaying a capture: ranks, steps, swaps, and the meeting of ranks at collectives. See lastbit/replay.h.
+ *
+ * Every rank is a machine. They run in turn, each until its step ends or it stands at a collective; a collective runs when
+ * all its members stand at it. Where a member is not part of the run, or the members never meet, recorded outputs stand in.
+ * Nothing depends on which rank runs first, so neither do the bits.
+ */
+#include "block.h"
+#include "choices.h"
+#include "exchange.h"
+#include "machine.h"
+#include "passes.h"
+#include "prepared.h"
+
+#include <lastbit/replay.h>
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+
+/* ---- what is made once per capture ------------------------------------------------------------------------------ */
+
+typedef struct entry {
+    int32_t rank;
+    int64_t step;
+    lb_prepared *prepared;
+} entry;
+
+struct lb_replay {
+    lb_capture *capture;
+    entry *entries;
+    uint32_t n_entries, room;
+};
+
+lb_status lb_replay_open(lb_capture *capture, lb_replay **out, lb_err *err)
+{
+    *out = calloc(1, sizeof **out);
+    if (!*out) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    (*out)->capture = capture;
+    return LB_OK;
+}
+
+void lb_replay_close(lb_replay *replay)
+{
+    if (!replay) return;
+    for (uint32_t i = 0; i < replay->n_entries; i++) lb_prepared_free(replay->entries[i].prepared);
+    free(replay->entries);
+    free(replay);
+}
+
+/* LB_ERR_NOT_FOUND when that rank has no such step. */
+static lb_status recorded_program(lb_replay *replay, int32_t rank, int64_t step, const lb_prepared **prepared, lb_err *err)
+{
+    for (uint32_t i = 0; i < replay->n_entries; i++)
+        if (replay->entries[i].rank == rank && replay->entries[i].step == step) {
+            *prepared = replay->entries[i].prepared;
+            return LB_OK;
+        }
+    const lb_program *program;
+    LB_TRY(lb_capture_program(replay->capture, rank, step, &program, err));
+    if (replay->n_entries == replay->room) {
+        uint32_t room = replay->room ? replay->room * 2 : 16;
+        entry *grown = realloc(replay->entries, room * sizeof *grown);
+        if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        replay->entries = grown;
+        replay->room = room;
+    }
+    lb_prepared *made;
+    LB_TRY(lb_prepare(program, NULL, NULL, &made, err));
+    replay->entries[replay->n_entries++] = (entry){rank, step, made};
+    *prepared = made;
+    return LB_OK;
+}
+
+bool lb_replay_knows(const char *op_name)
+{
+    lb_op_form form;
+    if (!strncmp(op_name, "lb::", 4) || lb_exchange_knows(op_name)) return true;
+    const lb_op_row *row = lb_op_find(op_name, &form);
+    return row && (row->kernel || row->flags & (LB_ROW_VIEW | LB_ROW_HOST | LB_ROW_UNDEFINED | LB_ROW_RANDOM | LB_ROW_DECISION));
+}
+
+/* ---- what is made per run --------------------------------------------------------------------------------------- */
+
+/* One step of one rank as it will run. */
+typedef struct scene {
+    const lb_prepared *prepared;
+    lb_prepared *own; /* of a transformed program; NULL: the recorded one, which the replay owns */
+    lb_program *program;
+    uint32_t *origin;
+    uint8_t *choice_of;
+} scene;
+
+typedef enum player_state { PLAYER_READY, PLAYER_WAITS, PLAYER_DONE } player_state;
+
+typedef struct player {
+    int32_t rank;
+    lb_machine *machine;
+    scene *scenes;
+    uint32_t n_scenes, at;
+    player_state state;
+} player;
+
+typedef struct session {
+    lb_replay *replay;
+    lb_run run;
+    lb_choices *choices;
+    player *players;
+    uint32_t n_players;
+} session;
+
+/* Applies every structural swap; `origin` ends up pointing from the last program to the recorded one. */
+static lb_status transform(session *s, const lb_prepared *recorded, scene *out, lb_err *err)
+{
+    const lb_plan *plan = s->run.plan;
+    for (uint32_t i = 0; i < plan->n_swaps; i++) {
+        if (!lb_swap_is_structural(plan->swaps[i].kind)) continue;
+        lb_program *next = NULL;
+        uint32_t *origin = NULL, touched = 0;
+        const lb_program *in = out->program ? out->program : recorded->program;
+        LB_TRY(lb_pass_apply(in, &plan->swaps[i], s->replay->capture, &next, &origin, &touched, err));
+        for (uint32_t o = 0; out->origin && o < next->n_ops; o++)
+            if (origin[o] != LB_NONE) origin[o] = out->origin[origin[o]];
+        lb_program_free(out->program);
+        free(out->origin);
+        out->program = next;
+        out->origin = origin;
+    }
+    if (!out->program) return LB_OK;
+    LB_TRY(lb_prepare(out->program, recorded->program, out->origin, &out->own, err));
+    out->prepared = out->own;
+    return LB_OK;
+}
+
+static lb_status find_blocks(const lb_program *program, lb_blocks *blocks, lb_err *err)
+{
+    lb_flow *flow;
+    LB_TRY(lb_flow_new(program, &flow, err));
+    lb_status status = lb_blocks_find(program, flow, blocks, err);
+    lb_flow_free(flow);
+    return status;
+}
+
+static lb_status make_scene(session *s, const lb_prepared *recorded, scene *out, lb_err *err)
+{
+    *out = (scene){.prepared = recorded};
+    LB_TRY(transform(s, recorded, out, err));
+    lb_blocks blocks = {0};
+    if (lb_choices_want_blocks(s->choices)) LB_TRY(find_blocks(out->prepared->program, &blocks, err));
+    lb_status status = lb_choices_make(s->choices, out->prepared, blocks.letters, &out->choice_of, err);
+    lb_blocks_release(&blocks);
+    return status;
+}
+
+static lb_status make_player(session *s, int32_t rank, player *p, lb_err *err)
+{
+    const int64_t *steps;
+    uint32_t n_steps = lb_capture_steps(s->replay->capture, &steps);
+    p->rank = rank;
+    p->scenes = calloc(n_steps + 1, sizeof *p->scenes);
+    if (!p->scenes) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    LB_TRY(lb_machine_new(&s->run, rank, &p->machine, err));
+    for (uint32_t i = 0; i < n_steps; i++) {
+        if (steps[i] < s->run.plan->first_step || steps[i] > s->run.plan->last_step) continue;
+        const lb_prepared *recorded = NULL;
+        lb_err local = LB_ERR_INIT;
+        lb_status status = recorded_program(s->replay, rank, steps[i], &recorded, &local);
+        if (status == LB_ERR_NOT_FOUND) continue;
+        if (status != LB_OK) return lb_fail(err, status, "%s", local.message);
+        LB_TRY(make_scene(s, recorded, &p->scenes[p->n_scenes++], err));
+        LB_TRY(lb_machine_declare(p->machine, p->scenes[p->n_scenes - 1].prepared, err));
+    }
+    return LB_OK;
+}
+
+static bool wanted(const lb_plan *plan, int32_t rank)
+{
+    if (!plan->ranks) return true;
+    for (uint32_t i = 0; i < plan->n_ranks; i++)
+        if (plan->ranks[i] == rank) return true;
+    return false;
+}
+
+static lb_status make_players(session *s, lb_err *err)
+{
+    const int32_t *ranks;
+    uint32_t n = lb_capture_ranks(s->replay->capture, &ranks), steps = 0;
+    s->players = calloc(n + 1, sizeof *s->players);
+    if (!s->players) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t i = 0; i < n; i++) {
+        if (!wanted(s->run.plan, ranks[i])) continue;
+        LB_TRY(make_player(s, ranks[i], &s->players[s->n_players++], err));
+        steps += s->players[s->n_players - 1].n_scenes;
+    }
+    if (!steps) return lb_fail(err, LB_ERR_NOT_FOUND, "%s has no recorded step of the ranks and steps asked for", lb_capture_path(s->replay->capture));
+    return LB_OK;
+}
+
+static void release_session(session *s)
+{
+    for (uint32_t i = 0; s->players && i < s->n_players; i++) {
+        player *p = &s->players[i];
+        lb_machine_free(p->machine);
+        for (uint32_t k = 0; k < p->n_scenes; k++) {
+            lb_prepared_free(p->scenes[k].own);
+            lb_program_free(p->scenes[k].program);
+            free(p->scenes[k].origin);
+            free(p->scenes[k].choice_of);
+        }
+        free(p->scenes);
+    }
+    free(s->players);
+    lb_choices_free(s->choices);
+}
+
+/* ---- running ---------------------------------------------------------------------------------------------------- */
+
+/* Starts the next step, or notes that there is none. */
+static lb_status next_step(session *s, player *p, lb_err *err)
+{
+    if (p->at == p->n_scenes) {
+        p->state = PLAYER_DONE;
+        return LB_OK;
+    }
+    scene *now = &p->scenes[p->at++];
+    p->state = PLAYER_READY;
+    return lb_machine_begin(p->machine, now->prepared, lb_choices_rows(s->choices), now->choice_of, err);
+}
+
+static lb_status advance(session *s, player *p, lb_err *err)
+{
+    while (p->state == PLAYER_READY && !s->run.stop) {
+        lb_machine_state state;
+        LB_TRY(lb_machine_run(p->machine, &state, err));
+        if (state == LB_MACHINE_AT_COLLECTIVE) p->state = PLAYER_WAITS;
+        if (state != LB_MACHINE_STEP_DONE) break;
+        const lb_observer *observer = s->run.observer;
+        if (observer && observer->step_end) observer->step_end(observer->context, p->rank, p->machine->prepared->program->step);
+        LB_TRY(next_step(s, p, err));
+    }
+    return LB_OK;
+}
+
+static const lb_collective *stands_at(const player *p)
+{
+    const lb_prepared *prepared = p->machine->prepared;
+    uint32_t row = prepared->ops[p->machine->next].collective;
+    return row == LB_NONE ? NULL : &prepared->program->collectives[row];
+}
+
+static bool same_meeting(const player *a, const player *b)
+{
+    const lb_collective *x = stands_at(a), *y = stands_at(b);
+    const lb_program *p = a->machine->prepared->program, *q = b->machine->prepared->program;
+    return x && y && x->sequence == y->sequence && x->ranks == y->ranks &&
+           !memcmp(p->refs + x->first_rank, q->refs + y->first_rank, x->ranks * sizeof(uint32_t)) &&
+           !strcmp(lb_program_text(p, x->group), lb_program_text(q, y->group));
+}
+
+static player *player_of(session *s, int32_t rank)
+{
+    for (uint32_t i = 0; i < s->n_players; i++)
+        if (s->players[i].rank == rank) return &s->players[i];
+    return NULL;
+}
+
+typedef enum meeting { MEETING_COMPLETE, MEETING_WAITS, MEETING_IMPOSSIBLE } meeting;
+
+/* The members of the collective that `p` stands at, in group order. */
+static meeting gather_members(session *s, player *p, player **members)
+{
+    const lb_collective *row = stands_at(p);
+    const lb_program *program = p->machine->prepared->program;
+    meeting found = MEETING_COMPLETE;
+    if (!row || !row->ranks || row->ranks > s->n_players ||
+        !lb_exchange_knows(lb_op_name(program, &program->ops[p->machine->next])))
+        return MEETING_IMPOSSIBLE;
+    for (uint32_t i = 0; i < row->ranks; i++) {
+        members[i] = player_of(s, (int32_t)program->refs[row->first_rank + i]);
+        if (!members[i] || members[i]->state == PLAYER_DONE) return MEETING_IMPOSSIBLE;
+        if (members[i]->state != PLAYER_WAITS || !same_meeting(p, members[i])) found = MEETING_WAITS;
+    }
+    return found;
+}
+
+static lb_status meet(player *const *members, uint32_t n, lb_err *err)
+{
+    lb_machine **machines = malloc((n + 1) * sizeof *machines);
+    if (!machines) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = LB_OK;
+    for (uint32_t i = 0; i < n; i++) machines[i] = members[i]->machine->shadow;
+    if (machines[0]) status = lb_exchange_run(machines, n, err);
+    for (uint32_t i = 0; i < n; i++) machines[i] = members[i]->machine;
+    if (status == LB_OK) status = lb_exchange_run(machines, n, err);
+    free(machines);
+    for (uint32_t i = 0; i < n; i++) members[i]->state = PLAYER_READY;
+    return status;
+}
+
+/* Lets every collective happen that can. When none can, the first that waits takes its recorded outputs. */
+static lb_status hold_meetings(session *s, player **members, lb_err *err)
+{
+    player *stuck = NULL;
+    bool progress = false;
+    for (uint32_t i = 0; i < s->n_players; i++) {
+        player *p = &s->players[i];
+        if (p->state != PLAYER_WAITS || s->run.stop) continue;
+        meeting found = gather_members(s, p, members);
+        if (found == MEETING_COMPLETE) LB_TRY(meet(members, stands_at(p)->ranks, err));
+        if (found == MEETING_IMPOSSIBLE) LB_TRY(lb_machine_stand_in(p->machine, err));
+        if (found != MEETING_WAITS) p->state = PLAYER_READY;
+        progress |= found != MEETING_WAITS;
+        if (found == MEETING_WAITS && !stuck) stuck = p;
+    }
+    if (progress || !stuck) return LB_OK;
+    LB_TRY(lb_machine_stand_in(stuck->machine, err));
+    stuck->state = PLAYER_READY;
+    return LB_OK;
+}
+
+static lb_status play(session *s, lb_err *err)
+{
+    player **members = calloc(s->n_players + 1, sizeof *members);
+    if (!members) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = LB_OK;
+    for (uint32_t i = 0; i < s->n_players && status == LB_OK; i++) status = next_step(s, &s->players[i], err);
+    for (bool left = true; left && status == LB_OK && !s->run.stop;) {
+        left = false;
+        for (uint32_t i = 0; i < s->n_players && status == LB_OK; i++) status = advance(s, &s->players[i], err);
+        if (status == LB_OK) status = hold_meetings(s, members, err);
+        for (uint32_t i = 0; i < s->n_players; i++) left |= s->players[i].state != PLAYER_DONE;
+    }
+    free(members);
+    return status;
+}
+
+static lb_status recorded_value(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err)
+{
+    return lb_capture_value(context, program, value, tensor, err);
+}
+
+static double now_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+lb_status lb_replay_run(lb_replay *replay, const lb_plan *plan, const lb_observer *observer, lb_replay_summary *summary,
+                        lb_err *err)
+{
+    lb_replay_summary unused;
+    session s = {.replay = replay};
+    if (!summary) summary = &unused;
+    *summary = (lb_replay_summary){0};
+    if (plan->size != sizeof *plan) return lb_fail(err, LB_ERR_INVALID, "lb_plan of another version: set size with LB_PLAN_INIT");
+    s.run = (lb_run){plan, observer, {replay->capture, recorded_value}, summary, false};
+    double start = now_seconds();
+    int threads = omp_get_max_threads();
+    if (plan->threads > 0) omp_set_num_threads(plan->threads);
+    lb_status status = lb_choices_new(plan->swaps, plan->n_swaps, &s.choices, err);
+    if (status == LB_OK) status = make_players(&s, err);
+    if (status == LB_OK) status = play(&s, err);
+    if (plan->threads > 0) omp_set_num_threads(threads);
+    release_session(&s);
+    summary->seconds = now_seconds() - start;
+    return status;
+}

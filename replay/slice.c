@@ -1,0 +1,273 @@
+/* Def-use edges and slices: see slice.h. One walk over the program; per storage the list of its writes so far. */
+#include "slice.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One write to a storage: elements [first, last), dense when it leaves no hole. Elements of different dtypes are compared
+ * in bytes. */
+typedef struct write {
+    uint32_t op;
+    uint32_t previous; /* row of writes, LB_NONE: none before */
+    int64_t first, last;
+    bool dense;
+} write;
+
+typedef struct builder {
+    const lb_program *program;
+    lb_flow *flow;
+    write *writes;
+    uint32_t n_writes, room;
+    uint32_t *latest; /* per storage: row of writes */
+    uint32_t *stamp;  /* per op: last reader for which it was noted as a def */
+    uint32_t n_defs, defs_room;
+    uint32_t reader;
+    bool failed;
+} builder;
+
+static void extent(const lb_value *value, int64_t *first, int64_t *last, bool *dense)
+{
+    int64_t n = lb_layout_numel(&value->layout);
+    if (lb_layout_dense_range(&value->layout, first, last, NULL) != LB_OK) *first = 0, *last = INT64_MAX / 64;
+    *dense = n == *last - *first;
+    *first = (int64_t)lb_dtype_bytes(value->dtype, (size_t)*first);
+    *last = (int64_t)lb_dtype_bytes(value->dtype, (size_t)*last);
+}
+
+bool lb_op_defines(const lb_program *program, const lb_op *op)
+{
+    (void)program;
+    return !(op->flags & (LB_OP_VIEW | LB_OP_FAILED)) && (op->results || op->written);
+}
+
+static int by_id(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+uint32_t lb_flow_storage(const lb_flow *flow, int64_t id)
+{
+    int64_t *found = bsearch(&id, flow->storages, flow->n_storages, sizeof id, by_id);
+    return found ? (uint32_t)(found - flow->storages) : LB_NONE;
+}
+
+static bool number_storages(const lb_program *p, lb_flow *flow)
+{
+    flow->storages = malloc(((size_t)p->n_values + 1) * sizeof *flow->storages);
+    flow->storage_of = malloc(((size_t)p->n_values + 1) * sizeof *flow->storage_of);
+    if (!flow->storages || !flow->storage_of) return false;
+    for (uint32_t i = 0; i < p->n_values; i++) flow->storages[i] = p->values[i].storage;
+    if (p->n_values) qsort(flow->storages, p->n_values, sizeof *flow->storages, by_id);
+    for (uint32_t i = 0; i < p->n_values; i++)
+        if (!i || flow->storages[i] != flow->storages[flow->n_storages - 1])
+            flow->storages[flow->n_storages++] = flow->storages[i];
+    for (uint32_t i = 0; i < p->n_values; i++)
+        flow->storage_of[i] = lb_flow_storage(flow, p->values[i].storage);
+    return true;
+}
+
+/* ---- edges ------------------------------------------------------------------------------------------------------ */
+
+static bool overlaps(const write *w, int64_t first, int64_t last)
+{
+    return w->first < last && first < w->last;
+}
+
+static bool covers(const write *w, int64_t first, int64_t last)
+{
+    return w->dense && w->first <= first && w->last >= last;
+}
+
+static void note_def(builder *b, uint32_t op)
+{
+    if (b->stamp[op] == b->reader) return;
+    b->stamp[op] = b->reader;
+    if (b->n_defs == b->defs_room) {
+        uint32_t room = b->defs_room ? 2 * b->defs_room : 4096;
+        uint32_t *more = realloc(b->flow->defs, room * sizeof *more);
+        if (!more) {
+            b->failed = true;
+            return;
+        }
+        b->flow->defs = more;
+        b->defs_room = room;
+    }
+    b->flow->defs[b->n_defs++] = op;
+}
+
+static void read_value(void *context, uint32_t value)
+{
+    builder *b = context;
+    int64_t first, last;
+    bool dense;
+    extent(&b->program->values[value], &first, &last, &dense);
+    for (uint32_t w = b->latest[b->flow->storage_of[value]]; w != LB_NONE; w = b->writes[w].previous) {
+        if (!overlaps(&b->writes[w], first, last)) continue;
+        note_def(b, b->writes[w].op);
+        if (covers(&b->writes[w], first, last)) break;
+    }
+}
+
+static void add_write(builder *b, uint32_t op, uint32_t value)
+{
+    if (value == LB_NONE) return;
+    uint32_t storage = b->flow->storage_of[value], latest = b->latest[storage];
+    write w = {.op = op, .previous = latest};
+    extent(&b->program->values[value], &w.first, &w.last, &w.dense);
+    if (w.first == w.last) return;
+    /* What is written is listed as a result too when the op returns it. */
+    if (latest != LB_NONE && b->writes[latest].op == op && b->writes[latest].first == w.first &&
+        b->writes[latest].last == w.last)
+        return;
+    if (b->n_writes == b->room) {
+        uint32_t room = b->room ? 2 * b->room : 4096;
+        write *more = realloc(b->writes, room * sizeof *more);
+        if (!more) {
+            b->failed = true;
+            return;
+        }
+        b->writes = more;
+        b->room = room;
+    }
+    b->writes[b->n_writes] = w;
+    b->latest[storage] = b->n_writes++;
+}
+
+static int by_row(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void link_op(builder *b, uint32_t i)
+{
+    const lb_program *p = b->program;
+    const lb_op *op = &p->ops[i];
+    b->reader = i;
+    b->flow->first_def[i] = b->n_defs;
+    lb_op_each_input(p, op, read_value, b);
+    uint32_t n = b->n_defs - b->flow->first_def[i];
+    if (n > 1) qsort(b->flow->defs + b->flow->first_def[i], n, sizeof *b->flow->defs, by_row);
+    if (!lb_op_defines(p, op)) return;
+    for (uint32_t r = 0; r < op->results; r++) add_write(b, i, lb_op_results(p, op)[r]);
+    for (uint32_t r = 0; r < op->written; r++) add_write(b, i, lb_op_written(p, op)[r]);
+}
+
+static bool reverse_edges(lb_flow *flow, uint32_t n_ops)
+{
+    uint32_t n = flow->first_def[n_ops];
+    uint32_t *next = calloc((size_t)n_ops + 1, sizeof *next);
+    flow->first_use = calloc((size_t)n_ops + 1, sizeof *flow->first_use);
+    flow->uses = malloc(((size_t)n + 1) * sizeof *flow->uses);
+    bool ok = next && flow->first_use && flow->uses;
+    if (ok) {
+        for (uint32_t e = 0; e < n; e++) flow->first_use[flow->defs[e] + 1]++;
+        for (uint32_t i = 0; i < n_ops; i++) flow->first_use[i + 1] += flow->first_use[i];
+        for (uint32_t i = 0; i < n_ops; i++)
+            for (uint32_t e = flow->first_def[i]; e < flow->first_def[i + 1]; e++) {
+                uint32_t def = flow->defs[e];
+                flow->uses[flow->first_use[def] + next[def]++] = i;
+            }
+    }
+    free(next);
+    return ok;
+}
+
+lb_status lb_flow_new(const lb_program *program, lb_flow **out, lb_err *err)
+{
+    *out = NULL;
+    lb_flow *flow = calloc(1, sizeof *flow);
+    builder b = {.program = program, .flow = flow};
+    bool ok = flow != NULL;
+    if (ok) {
+        flow->program = program;
+        flow->first_def = malloc(((size_t)program->n_ops + 1) * sizeof *flow->first_def);
+        b.stamp = malloc(((size_t)program->n_ops + 1) * sizeof *b.stamp);
+        ok = flow->first_def && b.stamp && number_storages(program, flow);
+    }
+    if (ok) {
+        b.latest = malloc(((size_t)flow->n_storages + 1) * sizeof *b.latest);
+        ok = b.latest != NULL;
+    }
+    if (ok) {
+        for (uint32_t i = 0; i < flow->n_storages; i++) b.latest[i] = LB_NONE;
+        for (uint32_t i = 0; i < program->n_ops; i++) b.stamp[i] = LB_NONE;
+        for (uint32_t i = 0; i < program->n_ops && !b.failed; i++) link_op(&b, i);
+        flow->first_def[program->n_ops] = b.n_defs;
+        ok = !b.failed && reverse_edges(flow, program->n_ops);
+    }
+    free(b.writes);
+    free(b.latest);
+    free(b.stamp);
+    if (ok) {
+        *out = flow;
+        return LB_OK;
+    }
+    lb_flow_free(flow);
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory for the data flow of %u ops", program->n_ops);
+}
+
+void lb_flow_free(lb_flow *flow)
+{
+    if (!flow) return;
+    free(flow->first_def);
+    free(flow->defs);
+    free(flow->first_use);
+    free(flow->uses);
+    free(flow->storage_of);
+    free(flow->storages);
+    free(flow);
+}
+
+/* ---- questions -------------------------------------------------------------------------------------------------- */
+
+static bool writes_window(const lb_program *p, const lb_op *op, int64_t storage, int64_t first, int64_t last,
+                          bool *covered)
+{
+    bool hit = false;
+    for (uint32_t r = 0; r < op->results + op->written; r++) {
+        uint32_t value = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
+        if (value == LB_NONE || p->values[value].storage != storage) continue;
+        write w;
+        extent(&p->values[value], &w.first, &w.last, &w.dense);
+        if (!overlaps(&w, first, last)) continue;
+        hit = true;
+        *covered |= covers(&w, first, last);
+    }
+    return hit;
+}
+
+uint32_t lb_flow_defs_of(const lb_flow *flow, uint32_t op, uint32_t value, uint32_t *defs, uint32_t max)
+{
+    const lb_program *p = flow->program;
+    int64_t first, last, storage = p->values[value].storage;
+    bool dense, covered = false;
+    uint32_t count = 0;
+    extent(&p->values[value], &first, &last, &dense);
+    for (uint32_t e = flow->first_def[op + 1]; e-- > flow->first_def[op] && !covered;) {
+        uint32_t i = flow->defs[e];
+        if (!writes_window(p, &p->ops[i], storage, first, last, &covered)) continue;
+        if (count < max) defs[count] = i;
+        count++;
+    }
+    return count;
+}
+
+void lb_slice_grow(const lb_flow *flow, bool backward, uint32_t phases, const uint8_t *stop, uint8_t *marks)
+{
+    const lb_program *p = flow->program;
+    const uint32_t *first = backward ? flow->first_def : flow->first_use,
+                   *edges = backward ? flow->defs : flow->uses;
+    /* Edges go strictly backward (forward) in execution order, so one pass over the ops reaches everything. */
+    for (uint32_t k = 0; k < p->n_ops; k++) {
+        uint32_t i = backward ? p->n_ops - 1 - k : k;
+        if (!marks[i]) continue;
+        for (uint32_t e = first[i]; e < first[i + 1]; e++) {
+            uint32_t to = edges[e];
+            if (phases && !(phases >> p->ops[to].phase & 1)) continue;
+            if (stop && stop[to]) continue;
+            marks[to] = 1;
+        }
+    }
+}

@@ -1,0 +1,244 @@
+/* torch's CPU sum; see torch_sum.h. The loops over dimensions are torch's, the sums themselves are schedule.c's. */
+#include "torch_sum.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define BLOCK 32 /* columns summed side by side; divides torch's own split over threads */
+
+typedef struct dimension {
+    int64_t size, in, out, dense; /* strides of the input, of torch's result (0: reduced), of `out` */
+} dimension;
+
+typedef struct plan {
+    const lb_tensor *in;
+    int n, reduced; /* dimensions left; the first `reduced` are summed */
+    dimension dim[LB_MAX_DIMS];
+    int lanes, vector; /* lanes of the accumulators, elements of a loaded vector */
+    lb_dtype compute, accumulate;
+} plan;
+
+/* 1: `a` belongs after `b`, -1: before, 0: cannot tell. */
+static int compare(const dimension *a, const dimension *b)
+{
+    if ((a->out == 0) != (b->out == 0)) return b->out == 0 ? 1 : -1;
+    const int64_t strides[2][2] = {{a->out, b->out}, {a->in, b->in}};
+    for (int i = 0; i < 2; i++) {
+        int64_t s = strides[i][0], t = strides[i][1];
+        if (!s || !t) continue;
+        if (s != t) return s < t ? -1 : 1;
+        if (a->size > b->size) return 1;
+    }
+    return 0;
+}
+
+static void sort(plan *p)
+{
+    for (int i = 1; i < p->n; i++) {
+        for (int a = i - 1, b = i; a >= 0; a--) {
+            int c = compare(&p->dim[a], &p->dim[b]);
+            if (c < 0) break;
+            if (c > 0) {
+                dimension swap = p->dim[a];
+                p->dim[a] = p->dim[b], p->dim[b] = swap;
+                b = a;
+            }
+        }
+    }
+}
+
+static void merge(plan *p)
+{
+    int last = 0;
+    for (int i = 1; i < p->n; i++) {
+        dimension *a = &p->dim[last], *b = &p->dim[i];
+        bool joins = a->size * a->in == b->in && a->size * a->out == b->out && a->size * a->dense == b->dense;
+        if (a->size == 1 || b->size == 1 || joins) {
+            if (a->size == 1) a->in = b->in, a->out = b->out, a->dense = b->dense;
+            a->size *= b->size;
+        } else {
+            p->dim[++last] = *b;
+        }
+    }
+    p->n = last + 1;
+    p->reduced = 0;
+    while (p->reduced < p->n && p->dim[p->reduced].out == 0) p->reduced++;
+}
+
+static void make_plan(plan *p, const lb_tensor *in, uint32_t reduced, const int64_t *kept_stride)
+{
+    p->n = in->layout.ndim;
+    int64_t dense = 1;
+    for (int d = 0; d < p->n; d++) { /* torch starts with the last dimension first */
+        int from = p->n - 1 - d;
+        bool sum = reduced >> from & 1;
+        int64_t size = in->layout.shape[from];
+        p->dim[d] = (dimension){size, in->layout.stride[from], sum ? 0 : kept_stride[from], sum ? 0 : dense};
+        if (!sum) {
+            if (!p->dim[d].out) p->dim[d].out = 1;
+            dense *= size;
+        }
+    }
+    if (p->n == 0) p->dim[p->n++] = (dimension){1, 1, 0, 0};
+    sort(p);
+    merge(p);
+}
+
+/* Elements from `offset` on as f32; borrowed where they lie as such. */
+static const float *row(const plan *p, int64_t offset, int64_t stride, int64_t n, float *buffer)
+{
+    const char *src = (const char *)p->in->data + offset * (int64_t)(lb_dtype_bits(p->in->dtype) / 8);
+    bool rounds = p->compute && p->compute != LB_F32;
+    if (p->in->dtype == LB_F32 && stride == 1 && !rounds) return (const float *)src;
+    lb_load_f32_strided(buffer, p->in->dtype, src, (ptrdiff_t)stride, (size_t)n);
+    if (rounds) lb_round_to_grid_f32(buffer, (size_t)n, p->compute, NULL);
+    return buffer;
+}
+
+/* One contiguous row by vectors. Rows of 16-bit elements enter two halves at a time. */
+static float sum_row(const plan *p, const float *x, int64_t n, float *buffer)
+{
+    int64_t vectors = n / p->vector, tail = n % p->vector;
+    if (p->vector == 2 * p->lanes) {
+        for (int64_t v = 0; v < vectors; v++) /* buffer may be x: what is written was read before */
+            for (int l = 0; l < p->lanes; l++)
+                buffer[v * p->lanes + l] = x[v * p->vector + l] + x[v * p->vector + p->lanes + l];
+        if (p->accumulate) lb_round_to_grid_f32(buffer, (size_t)(vectors * p->lanes), p->accumulate, NULL);
+        return lb_cascade_f32(buffer, vectors, p->lanes, x + n - tail, tail, p->accumulate);
+    }
+    return lb_cascade_f32(x, vectors, p->lanes, x + n - tail, tail, p->accumulate);
+}
+
+static float sum_scalar_row(const plan *p, int64_t offset, int64_t stride, int64_t n, float *buffer)
+{
+    return lb_cascade_f32(row(p, offset, stride, n, buffer), n, 1, NULL, 0, p->accumulate);
+}
+
+/* `width` <= BLOCK columns, `step` apart, of n rows, `stride` apart. */
+static void sum_columns(const plan *p, int64_t offset, int64_t stride, int64_t n, int64_t step, int64_t width, int lanes,
+                        float *buffer, float *out)
+{
+    lb_schedule schedule = {LB_SCHEDULE_CASCADE, lanes, 0};
+    bool rounds = p->compute && p->compute != LB_F32;
+    if (p->in->dtype == LB_F32 && step == 1 && !rounds) {
+        lb_sum_columns_f32(&schedule, (const float *)p->in->data + offset, stride, n, width, out, p->accumulate);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const float *x = row(p, offset + i * stride, step, width, buffer + i * width);
+        if (x != buffer + i * width) memcpy(buffer + i * width, x, (size_t)width * sizeof *x);
+    }
+    lb_sum_columns_f32(&schedule, buffer, width, n, width, out, p->accumulate);
+}
+
+static void add_to_result(const plan *p, float *out, float value)
+{
+    *out += value;
+    if (p->accumulate) lb_round_to_grid_f32(out, 1, p->accumulate, NULL);
+}
+
+typedef enum way { INNER_VECTORS, OUTER_VECTORS, INNER_SCALARS, OUTER_SCALARS } way;
+
+static way choose(const plan *p, const dimension *d0, const dimension *d1)
+{
+    if (d0->in == 1 && d0->size >= p->vector) return INNER_VECTORS;
+    if (d1->in == 1 && d1->size >= p->vector) return OUTER_VECTORS;
+    return d0->in < d1->in ? INNER_SCALARS : OUTER_SCALARS;
+}
+
+/* Columns first..first+count of d1, each the sum over d0, added to `out` with stride d1->dense (0: all to one). */
+static void sum_plane(const plan *p, way how, int64_t offset, const dimension *d0, const dimension *d1, int64_t first,
+                      int64_t count, float *buffer, float *out)
+{
+    if (how == INNER_VECTORS || how == INNER_SCALARS) {
+        for (int64_t j = first; j < first + count; j++) {
+            int64_t at = offset + j * d1->in;
+            float sum = how == INNER_SCALARS ? sum_scalar_row(p, at, d0->in, d0->size, buffer)
+                                             : sum_row(p, row(p, at, 1, d0->size, buffer), d0->size, buffer);
+            add_to_result(p, out + j * d1->dense, sum);
+        }
+        return;
+    }
+    float sums[BLOCK];
+    for (int64_t j = first; j < first + count; j += BLOCK) {
+        int64_t width = first + count - j < BLOCK ? first + count - j : BLOCK;
+        sum_columns(p, offset + j * d1->in, d0->in, d0->size, d1->in, width, how == OUTER_VECTORS ? p->lanes : 1,
+                    buffer, sums);
+        for (int64_t k = 0; k < width; k++) add_to_result(p, out + (j + k) * d1->dense, sums[k]);
+    }
+}
+
+/* Splits a flat index over dims first..n into offsets; dims are counted fastest first. */
+static void locate(const plan *p, int first, int end, int64_t index, int64_t *in, int64_t *dense)
+{
+    for (int d = first; d < end; d++) {
+        int64_t i = index % p->dim[d].size;
+        index /= p->dim[d].size;
+        *in += i * p->dim[d].in;
+        *dense += i * p->dim[d].dense;
+    }
+}
+
+static int64_t count(const plan *p, int first, int end)
+{
+    int64_t n = 1;
+    for (int d = first; d < end; d++) n *= p->dim[d].size;
+    return n;
+}
+
+static bool run(const plan *p, float *out)
+{
+    static const dimension one = {1, 0, 0, 0};
+    bool plane_reduced = p->reduced >= 2;
+    const dimension *d0 = &p->dim[0], *d1 = p->n > 1 ? &p->dim[1] : &one;
+    way how = choose(p, d0, d1);
+    int first_kept = plane_reduced ? p->reduced : p->n < 2 ? 1 : 2;
+    int64_t outer = plane_reduced ? count(p, 2, p->reduced) : 1, kept = count(p, first_kept, p->n);
+    int64_t pieces = plane_reduced ? 1 : (d1->size + BLOCK - 1) / BLOCK;
+    bool failed = false;
+    int64_t room = d0->size * (how == INNER_VECTORS || how == INNER_SCALARS ? 1 : BLOCK);
+#pragma omp parallel if (kept * pieces > 1 && d0->size * d1->size * kept * outer > 65536)
+    {
+        float *buffer = malloc((size_t)room * sizeof *buffer + 64);
+        if (!buffer) {
+#pragma omp atomic write
+            failed = true;
+        }
+#pragma omp for schedule(static)
+        for (int64_t task = 0; task < kept * pieces; task++) {
+            int64_t in = 0, dense = 0, piece = task % pieces * BLOCK;
+            if (!buffer) continue;
+            locate(p, first_kept, p->n, task / pieces, &in, &dense);
+            int64_t width = plane_reduced ? d1->size : d1->size - piece < BLOCK ? d1->size - piece : BLOCK;
+            for (int64_t o = 0; o < outer; o++) {
+                int64_t at = in, none = 0;
+                if (plane_reduced) locate(p, 2, p->reduced, o, &at, &none);
+                sum_plane(p, how, at, d0, d1, piece, width, buffer, out + dense);
+            }
+        }
+        free(buffer);
+    }
+    return !failed;
+}
+
+lb_status lb_torch_sum(const lb_tensor *in, uint32_t reduced, const int64_t *kept_stride, int lanes, lb_dtype dtype,
+                       lb_dtype compute, lb_dtype accumulate, float *out, lb_err *err)
+{
+    plan p = {.in = in, .lanes = lanes, .vector = lanes, .compute = compute, .accumulate = accumulate};
+    if (in->dtype == dtype && lb_dtype_bits(dtype) == 16) p.vector = 2 * lanes;
+    make_plan(&p, in, reduced, kept_stride);
+    int64_t n = count(&p, p.reduced, p.n);
+    memset(out, 0, (size_t)n * sizeof *out);
+    if (lb_layout_numel(&in->layout) == 0) return LB_OK;
+    if (p.reduced == 0) { /* nothing is summed: 0 + x */
+        for (int64_t i = 0; i < n; i++) {
+            int64_t at = 0, dense = 0;
+            float x;
+            locate(&p, 0, p.n, i, &at, &dense);
+            out[dense] += *row(&p, at, 2, 1, &x);
+        }
+        return LB_OK;
+    }
+    if (!run(&p, out)) return lb_fail(err, LB_ERR_NOMEM, "no memory for a row of a sum");
+    return LB_OK;
+}

@@ -1,0 +1,29 @@
+/* Local verdicts: what a difference between a replayed result and its recording means, given equal inputs. */
+#ifndef LB_REPLAY_VERDICT_H
+#define LB_REPLAY_VERDICT_H
+
+#include "bound.h"
+#include "memory.h"
+#include "ops.h"
+
+/* 0 is innocent. Identical, reordered, opaque, noise, rounding, missing, diverged. */
+int lb_verdict_severity(lb_verdict verdict);
+static inline lb_verdict lb_verdict_worse(lb_verdict a, lb_verdict b)
+{
+    return lb_verdict_severity(a) >= lb_verdict_severity(b) ? a : b;
+}
+
+typedef struct lb_judgement {
+    lb_verdict verdict;
+    double bound_ratio; /* worst |recorded - exact| / bound over the results; NaN when no bound was needed */
+} lb_judgement;
+
+/* Judges one kernel call: `call` as it ran (inputs untouched since, results computed), `recorded` per result (data NULL:
+ * not kept). Equal bits are `identical` without a bound; otherwise the op is evaluated in f64 from the same inputs, and a
+ * recorded result inside the bound is `rounding`, outside `diverged`. Rows that are exact or discontinuous have no bound:
+ * any difference is `diverged`. `force`: evaluate even where bits agree. `*bound` is to be released in any case; what was
+ * evaluated stays in it. */
+lb_status lb_verdict_judge(lb_memory *memory, const lb_call *call, const lb_tensor *recorded, bool force, lb_bound *bound,
+                           lb_judgement *judgement, lb_err *err);
+
+#endif

@@ -1,0 +1,66 @@
+/* Programs written by hand, and a recording that is an array of bytes per value: what tests of the machine replay. */
+#ifndef LB_TESTS_HAND_PROGRAM_H
+#define LB_TESTS_HAND_PROGRAM_H
+
+#include <lastbit/program.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HAND_VALUES = 64, HAND_BYTES = 256 };
+
+typedef struct hand {
+    lb_program *program;
+    bool kept[HAND_VALUES];
+    _Alignas(16) char bytes[HAND_VALUES][HAND_BYTES];
+} hand;
+
+static inline uint32_t hand_value(hand *h, int64_t storage, uint32_t version, lb_dtype dtype, int64_t offset, int64_t n)
+{
+    lb_value value = {.storage = storage, .version = version, .dtype = dtype, .name = LB_NONE, .statistics = LB_NONE};
+    value.layout = lb_layout_contiguous(1, &n);
+    value.layout.offset = offset;
+    return lb_program_add_value(h->program, &value);
+}
+
+/* What the recording says a value is: f32 numbers, converted to its dtype; `keep` false leaves the digest only. */
+static inline void hand_record(hand *h, uint32_t value, const float *numbers, bool keep)
+{
+    lb_value *row = &h->program->values[value];
+    int64_t n = lb_layout_numel(&row->layout);
+    lb_store_f32(row->dtype, h->bytes[value], numbers, (size_t)n, NULL);
+    lb_tensor tensor = {h->bytes[value], row->dtype, row->layout};
+    row->logical = lb_digest_tensor(&tensor);
+    h->kept[value] = keep;
+    if (keep) row->flags |= LB_VALUE_KEPT;
+}
+
+static inline lb_arg hand_arg(uint32_t value) { return (lb_arg){.tag = LB_ARG_VALUE, .u.value = value}; }
+static inline lb_arg hand_int(int64_t i) { return (lb_arg){.tag = LB_ARG_INT, .u.i = i}; }
+
+static inline uint32_t hand_op(hand *h, const char *name, uint32_t flags, const lb_arg *args, uint32_t n_args,
+                               const uint32_t *results, uint32_t n_results, const uint32_t *written, uint32_t n_written)
+{
+    lb_op op = {.name = lb_program_string(h->program, name), .flags = flags, .args = n_args, .results = n_results,
+                .written = n_written, .node_name = LB_NONE, .node = -1};
+    op.first_arg = n_args ? lb_program_add_args(h->program, args, n_args) : 0;
+    op.first_result = n_results ? lb_program_add_refs(h->program, results, n_results) : 0;
+    op.first_written = n_written ? lb_program_add_refs(h->program, written, n_written) : 0;
+    return lb_program_add_op(h->program, &op);
+}
+
+static inline uint32_t hand_source(hand *h, uint32_t value, lb_source_kind kind)
+{
+    h->program->values[value].source = (uint8_t)kind;
+    h->program->values[value].flags |= LB_VALUE_SOURCE;
+    return hand_op(h, "lb::source", 0, NULL, 0, &value, 1, NULL, 0);
+}
+
+static inline lb_status hand_recorded(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err)
+{
+    hand *h = context;
+    if (program != h->program || !h->kept[value]) return lb_fail(err, LB_ERR_NOT_CAPTURED, "not kept");
+    *tensor = (lb_tensor){h->bytes[value], program->values[value].dtype, program->values[value].layout};
+    return LB_OK;
+}
+
+#endif

@@ -1,0 +1,131 @@
+"""Inputs of matrix products."""
+import torch
+
+from op_samples import FLOATS, Options, generator
+
+TAME = Options("x tame")
+SIZES = [(4, 5, 6), (1, 1, 1), (33, 70, 65), (3, 130, 9), (17, 3, 100), (0, 4, 5), (4, 0, 5), (128, 64, 32)]
+
+
+def tame(draw, shape, dtype):
+    return draw.tensor(shape, dtype, TAME, 1.0)
+
+
+@generator
+def mm(draw, options):
+    for dtype in FLOATS:
+        for m, k, n in SIZES:
+            yield (tame(draw, (m, k), dtype), tame(draw, (k, n), dtype)), {}
+        special = tame(draw, (5, 6), dtype).contiguous()
+        special[0, 1], special[1, 2], special[2, 3], special[2, 4] = float("inf"), float("nan"), float("-inf"), float("inf")
+        yield (special, tame(draw, (6, 4), dtype)), {}
+
+
+@generator
+def bmm(draw, options):
+    for dtype in FLOATS:
+        for m, k, n in SIZES[:5]:
+            yield (tame(draw, (3, m, k), dtype), tame(draw, (3, k, n), dtype)), {}
+        yield (tame(draw, (1, 4, 5), dtype).expand(3, 4, 5), tame(draw, (3, 5, 6), dtype)), {}
+
+
+def blends(draw):
+    return draw.choice([{}, {"beta": 0.5, "alpha": 2}, {"beta": 0, "alpha": -1.5}, {"alpha": 0.1}])
+
+
+@generator
+def addmm(draw, options):
+    for dtype in FLOATS:
+        for m, k, n in SIZES:
+            for shape in ((m, n), (n,), (1, n), (m, 1), ()):
+                yield (tame(draw, shape, dtype), tame(draw, (m, k), dtype), tame(draw, (k, n), dtype)), blends(draw)
+
+
+@generator
+def baddbmm(draw, options):
+    for dtype in FLOATS:
+        for m, k, n in SIZES[:4]:
+            for shape in ((2, m, n), (1, n), (2, m, 1)):
+                yield (tame(draw, shape, dtype), tame(draw, (2, m, k), dtype), tame(draw, (2, k, n), dtype)), blends(draw)
+
+
+@generator
+def addbmm(draw, options):
+    for dtype in FLOATS:
+        for m, k, n in SIZES[:4]:
+            yield (tame(draw, (m, n), dtype), tame(draw, (3, m, k), dtype), tame(draw, (3, k, n), dtype)), blends(draw)
+
+
+@generator
+def addmv(draw, options):
+    for dtype in FLOATS:
+        for m, k, _ in SIZES:
+            yield (tame(draw, (m,), dtype), tame(draw, (m, k), dtype), tame(draw, (k,), dtype)), blends(draw)
+
+
+@generator
+def mv(draw, options):
+    for dtype in FLOATS:
+        for m, k, _ in SIZES:
+            yield (tame(draw, (m, k), dtype), tame(draw, (k,), dtype)), {}
+
+
+@generator
+def dot(draw, options):
+    for dtype in FLOATS:
+        for n in (1, 7, 300):
+            yield (tame(draw, (n,), dtype), tame(draw, (n,), dtype)), {}
+
+
+@generator
+def matmul(draw, options):
+    for dtype in FLOATS:
+        for a, b in (((4, 5), (5, 6)), ((5,), (5, 6)), ((4, 5), (5,)), ((5,), (5,)), ((2, 3, 4, 5), (5, 6)),
+                     ((2, 1, 4, 5), (3, 5, 6)), ((3, 4, 5), (5,)), ((5,), (2, 5, 6))):
+            yield (tame(draw, a, dtype), tame(draw, b, dtype)), {}
+
+
+@generator
+def linear(draw, options):
+    for dtype in FLOATS:
+        for shape in ((4, 5), (2, 3, 5), (5,)):
+            yield (tame(draw, shape, dtype), tame(draw, (6, 5), dtype), tame(draw, (6,), dtype)), {}
+            yield (tame(draw, shape, dtype), tame(draw, (6, 5), dtype)), {}
+
+
+@generator
+def grouped_mm(draw, options):
+    """Strides must be multiples of 16 bytes."""
+    offsets = torch.tensor([4, 4, 9, 16], dtype=torch.int32)
+    for dtype in (torch.bfloat16, torch.float32, torch.float16):
+        x = lambda *shape: draw.dense(shape, dtype, 1.0)  # noqa: E731
+        yield (x(16, 32), x(4, 32, 24), offsets), {}
+        yield (x(16, 32), x(4, 24, 32).transpose(1, 2), offsets), {}
+        yield (x(24, 16), x(16, 32), offsets), {}
+        yield (x(16, 24).t(), x(16, 32), offsets), {}
+        yield (x(4, 8, 32), x(32, 16), offsets), {}
+        yield (x(4, 8, 32), x(4, 32, 16)), {}
+
+
+@generator
+def scaled_mm(draw, options):
+    for out in (torch.float32, torch.bfloat16):
+        a = draw.dense((16, 32), torch.float32, 1.0).to(torch.float8_e4m3fn)
+        b = draw.dense((48, 32), torch.float32, 1.0).to(torch.float8_e4m3fn).t()
+        yield (a, b, torch.tensor(0.37), torch.tensor(1.9)), {"out_dtype": out}
+        yield ((a, b, torch.tensor(0.37), torch.tensor(1.9)),
+               {"out_dtype": out, "bias": draw.dense((48,), torch.float32, 1.0).to(out)})
+        yield (a, b, torch.rand(16, 1, generator=draw.torch), torch.rand(1, 48, generator=draw.torch)), {"out_dtype": out}
+
+
+@generator
+def solve_triangular(draw, options):
+    for dtype in (torch.float32, torch.float64):
+        for batch in ((), (3,), (2, 1)):
+            for upper in (False, True):
+                for left in (False, True):
+                    for unit in (False, True):
+                        a = draw.dense((*batch, 7, 7), dtype, 0.5) + 2 * torch.eye(7, dtype=dtype)
+                        a = a.triu() if upper else a.tril()
+                        b = draw.dense((*batch[:1], 7, 4) if left else (*batch[:1], 4, 7), dtype, 1.0)
+                        yield (a, b), {"upper": upper, "left": left, "unitriangular": unit}

@@ -1,0 +1,230 @@
+"""Orders, precisions, named kernels and threads of the rows that sum; and rows that only another device calls by their name."""
+import ctypes as C
+import math
+
+import pytest
+import torch
+
+import op_harness as H
+import test_ops_torch as T
+
+KINDS = ["sequential", "pairwise", "cascade", "blocked", "splitk", "lanes", "butterfly", "exact"]
+ORDERS = [("sequential", 0, 0), ("pairwise", 0, 0), ("cascade", 8, 0), ("cascade", 16, 0), ("cascade", 1, 0),
+          ("blocked", 5, 0), ("blocked", 64, 0), ("splitk", 3, 0), ("lanes", 4, 0), ("butterfly", 32, 4), ("exact", 0, 0)]
+BF16 = H.DTYPES[torch.bfloat16]
+
+
+class Schedule(C.Structure):
+    _fields_ = [("kind", C.c_int), ("size", C.c_int64), ("vector", C.c_int64)]
+
+
+def method(order=None, kernel=None, compute=0, accumulate=0):
+    m = H.Method()
+    m.kernel = kernel.encode() if kernel else None
+    m.compute, m.accumulate = compute, accumulate
+    if order:
+        m.keep = Schedule(KINDS.index(order[0]), *order[1:])
+        m.schedule = C.addressof(m.keep)
+    return m
+
+
+def run(name, values, shapes, how=None, dtype=torch.float32):
+    results = [torch.full(s, 77, dtype=dtype) for s in shapes]
+    H.run(H.rows()[f"aten::{name}"], values, results, method=how)
+    return results
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+SUMMING = [n for n in T.NUMERIC if T.ROWS[n].contents.flags & (H.REDUCTION | H.MATMUL)
+           and not T.ROWS[n].contents.flags & (H.EXACT | H.DISCONTINUOUS)]
+
+
+@pytest.mark.parametrize("name", SUMMING)
+def test_every_order_stays_inside_the_bound(name):
+    """Any order of the same terms obeys the row's bound; so does OpenBLAS where the row offers it."""
+    H.set_limits()
+    found = [c for c in T.cases(name, seed=4) if c.expected[0] is not None and c.expected[0].dtype == torch.float32][::4][:6]
+    for case in found:
+        shadow = case.exact()
+        twin = case.twin(shadow)
+        hows = [method(order) for order in ORDERS]
+        if "openblas" in case.row.contents.text("kernels"):
+            hows.append(method(kernel="openblas"))
+        for how in hows:
+            got = case.blanks()
+            H.run(case.row, case.values(), got, method=how)
+            terms = H.terms(case.row, case.values(), got)
+            for g, y, w in zip(got, shadow, twin):
+                if g is not None and g.dtype.is_floating_point:
+                    bad = T.outside(case.row, g, y, w, g.dtype, terms)
+                    assert not bool(bad.any()), f"{how.kernel} {getattr(how, 'keep', None)} in {name}({case})"
+
+
+def test_orders_give_other_bits():
+    x = randn(3, 1000)
+    sums = {tuple(run("sum.dim_IntList", [x, [1], False, None], [(3,)], method(o))[0].tolist()) for o in ORDERS}
+    assert len(sums) >= 6
+    a, b = randn(4, 300), randn(300, 5, seed=1)
+    products = {tuple(run("mm", [a, b], [(4, 5)], method(o))[0].flatten().tolist()) for o in ORDERS}
+    assert len(products) >= 6
+
+
+def test_blocked_product_is_the_sum_of_its_blocks():
+    a, b = randn(7, 100), randn(100, 9, seed=1)
+    blocked = run("mm", [a, b], [(7, 9)], method(("blocked", 32, 0)))[0]
+    total = torch.zeros(7, 9)
+    for k in range(0, 100, 32):
+        total = total + run("mm", [a[:, k:k + 32], b[k:k + 32]], [(7, 9)])[0]
+    assert torch.equal(blocked, total)
+
+
+def test_the_default_product_is_a_chain_of_fma():
+    a, b = randn(5, 40), randn(40, 6, seed=1)
+    got = run("mm", [a, b], [(5, 6)])[0]
+    for i in range(5):
+        for j in range(6):
+            acc = 0.0
+            for k in range(40):  # the product of two f32 is exact in f64; adding it rounds once more, far below f32
+                acc = float(torch.tensor(float(a[i, k]) * float(b[k, j]) + acc, dtype=torch.float64).float())
+            assert got[i, j].item() == acc
+
+
+def test_compute_rounds_inputs_and_accumulate_rounds_sums():
+    a, b = randn(5, 40), randn(40, 6, seed=1)
+    narrow = run("mm", [a, b], [(5, 6)], method(compute=BF16))[0]
+    assert torch.equal(narrow, run("mm", [a.bfloat16().float(), b.bfloat16().float()], [(5, 6)])[0])
+    x = torch.ones(1, 300)
+    assert run("sum.dim_IntList", [x, [1], False, None], [(1,)], method(("sequential", 0, 0), accumulate=BF16))[0].item() == 256
+    assert run("mm", [x, torch.ones(300, 1)], [(1, 1)], method(accumulate=BF16))[0].item() == 256
+
+
+def test_torch_sums_have_torch_bits():
+    """Many shapes and strides: one thread, the order of torch's own loops."""
+    generator = torch.Generator().manual_seed(3)
+    torch.set_num_threads(1)
+    for trial in range(300):
+        ndim = int(torch.randint(1, 5, (), generator=generator))
+        shape = [int(torch.randint(1, [300, 60, 20, 9][ndim - 1], (), generator=generator)) for _ in range(ndim)]
+        dtype = [torch.float32, torch.bfloat16, torch.float16][trial % 3]
+        order = torch.randperm(ndim, generator=generator).tolist()
+        x = torch.randn(shape, generator=generator).to(dtype).permute(order)
+        dims = [d for d in range(ndim) if bool(torch.randint(0, 2, (), generator=generator))]
+        keep = bool(torch.randint(0, 2, (), generator=generator))
+        for name, op in (("sum.dim_IntList", torch.ops.aten.sum.dim_IntList), ("mean.dim", torch.ops.aten.mean.dim)):
+            expected = op(x, dims, keep)
+            got = torch.empty_strided(expected.shape, expected.stride(), dtype=dtype)
+            H.run(H.rows()[f"aten::{name}"], [x, dims, keep, None], [got])
+            assert torch.equal(got, expected), (name, list(x.shape), x.stride(), dims, keep, dtype)
+
+
+THREADED = {
+    "sum.dim_IntList": lambda: [randn(300, 700), [0], False, None],
+    "mean.dim": lambda: [randn(300, 700), [1], False, None],
+    "_softmax": lambda: [randn(300, 700), 1, False],
+    "_log_softmax_backward_data": lambda: [randn(300, 700), randn(300, 700, seed=1), 1, torch.float32],
+    "mm": lambda: [randn(150, 200), randn(200, 170, seed=1)],
+    "bmm": lambda: [randn(6, 50, 90), randn(6, 90, 70, seed=1)],
+    "native_layer_norm": lambda: [randn(300, 700), [700], randn(700, seed=1), randn(700, seed=2), 1e-5],
+    "native_layer_norm_backward": lambda: [randn(300, 700), randn(300, 700, seed=1), [700], randn(300, 1, seed=2),
+                                           randn(300, 1, seed=3).abs(), randn(700, seed=4), randn(700), [True] * 3],
+    "amax": lambda: [randn(300, 700), [0], False],
+    "cumsum": lambda: [randn(300, 700), 1, None],
+    "embedding": lambda: [randn(500, 300), torch.arange(600).view(2, 300) % 500, -1, False, False],
+    "_scaled_dot_product_flash_attention_for_cpu": lambda: [*(randn(2, 3, 130, 32, seed=s) for s in range(3)), 0.0, True, None, None],
+    "convolution": lambda: [randn(2, 8, 40, 40), randn(16, 8, 3, 3, seed=1), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1],
+}
+
+
+@pytest.mark.parametrize("name", THREADED)
+def test_bits_do_not_depend_on_the_number_of_threads(name):
+    values = THREADED[name]()
+    op = H.torch_op(f"aten::{name}")
+    blanks = [T.blank_like(t) for t in T.tensors(op(*values[:len([p for p in op._schema.arguments if not p.kwarg_only])]))]
+    results = []
+    for dtype in (torch.float32, torch.bfloat16):
+        given = T.mapped(values, lambda t: t.to(dtype) if t.dtype == torch.float32 else t)
+        for threads in (1, 2, 5):
+            H.set_limits(threads=threads)
+            fresh = [T.blank_like(t, dtype) for t in blanks]
+            H.run(H.rows()[f"aten::{name}"], given, fresh)
+            results.append(fresh)
+            for one, other in zip(results[-1], results[len(results) - 1 - (1, 2, 5).index(threads)]):
+                assert torch.equal(T.bits(one), T.bits(other)), (dtype, threads)
+    H.set_limits()
+
+
+# ---- names that other devices record ------------------------------------------------------------------------------------
+
+def attention_inputs():
+    q, k, v = (randn(2, 3, 33, 16, seed=s) for s in range(3))
+    y, lse = run("_scaled_dot_product_flash_attention_for_cpu", [q, k, v, 0.0, True, None, None], [(2, 3, 33, 16), (2, 3, 33)])
+    return q, k, v, y, lse, randn(2, 3, 33, 16, seed=7)
+
+
+def test_cuda_attention_names_compute_the_same():
+    q, k, v, y, lse, _ = attention_inputs()
+    shapes = [(2, 3, 33, 16), (2, 3, 33)]
+    for name, values in (("flash", [q, k, v, 0.0, True, False, None]), ("cudnn", [q, k, v, None, True, 0.0, True, False, None])):
+        got = run(f"_scaled_dot_product_{name}_attention", values, shapes)
+        assert torch.equal(got[0], y) and torch.equal(got[1], lse)
+    got = run("_scaled_dot_product_efficient_attention", [q, k, v, None, True, 0.0, True, None], [shapes[0], (2, 3, 64)])
+    assert torch.equal(got[0], y) and torch.equal(got[1][:, :, :33], lse) and bool(torch.isinf(got[1][:, :, 33:]).all())
+
+
+def test_cuda_attention_backward_names_compute_the_same():
+    q, k, v, y, lse, g = attention_inputs()
+    shapes = [tuple(q.shape)] * 3
+    expected = run("_scaled_dot_product_flash_attention_for_cpu_backward", [g, q, k, v, y, lse, 0.0, True, None, None], shapes)
+    nothing = torch.zeros(0, dtype=torch.int64)
+    for name, values in (
+            ("flash", [g, q, k, v, y, lse, nothing, nothing, 33, 33, 0.0, True, nothing, nothing, None]),
+            ("efficient", [g, q, k, v, None, y, lse, nothing, nothing, 0.0, [True] * 3 + [False], True, None]),
+            ("cudnn", [g, q, k, v, y, lse, nothing, nothing, None, nothing, nothing, 33, 33, 0.0, True, None])):
+        for a, b in zip(run(f"_scaled_dot_product_{name}_attention_backward", values, shapes), expected):
+            assert torch.equal(a, b), name
+
+
+def test_grouped_query_attention_repeats_key_and_value_heads():
+    q, k, v = randn(2, 6, 9, 8), randn(2, 2, 11, 8, seed=1), randn(2, 2, 11, 8, seed=2)
+    wide = [t.repeat_interleave(3, 1) for t in (k, v)]
+    shapes = [(2, 6, 9, 8), (2, 6, 9)]
+    name = "_scaled_dot_product_flash_attention_for_cpu"
+    y, lse = run(name, [q, k, v, 0.0, False, None, None], shapes)
+    assert torch.equal(y, run(name, [q, *wide, 0.0, False, None, None], shapes)[0])
+    g = randn(2, 6, 9, 8, seed=5)
+    dq, dk, dv = run(name + "_backward", [g, q, k, v, y, lse, 0.0, False, None, None], [(2, 6, 9, 8), (2, 2, 11, 8), (2, 2, 11, 8)])
+    full = run(name + "_backward", [g, q, *wide, y, lse, 0.0, False, None, None], [(2, 6, 9, 8), (2, 6, 11, 8), (2, 6, 11, 8)])
+    assert torch.equal(dq, full[0])
+    assert torch.allclose(dk, full[1].view(2, 2, 3, 11, 8).sum(2), atol=1e-5)
+
+
+def test_dropout_in_attention_is_not_computed():
+    q = randn(1, 1, 4, 8)
+    with pytest.raises(H.Unsupported):
+        run("_scaled_dot_product_flash_attention_for_cpu", [q, q, q, 0.1, False, None, None], [(1, 1, 4, 8), (1, 1, 4)])
+
+
+def test_batch_norm_that_writes_its_running_statistics():
+    """As the interpreter calls it: results, then the new running mean and variance."""
+    x, gamma, beta = randn(6, 3, 5), randn(3, seed=1), randn(3, seed=2)
+    mean, var = randn(3, seed=3), randn(3, seed=4).abs()
+    new_mean, new_var = mean.clone(), var.clone()
+    expected = torch.ops.aten._native_batch_norm_legit(x, gamma, beta, new_mean, new_var, True, 0.1, 1e-5)
+    got = run("_native_batch_norm_legit", [x, gamma, beta, mean, var, True, 0.1, 1e-5], [(6, 3, 5)] + [(3,)] * 4)
+    for a, b in zip(got, [*expected, new_mean, new_var]):
+        assert torch.allclose(a, b, rtol=1e-6, atol=1e-6)
+
+
+def test_rms_norm_backward_is_the_derivative():
+    x = randn(4, 9).double().requires_grad_()
+    gamma = randn(9, seed=1).double().requires_grad_()
+    g = randn(4, 9, seed=2).double()
+    rstd = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+    (x * rstd * gamma).backward(g)
+    dx, dgamma = run("_fused_rms_norm_backward", [g, x.detach(), [9], rstd.detach(), gamma.detach(), [True, True]],
+                     [(4, 9), (9,)], dtype=torch.float64)
+    assert torch.allclose(dx, x.grad, rtol=1e-12, atol=1e-12) and torch.allclose(dgamma, gamma.grad, rtol=1e-12, atol=1e-12)
+    assert not math.isnan(float(dx.sum()))
