@@ -1,0 +1,361 @@
+/* Aligning two programs: see align.h. */
+#include "align.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- map rules ---- */
+
+typedef struct rule {
+    pcre2_code *pattern;
+    char *replacement;
+    uint32_t options;
+} rule;
+
+struct lb_map_rules {
+    rule *rules;
+    uint32_t count;
+};
+
+/* Splits s/PATTERN/REPLACEMENT/[g]; any delimiter, no escape of it. */
+static lb_status parse_rule(const char *text, rule *out, lb_err *err)
+{
+    size_t length = strlen(text);
+    if (length < 4 || text[0] != 's')
+        return lb_fail(err, LB_ERR_INVALID, "--map `%s`: expected s/PATTERN/REPLACEMENT/", text);
+    char mark = text[1];
+    const char *middle = strchr(text + 2, mark), *end = middle ? strchr(middle + 1, mark) : NULL;
+    if (!end || (end[1] && strcmp(end + 1, "g") != 0))
+        return lb_fail(err, LB_ERR_INVALID, "--map `%s`: expected s%cPATTERN%cREPLACEMENT%c", text, mark, mark,
+                       mark);
+    int code;
+    PCRE2_SIZE at;
+    out->pattern =
+        pcre2_compile((PCRE2_SPTR)text + 2, (PCRE2_SIZE)(middle - text - 2), PCRE2_UTF, &code, &at, NULL);
+    if (!out->pattern) {
+        PCRE2_UCHAR why[120];
+        pcre2_get_error_message(code, why, sizeof why);
+        return lb_fail(err, LB_ERR_INVALID, "--map `%s`: at character %zu of the pattern: %s", text, (size_t)at,
+                       (char *)why);
+    }
+    out->replacement = strndup(middle + 1, (size_t)(end - middle - 1));
+    out->options = PCRE2_SUBSTITUTE_EXTENDED | (end[1] == 'g' ? PCRE2_SUBSTITUTE_GLOBAL : 0);
+    return out->replacement ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "--map: out of memory");
+}
+
+lb_status lb_map_rules_new(const char *const *rules, uint32_t count, lb_map_rules **out, lb_err *err)
+{
+    lb_map_rules *m = calloc(1, sizeof *m);
+    if (!m || !(m->rules = calloc(count ? count : 1, sizeof *m->rules))) {
+        free(m);
+        return lb_fail(err, LB_ERR_NOMEM, "--map: out of memory");
+    }
+    m->count = count;
+    for (uint32_t i = 0; i < count; i++) {
+        lb_status status = parse_rule(rules[i], &m->rules[i], err);
+        if (status != LB_OK) {
+            lb_map_rules_free(m);
+            return status;
+        }
+    }
+    *out = m;
+    return LB_OK;
+}
+
+void lb_map_rules_free(lb_map_rules *m)
+{
+    if (!m) return;
+    for (uint32_t i = 0; i < m->count; i++) {
+        pcre2_code_free(m->rules[i].pattern);
+        free(m->rules[i].replacement);
+    }
+    free(m->rules);
+    free(m);
+}
+
+char *lb_map_rules_apply(const lb_map_rules *m, const char *path)
+{
+    char *current = strdup(path);
+    for (uint32_t i = 0; m && current && i < m->count; i++) {
+        PCRE2_SIZE room = strlen(current) * 2 + strlen(m->rules[i].replacement) * 8 + 64;
+        char *next = malloc(room);
+        if (!next) break;
+        int rc = pcre2_substitute(m->rules[i].pattern, (PCRE2_SPTR)current, PCRE2_ZERO_TERMINATED, 0,
+                                  m->rules[i].options, NULL, NULL, (PCRE2_SPTR)m->rules[i].replacement,
+                                  PCRE2_ZERO_TERMINATED, (PCRE2_UCHAR *)next, &room);
+        if (rc > 0) {
+            free(current);
+            current = next;
+        } else {
+            free(next); /* no match, or a replacement that names a group the pattern lacks: the path stays */
+        }
+    }
+    return current;
+}
+
+/* ---- groups ---- */
+
+typedef struct entry {
+    const char *path; /* mapped */
+    uint64_t kind;    /* hash of name and shapes */
+    uint32_t phase, call, op;
+} entry;
+
+bool lb_op_computes(const lb_program *program, const lb_op *op)
+{
+    if (op->flags & (LB_OP_VIEW | LB_OP_FAILED)) return false;
+    const char *name = lb_op_name(program, op);
+    return strncmp(name, "lb::", 4) != 0 && strncmp(name, "profiler::", 10) != 0;
+}
+
+static uint64_t mix(uint64_t hash, uint64_t word)
+{
+    return (hash ^ word) * UINT64_C(0x9E3779B97F4A7C15) ^ (hash >> 29);
+}
+
+static void mix_shape(uint64_t *hash, const lb_program *p, uint32_t value)
+{
+    if (value == LB_NONE) return;
+    const lb_layout *l = &p->values[value].layout;
+    *hash = mix(*hash, (uint64_t)l->ndim);
+    for (int32_t i = 0; i < l->ndim; i++) *hash = mix(*hash, (uint64_t)l->shape[i]);
+}
+
+typedef struct mixer {
+    uint64_t hash;
+    const lb_program *program;
+} mixer;
+
+static void mix_input(void *context, uint32_t value)
+{
+    mixer *m = context;
+    mix_shape(&m->hash, m->program, value);
+}
+
+/* What an op is: its name and the shapes it takes and gives; dtypes may differ between the sides. */
+static uint64_t kind_of(const lb_program *p, const lb_op *op)
+{
+    mixer m = {UINT64_C(0xCBF29CE484222325), p};
+    for (const char *c = lb_op_name(p, op); *c; c++) m.hash = mix(m.hash, (uint8_t)*c);
+    lb_op_each_input(p, op, mix_input, &m);
+    for (uint32_t i = 0; i < op->results; i++) mix_shape(&m.hash, p, lb_op_results(p, op)[i]);
+    return m.hash;
+}
+
+static int compare_keys(const entry *a, const entry *b)
+{
+    if (a->phase != b->phase) return a->phase < b->phase ? -1 : 1;
+    int order = strcmp(a->path, b->path);
+    if (order) return order;
+    return a->call == b->call ? 0 : a->call < b->call ? -1 : 1;
+}
+
+static int compare_entries(const void *x, const void *y)
+{
+    const entry *a = x, *b = y;
+    int order = compare_keys(a, b);
+    return order ? order : a->op < b->op ? -1 : a->op > b->op;
+}
+
+static entry *list_entries(const lb_program *p, char *const *paths, uint32_t *count)
+{
+    entry *list = malloc((p->n_ops ? p->n_ops : 1) * sizeof *list);
+    *count = 0;
+    for (uint32_t i = 0; list && i < p->n_ops; i++) {
+        const lb_op *op = &p->ops[i];
+        if (!lb_op_computes(p, op)) continue;
+        list[(*count)++] = (entry){paths[op->scope], kind_of(p, op), op->phase, op->call, i};
+    }
+    if (list) qsort(list, *count, sizeof *list, compare_entries);
+    return list;
+}
+
+static void pair_up(lb_alignment *out, const entry *a, const entry *b)
+{
+    out->b_of_a[a->op] = b->op;
+    out->a_of_b[b->op] = a->op;
+    out->pairs++;
+}
+
+/* Longest common subsequence of kinds. Groups above CELLS fall back to a greedy scan with a bounded look-ahead:
+ * layers hold tens of ops, only a whole unscoped optimizer phase can be that long, and it is one repeated
+ * motif. */
+enum { CELLS = 1 << 24, AHEAD = 64 };
+
+static void align_greedy(lb_alignment *out, const entry *a, uint32_t na, const entry *b, uint32_t nb)
+{
+    uint32_t i = 0, j = 0;
+    while (i < na && j < nb) {
+        uint32_t best = UINT32_MAX, di = 0, dj = 0;
+        for (uint32_t d = 0; d < AHEAD && best == UINT32_MAX; d++)
+            for (uint32_t k = 0; k <= d; k++)
+                if (i + k < na && j + d - k < nb && a[i + k].kind == b[j + d - k].kind) {
+                    best = d, di = k, dj = d - k;
+                    break;
+                }
+        if (best == UINT32_MAX) {
+            i++, j++;
+            continue;
+        }
+        i += di, j += dj;
+        pair_up(out, &a[i++], &b[j++]);
+    }
+}
+
+static void align_group(lb_alignment *out, const entry *a, uint32_t na, const entry *b, uint32_t nb)
+{
+    while (na && nb && a->kind == b->kind) pair_up(out, a++, b++), na--, nb--;
+    uint32_t tail = 0;
+    while (na && nb && a[na - 1].kind == b[nb - 1].kind) na--, nb--, tail++;
+    for (uint32_t k = 0; k < tail; k++) pair_up(out, &a[na + k], &b[nb + k]);
+    if (!na || !nb) return;
+    uint32_t *best =
+        (uint64_t)(na + 1) * (nb + 1) <= CELLS ? calloc((size_t)(na + 1) * (nb + 1), sizeof *best) : NULL;
+    if (!best) {
+        align_greedy(out, a, na, b, nb);
+        return;
+    }
+#define BEST(i, j) best[(size_t)(i) * (nb + 1) + (j)]
+    for (uint32_t i = na; i-- > 0;)
+        for (uint32_t j = nb; j-- > 0;) {
+            uint32_t skip = BEST(i + 1, j) > BEST(i, j + 1) ? BEST(i + 1, j) : BEST(i, j + 1);
+            BEST(i, j) =
+                a[i].kind == b[j].kind && BEST(i + 1, j + 1) + 1 >= skip ? BEST(i + 1, j + 1) + 1 : skip;
+        }
+    for (uint32_t i = 0, j = 0; i < na && j < nb;) {
+        if (a[i].kind == b[j].kind && BEST(i, j) == BEST(i + 1, j + 1) + 1)
+            pair_up(out, &a[i++], &b[j++]);
+        else if (BEST(i + 1, j) >= BEST(i, j + 1))
+            i++;
+        else
+            j++;
+    }
+#undef BEST
+    free(best);
+}
+
+static uint32_t group_end(const entry *list, uint32_t count, uint32_t start)
+{
+    uint32_t end = start;
+    while (end < count && compare_keys(&list[start], &list[end]) == 0) end++;
+    return end;
+}
+
+/* A group of which something is unaligned: names and shapes alone may have paired what are not partners. */
+static void mark_irregular(lb_alignment *out, const entry *a, uint32_t na, uint32_t nb)
+{
+    uint32_t pairs = 0;
+    for (uint32_t i = 0; i < na; i++) pairs += out->b_of_a[a[i].op] != LB_NONE;
+    if (pairs == na && pairs == nb) return;
+    for (uint32_t i = 0; i < na; i++) out->irregular[a[i].op] = 1;
+}
+
+/* ---- sources ---- */
+
+static const lb_value *source_value(const lb_program *p, uint32_t op)
+{
+    if (strcmp(lb_op_name(p, &p->ops[op]), "lb::source") != 0 || p->ops[op].results == 0) return NULL;
+    uint32_t value = lb_op_results(p, &p->ops[op])[0];
+    return value == LB_NONE ? NULL : &p->values[value];
+}
+
+static bool unnamed(const lb_program *p, const lb_value *v)
+{
+    return lb_program_text(p, v->name)[0] == '\0';
+}
+
+/* Named sources by name and occurrence, the others by their place among those of the same shape. Quadratic only
+ * in sources of one step, of which there are hundreds. */
+static void align_sources(const lb_program *a, const lb_program *b, const lb_map_rules *rules,
+                          lb_alignment *out)
+{
+    uint8_t *taken = calloc(b->n_ops ? b->n_ops : 1, 1);
+    if (!taken) return;
+    for (uint32_t i = 0; i < a->n_ops; i++) {
+        const lb_value *va = source_value(a, i);
+        if (!va) continue;
+        char *name = lb_map_rules_apply(rules, lb_program_text(a, va->name));
+        for (uint32_t j = 0; name && j < b->n_ops; j++) {
+            const lb_value *vb = taken[j] ? NULL : source_value(b, j);
+            if (!vb || !lb_layout_same_shape(&va->layout, &vb->layout)) continue;
+            bool same = unnamed(a, va) ? unnamed(b, vb) && va->dtype == vb->dtype
+                                       : strcmp(name, lb_program_text(b, vb->name)) == 0;
+            if (!same) continue;
+            out->source_b_of_a[i] = j;
+            taken[j] = 1;
+            break;
+        }
+        free(name);
+    }
+    free(taken);
+}
+
+/* ---- all of it ---- */
+
+static char **scope_paths(const lb_program *p, const lb_map_rules *rules)
+{
+    char **paths = calloc(p->n_scopes + 1, sizeof *paths);
+    for (uint32_t i = 0; paths && i < p->n_scopes; i++) {
+        paths[i] = lb_map_rules_apply(rules, lb_program_text(p, p->scopes[i].path));
+        if (!paths[i]) paths[i] = strdup("");
+    }
+    return paths;
+}
+
+static void free_paths(char **paths, uint32_t count)
+{
+    for (uint32_t i = 0; paths && i < count; i++) free(paths[i]);
+    free(paths);
+}
+
+static uint32_t *none_list(uint32_t count)
+{
+    uint32_t *list = malloc((count ? count : 1) * sizeof *list);
+    if (list) memset(list, 0xFF, count * sizeof *list);
+    return list;
+}
+
+lb_status lb_alignment_make(const lb_program *a, const lb_program *b, const lb_map_rules *rules,
+                            lb_alignment *out, lb_err *err)
+{
+    memset(out, 0, sizeof *out);
+    char **paths_a = scope_paths(a, rules), **paths_b = scope_paths(b, NULL);
+    uint32_t na = 0, nb = 0;
+    entry *list_a = paths_a ? list_entries(a, paths_a, &na) : NULL,
+          *list_b = paths_b ? list_entries(b, paths_b, &nb) : NULL;
+    out->b_of_a = none_list(a->n_ops), out->a_of_b = none_list(b->n_ops),
+    out->source_b_of_a = none_list(a->n_ops);
+    out->irregular = calloc(a->n_ops + 1, 1);
+    lb_status status = LB_OK;
+    if (!list_a || !list_b || !out->b_of_a || !out->a_of_b || !out->source_b_of_a || !out->irregular) {
+        status =
+            lb_fail(err, LB_ERR_NOMEM, "diff: out of memory while aligning %u with %u ops", a->n_ops, b->n_ops);
+        lb_alignment_release(out);
+    } else {
+        for (uint32_t i = 0, j = 0; i < na && j < nb;) {
+            int order = compare_keys(&list_a[i], &list_b[j]);
+            uint32_t end_a = group_end(list_a, na, i), end_b = group_end(list_b, nb, j);
+            if (order == 0) {
+                align_group(out, list_a + i, end_a - i, list_b + j, end_b - j);
+                mark_irregular(out, list_a + i, end_a - i, end_b - j);
+            }
+            if (order <= 0) i = end_a;
+            if (order >= 0) j = end_b;
+        }
+        out->only_a = na - out->pairs, out->only_b = nb - out->pairs;
+        align_sources(a, b, rules, out);
+    }
+    free(list_a), free(list_b);
+    free_paths(paths_a, a->n_scopes), free_paths(paths_b, b->n_scopes);
+    return status;
+}
+
+void lb_alignment_release(lb_alignment *alignment)
+{
+    free(alignment->b_of_a), free(alignment->a_of_b), free(alignment->source_b_of_a),
+        free(alignment->irregular);
+    memset(alignment, 0, sizeof *alignment);
+}

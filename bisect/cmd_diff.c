@@ -1,0 +1,191 @@
+/* lastbit diff A B: two captures layer by layer. The engine is diff.c; this prints. */
+#include "command_line.h"
+
+#include <lastbit/diff.h>
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static json_t *number(double x)
+{
+    return isfinite(x) ? json_real(x) : isnan(x) ? json_null() : json_string(x > 0 ? "inf" : "-inf");
+}
+
+static json_t *row_json(const lb_diff_row *r)
+{
+    json_t *o =
+        json_pack("{s:I,s:i,s:s,s:s,s:s,s:s,s:s,s:s}", "step", (json_int_t)r->step, "rank", r->rank, "phase",
+                  lb_phase_name(r->phase), "layer", r->layer, "verdict", lb_verdict_name(r->verdict), "local",
+                  lb_verdict_name(r->local), "inherited", lb_verdict_name(r->inherited), "why", r->why);
+    if (r->op) {
+        json_object_set_new(o, "op", json_string(r->op));
+        json_object_set_new(o, "index", json_integer(r->index));
+    }
+    const lb_difference *d = &r->difference;
+    bool known = r->measured || r->verdict == LB_VERDICT_IDENTICAL;
+    json_object_set_new(o, "max_abs", known ? number(d->max_abs) : json_null());
+    json_object_set_new(o, "max_rel", known ? number(d->max_rel) : json_null());
+    json_object_set_new(o, "rel_l2", known ? number(d->rel_l2) : json_null());
+    json_object_set_new(o, "cosine", known ? number(d->cosine) : json_null());
+    json_object_set_new(o, "max_ulp", known ? number(d->max_ulp) : json_null());
+    json_object_set_new(o, "differing", known ? json_integer(d->differing) : json_null());
+    json_object_set_new(o, "elements", known ? json_integer(d->elements) : json_null());
+    json_object_set_new(o, "bound_ratio", number(r->bound_ratio));
+    if (r->measured)
+        json_object_set_new(o, "pattern", json_sprintf("%s: %s", lb_pattern_text(d->pattern), d->detail));
+    return o;
+}
+
+static void print_report_json(const lb_diff_report *r)
+{
+    json_t *layers = json_array(), *structure = json_array(), *missing = json_array();
+    for (uint32_t i = 0; i < r->n_layers; i++) json_array_append_new(layers, row_json(&r->layers[i]));
+    for (uint32_t i = 0; i < r->n_structures; i++) {
+        const lb_diff_structure *s = &r->structures[i];
+        json_array_append_new(structure, json_pack("{s:I,s:i,s:s,s:s,s:s,s:s}", "step", (json_int_t)s->step,
+                                                   "rank", s->rank, "phase", lb_phase_name(s->phase), "layer",
+                                                   s->layer, "only_first", s->ops_a, "only_second", s->ops_b));
+    }
+    for (uint32_t i = 0; i < r->n_missing; i++) json_array_append_new(missing, json_string(r->missing[i]));
+    json_t *o = json_pack("{s:s,s:o,s:o,s:o,s:o,s:o,s:{s:I,s:I}}", "verdict", lb_verdict_name(r->verdict),
+                          "first", r->has_first ? row_json(&r->first) : json_null(), "earliest",
+                          r->has_earliest ? row_json(&r->earliest) : json_null(), "layers", layers, "structure",
+                          structure, "missing", missing, "ops", "aligned", (json_int_t)r->ops, "identical",
+                          (json_int_t)r->identical);
+    lb_print_json("diff", o);
+}
+
+static const char *verdict_sentence(lb_verdict v)
+{
+    switch (v) {
+    case LB_VERDICT_IDENTICAL: return "the same bits everywhere";
+    case LB_VERDICT_REORDERED: return "the same sums in another order";
+    case LB_VERDICT_ROUNDING: return "rounding: both sides compute the same real function";
+    case LB_VERDICT_NOISE: return "inside measured run-to-run noise";
+    case LB_VERDICT_DIVERGED: return "the two sides compute different things";
+    case LB_VERDICT_MISSING: return "something was captured on one side only, or could not be replayed";
+    case LB_VERDICT_OPAQUE: return "an op that replay does not know stands in between";
+    }
+    return "";
+}
+
+static void print_place(const char *title, const lb_diff_row *r)
+{
+    printf("%s: step %" PRId64 ", rank %d, %s, %s, %s (op %u)\n    %s: %s\n", title, r->step, r->rank,
+           lb_phase_name(r->phase), *r->layer ? r->layer : "(outside every module)", r->op ? r->op : "",
+           r->index, lb_verdict_name(r->verdict), r->why);
+    if (r->measured)
+        printf("    %" PRId64 " of %" PRId64
+               " elements differ, max abs %.3g, rel L2 %.3g, cosine %.9g, max %.0f ulp; %s%s%s\n",
+               r->difference.differing, r->difference.elements, r->difference.max_abs, r->difference.rel_l2,
+               r->difference.cosine, r->difference.max_ulp, lb_pattern_text(r->difference.pattern),
+               r->difference.detail[0] ? ": " : "", r->difference.detail);
+}
+
+static void print_report(const lb_diff_report *r, bool all)
+{
+    printf("verdict: %s — %s\n", lb_verdict_name(r->verdict), verdict_sentence(r->verdict));
+    printf("%" PRIu64 " aligned ops, %" PRIu64 " with identical results\n", r->ops, r->identical);
+    if (r->has_first) print_place("first", &r->first);
+    if (r->has_earliest && r->earliest.index != r->first.index)
+        print_place("earliest difference", &r->earliest);
+    uint32_t shown = 0;
+    for (uint32_t i = 0; i < r->n_layers; i++) {
+        const lb_diff_row *l = &r->layers[i];
+        if (!all && l->verdict == LB_VERDICT_IDENTICAL) continue;
+        if (shown++ == 0)
+            printf("\n%4s  %-40s %-10s %-10s %-10s %10s %10s %8s\n", "rank", "layer", "verdict", "local",
+                   "inherited", "max abs", "rel L2", "max ulp");
+        printf("%4d  %-40.40s %-10s %-10s %-10s ", l->rank, *l->layer ? l->layer : "(outside)",
+               lb_verdict_name(l->verdict), lb_verdict_name(l->local), lb_verdict_name(l->inherited));
+        if (l->measured)
+            printf("%10.3g %10.3g %8.0f\n", l->difference.max_abs, l->difference.rel_l2, l->difference.max_ulp);
+        else
+            printf("%10s %10s %8s\n", "-", "-", "-");
+    }
+    for (uint32_t i = 0; i < r->n_structures; i++) {
+        const lb_diff_structure *s = &r->structures[i];
+        if (i == 0) printf("\nops on one side only:\n");
+        printf("  step %" PRId64 " rank %d %s %s: first {%s}, second {%s}\n", s->step, s->rank,
+               lb_phase_name(s->phase), *s->layer ? s->layer : "(outside)", s->ops_a, s->ops_b);
+    }
+    for (uint32_t i = 0; i < r->n_missing; i++) printf("%smissing: %s\n", i ? "" : "\n", r->missing[i]);
+}
+
+static bool parse_range(const char *text, int64_t *first, int64_t *last)
+{
+    char *end;
+    *first = *last = strtoll(text, &end, 10);
+    if (*end == '-') *last = strtoll(end + 1, &end, 10);
+    return *end == '\0' && end != text && *first <= *last;
+}
+
+int lb_cmd_diff(int argc, const char **argv)
+{
+    char *steps = NULL;
+    char **maps = NULL;
+    int exact = 0, all = 0, digests_only = 0;
+    long memory_mb = 0;
+    const struct poptOption options[] = {
+        {"map", 0, POPT_ARG_ARGV, &maps, 0, "rename layers of the first side before aligning; repeatable",
+         "s/PATTERN/REPL/"},
+        {"steps", 0, POPT_ARG_STRING, &steps, 0, "only these steps", "A-B"},
+        {"exact", 0, POPT_ARG_NONE, &exact, 0, "exit 0 only when every bit is the same", NULL},
+        {"digests", 0, POPT_ARG_NONE, &digests_only, 0, "compare digests and kept bytes only, replay nothing",
+         NULL},
+        {"all", 0, POPT_ARG_NONE, &all, 0, "list identical layers too", NULL},
+        {"memory", 0, POPT_ARG_LONG, &memory_mb, 0, "keep at most this much for exact shadows", "MB"},
+        POPT_TABLEEND,
+    };
+    const lb_command command = {
+        .name = "diff",
+        .synopsis = "CAPTURE CAPTURE",
+        .about = "Compares two captures of what should be the same computation. Equal digests are never read. "
+                 "Where bits\n"
+                 "differ, both sides' programs are replayed exactly, and the verdict says whether they compute "
+                 "the same\n"
+                 "real function (rounding) or not (diverged), and where that begins.",
+        .example = "  lastbit diff samples/clean.lbz samples/dropped-term.lbz",
+        .options = options,
+        .min_args = 2,
+        .max_args = 2,
+    };
+    lb_arguments arguments;
+    int rc = lb_arguments_parse(&command, argc, argv, &arguments);
+    if (rc >= 0) return rc;
+    lb_diff_options o = LB_DIFF_OPTIONS_INIT;
+    o.maps = (const char *const *)maps, o.digests_only = digests_only,
+    o.memory_bytes = (uint64_t)memory_mb << 20;
+    while (maps && maps[o.n_maps]) o.n_maps++;
+    if (!arguments.json) o.progress = lb_progress;
+    if (steps && !parse_range(steps, &o.first_step, &o.last_step)) {
+        rc = lb_command_misused("diff", "--steps %s: expected N or A-B", steps);
+        goto done_arguments;
+    }
+    lb_err err = LB_ERR_INIT;
+    lb_capture *a = NULL, *b = NULL;
+    lb_diff_report *report = NULL;
+    lb_status status = lb_capture_open(arguments.args[0], &a, &err);
+    if (status == LB_OK) status = lb_capture_open(arguments.args[1], &b, &err);
+    if (status == LB_OK) status = lb_diff_run(a, b, &o, &report, &err);
+    lb_progress_end();
+    if (status != LB_OK) {
+        rc = lb_command_fail("diff", &err);
+    } else {
+        if (arguments.json)
+            print_report_json(report);
+        else
+            print_report(report, all);
+        bool same = exact ? report->verdict == LB_VERDICT_IDENTICAL && report->n_structures == 0
+                          : report->verdict != LB_VERDICT_DIVERGED && report->n_missing == 0;
+        rc = same ? LB_EXIT_SAME : LB_EXIT_DIFFERENT;
+    }
+    lb_diff_report_free(report);
+    lb_capture_close(a), lb_capture_close(b);
+done_arguments:
+    lb_arguments_release(&arguments);
+    return rc;
+}

@@ -1,0 +1,233 @@
+/* One pass over two values: see lastbit/compare.h.
+ *
+ * The hard part is speed with exact semantics. Elements go by in blocks that fit the first-level cache. A block
+ * whose bits agree (memcmp) adds its squares and nothing else; a block that differs is widened to f64 and
+ * measured element by element in LANES independent accumulators, so that the compiler can vectorise the loop
+ * under strict floating point and the outcome is the same for every vector width.
+ */
+#include <lastbit/compare.h>
+#include <lastbit/processor.h>
+
+#include "pattern.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BLOCK = 1024, LANES = 8, BUCKETS = 66 };
+
+/* LANES doubles as one vector. Every level of instructions computes the same lanes, wider or narrower at a time. */
+typedef double vec __attribute__((vector_size(8 * LANES)));
+typedef int64_t ivec __attribute__((vector_size(8 * LANES)));
+
+typedef struct sums {
+    vec same; /* squares of blocks whose bits agree: they count for a, b and their product */
+    vec aa, bb, dd, ab, max_abs;
+    vec rel_d, rel_a;                  /* the largest |d| / |a| so far */
+    vec max_ulp, differing, nonfinite; /* counts are exact below 2^53 */
+} sums;
+
+/* The rank of x counts the values of its dtype between 0 and x; the distance of two values is that of their ranks. Every
+ * format here embeds in f64 with the same layout of fields, so that above its smallest normal value the rank is the f64's
+ * bits, shifted; below, it is x in units of the smallest subnormal. */
+typedef struct grid {
+    double normal, per_tiny; /* smallest normal; 1 / smallest subnormal */
+    int64_t normal_bits, normal_rank;
+    int shift;
+    bool ranks; /* integers are their own ranks */
+} grid;
+
+typedef struct pass {
+    sums sums;
+    int64_t buckets[BUCKETS]; /* [0]: equal; [i]: ulp distance in [2^(i-1), 2^i) */
+    int64_t first;
+    grid grid;
+} pass;
+
+const char *lb_pattern_text(lb_pattern pattern)
+{
+    static const char *const texts[] = {
+#define TEXT(name, text) text,
+        LB_PATTERNS(TEXT)
+#undef TEXT
+    };
+    return (size_t)pattern < sizeof texts / sizeof *texts ? texts[pattern] : "unknown";
+}
+
+/* ---- a block ---- */
+
+static grid grid_of(lb_dtype dtype)
+{
+    grid g = {.ranks = lb_dtype_is_float(dtype)};
+    if (!g.ranks || dtype == LB_F64) return g; /* f64: the bits themselves */
+    g.normal = lb_dtype_min_normal(dtype), g.per_tiny = 1 / lb_dtype_min_subnormal(dtype);
+    memcpy(&g.normal_bits, &g.normal, sizeof g.normal);
+    g.normal_rank = (int64_t)1 << (lb_dtype_precision(dtype) - 1), g.shift = 53 - lb_dtype_precision(dtype);
+    return g;
+}
+
+#define LEVEL(name) name##_scalar
+#include "compare_lanes.h"
+#undef LEVEL
+#if LB_HAVE_X86
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c,bmi,bmi2")
+#define LEVEL(name) name##_avx2
+#include "compare_lanes.h"
+#undef LEVEL
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")
+#define LEVEL(name) name##_avx512
+#include "compare_lanes.h"
+#undef LEVEL
+#pragma GCC pop_options
+#define DISPATCH(name, args)                                                                                   \
+    switch (lb_processor_isa()) {                                                                              \
+    case LB_ISA_AVX512: name##_avx512 args; break;                                                             \
+    case LB_ISA_AVX2: name##_avx2 args; break;                                                                 \
+    case LB_ISA_SCALAR: name##_scalar args; break;                                                             \
+    }
+#else
+#define DISPATCH(name, args) name##_scalar args
+#endif
+
+/* Elements past n are 0 on both sides and add nothing. */
+static size_t pad(double *x, size_t n)
+{
+    size_t padded = (n + LANES - 1) / LANES * LANES;
+    for (size_t i = n; i < padded; i++) x[i] = 0;
+    return padded;
+}
+
+static void count_distances(pass *p, const double *ulp, size_t n, int64_t start)
+{
+    for (size_t i = 0; i < n && p->first < 0; i++)
+        if (ulp[i] >= 0) p->first = start + (int64_t)i;
+    for (size_t i = 0; i < n; i++) {
+        int64_t bits;
+        memcpy(&bits, &ulp[i], sizeof bits);
+        int bucket = (int)(bits >> 52) - 1022; /* in [2^(bucket-1), 2^bucket) */
+        bucket = bucket < 1 ? 1 : bucket > BUCKETS - 1 ? BUCKETS - 1 : bucket;
+        p->buckets[bits < 0 ? 0 : bucket]++;
+    }
+}
+
+static double percentile_ulp(const pass *p, int64_t elements)
+{
+    int64_t rank = elements - elements / 100, seen = 0;
+    for (int i = 0; i < BUCKETS; i++) {
+        seen += p->buckets[i];
+        if (seen >= rank) return i == 0 ? 0 : i == BUCKETS - 1 ? INFINITY : i == 1 ? 1 : ldexp(1.0, i);
+    }
+    return INFINITY;
+}
+
+/* ---- the pass ---- */
+
+static void add_block(pass *p, const lb_tensor *a, const lb_tensor *b, const char *pa, ptrdiff_t sa,
+                      const char *pb, ptrdiff_t sb, size_t n, int64_t start)
+{
+    double x[BLOCK], y[BLOCK], ulp[BLOCK];
+    bool same_dtype = a->dtype == b->dtype, dense = sa == 1 && sb == 1;
+    lb_load_f64_strided(x, a->dtype, pa, sa, n);
+    size_t padded = pad(x, n);
+    if (same_dtype && dense && memcmp(pa, pb, lb_dtype_bytes(a->dtype, n)) == 0) {
+        DISPATCH(add_equal, (&p->sums, x, padded));
+        p->buckets[0] += (int64_t)n;
+        return;
+    }
+    lb_load_f64_strided(y, b->dtype, pb, sb, n);
+    pad(y, n);
+    /* f64 holds every format but 64-bit integers: where two of those round to the same, make the sides differ. */
+    if (same_dtype && lb_dtype_bits(a->dtype) == 64 && lb_dtype_is_integer(a->dtype))
+        for (size_t i = 0; i < n; i++)
+            if (x[i] == y[i] && memcmp(pa + (ptrdiff_t)i * sa * 8, pb + (ptrdiff_t)i * sb * 8, 8) != 0)
+                y[i] = nextafter(y[i], INFINITY);
+    DISPATCH(add_differing, (&p->sums, &p->grid, x, y, ulp, padded));
+    count_distances(p, ulp, n, start);
+}
+
+static const char *element(const lb_tensor *t, int64_t offset)
+{
+    return (const char *)t->data + offset * (int64_t)(lb_dtype_bits(t->dtype) / 8);
+}
+
+/* Copies of at most BLOCK elements at a time in row-major order: both sides' rows end at different places. */
+static void run_pass(pass *p, const lb_tensor *a, const lb_tensor *b, int64_t elements)
+{
+    lb_rows ra = lb_rows_of(&a->layout), rb = lb_rows_of(&b->layout);
+    int64_t left_a = 0, left_b = 0, at_a = 0, at_b = 0, done = 0;
+    while (done < elements) {
+        if (left_a == 0) {
+            LB_CHECK(lb_rows_next(&ra));
+            left_a = ra.count, at_a = ra.offset;
+        }
+        if (left_b == 0) {
+            LB_CHECK(lb_rows_next(&rb));
+            left_b = rb.count, at_b = rb.offset;
+        }
+        int64_t n = left_a < left_b ? left_a : left_b;
+        if (n > BLOCK) n = BLOCK;
+        add_block(p, a, b, element(a, at_a), ra.stride, element(b, at_b), rb.stride, (size_t)n, done);
+        at_a += n * ra.stride, at_b += n * rb.stride;
+        left_a -= n, left_b -= n, done += n;
+    }
+}
+
+static double sum_lanes(vec v)
+{
+    double s = 0;
+    for (int l = 0; l < LANES; l++) s += v[l];
+    return s;
+}
+
+static double max_lanes(vec v)
+{
+    double m = 0;
+    for (int l = 0; l < LANES; l++) m = v[l] > m ? v[l] : m;
+    return m;
+}
+
+static void finish(const pass *p, int64_t elements, lb_difference *d)
+{
+    const sums *s = &p->sums;
+    d->differing = (int64_t)sum_lanes(s->differing), d->nonfinite = (int64_t)sum_lanes(s->nonfinite);
+    d->first = p->first;
+    d->max_abs = max_lanes(s->max_abs), d->max_ulp = max_lanes(s->max_ulp),
+    d->p99_ulp = percentile_ulp(p, elements);
+    d->max_rel = max_lanes(s->rel_d / s->rel_a);
+    double same = sum_lanes(s->same), aa = same + sum_lanes(s->aa), bb = same + sum_lanes(s->bb);
+    double dd = sum_lanes(s->dd), ab = same + sum_lanes(s->ab);
+    d->rel_l2 = dd == 0 ? 0 : aa == 0 ? INFINITY : sqrt(dd / aa);
+    if (d->differing == 0)
+        d->cosine = 1;
+    else if (aa == 0 || bb == 0)
+        d->cosine = aa == bb ? 1 : 0;
+    else
+        d->cosine = fmax(-1, fmin(1, ab / (sqrt(aa) * sqrt(bb))));
+}
+
+lb_status lb_compare(const lb_tensor *a, const lb_tensor *b, lb_difference *d, lb_err *err)
+{
+    memset(d, 0, sizeof *d);
+    d->first = -1, d->cosine = 1;
+    if (!lb_layout_same_shape(&a->layout, &b->layout))
+        return lb_fail(err, LB_ERR_INVALID, "compare: the shapes of the two values differ");
+    if (lb_dtype_bits(a->dtype) < 8 || lb_dtype_bits(b->dtype) < 8)
+        return lb_fail(err, LB_ERR_UNSUPPORTED, "compare: dtype %s has elements below one byte",
+                       lb_dtype_name(lb_dtype_bits(a->dtype) < 8 ? a->dtype : b->dtype));
+    d->elements = lb_layout_numel(&a->layout);
+    if (d->elements < 0) return lb_fail(err, LB_ERR_INVALID, "compare: the shape overflows");
+
+    pass p = {.first = -1};
+    bool narrower_b = lb_dtype_precision(b->dtype) < lb_dtype_precision(a->dtype);
+    p.grid = grid_of(lb_dtype_part(narrower_b ? b->dtype : a->dtype));
+    p.sums.rel_a = p.sums.rel_a + 1; /* 0 / 1: no error yet */
+    bool dense =
+        a->dtype == b->dtype && lb_layout_is_contiguous(&a->layout) && lb_layout_is_contiguous(&b->layout);
+    if (dense && memcmp(a->data, b->data, lb_dtype_bytes(a->dtype, (size_t)d->elements)) == 0) return LB_OK;
+    run_pass(&p, a, b, d->elements);
+    finish(&p, d->elements, d);
+    lb_pattern_find(a, b, d);
+    return LB_OK;
+}

@@ -1,0 +1,64 @@
+/* The vector loops of compare.c, included once per level of instructions with LEVEL(name) giving the function names.
+ *
+ * A template and not a set of inline functions: GCC lowers vectors wider than the function's own target allows before it
+ * inlines, so that only functions compiled for a level get that level's instructions. The lanes, and so the bits, are the
+ * same at every level.
+ */
+static inline vec LEVEL(choose)(ivec mask, vec yes, vec no)
+{
+    return (vec)(((ivec)yes & mask) | ((ivec)no & ~mask));
+}
+
+static inline vec LEVEL(absolute)(vec x)
+{
+    return (vec)((ivec)x & INT64_MAX);
+}
+
+static inline ivec LEVEL(rank_of)(const grid *g, vec x)
+{
+    vec m = LEVEL(absolute)(x), zero = {0};
+    ivec above = (((ivec)m - g->normal_bits) >> g->shift) + g->normal_rank;
+    ivec below = __builtin_convertvector(LEVEL(choose)(m < g->normal, m * g->per_tiny, zero), ivec);
+    ivec rank = (above & ~(m < g->normal)) | (below & (m < g->normal));
+    return (rank ^ (x < 0)) - (x < 0); /* negative where x is */
+}
+
+static inline void LEVEL(add_equal)(sums *s, const double *a, size_t n)
+{
+    vec same = s->same, zero = {0};
+    for (size_t i = 0; i < n; i += LANES) {
+        vec x;
+        memcpy(&x, a + i, sizeof x);
+        x = LEVEL(choose)(x - x == 0, x, zero);
+        same += x * x;
+    }
+    s->same = same;
+}
+
+/* Adds a block that differs; `ulp` gets the distances, −1 where the bits agree. */
+static inline void LEVEL(add_differing)(sums *s, const grid *g, const double *a, const double *b, double *ulp,
+                                        size_t n)
+{
+    sums t = *s;
+    const vec zero = {0}, one = zero + 1, infinity = zero + INFINITY;
+    for (size_t i = 0; i < n; i += LANES) {
+        vec x, y;
+        memcpy(&x, a + i, sizeof x), memcpy(&y, b + i, sizeof y);
+        ivec finite = (x - x == 0) & (y - y == 0), differs = ((ivec)x != (ivec)y) & ~((x != x) & (y != y));
+        vec ranks = __builtin_convertvector(LEVEL(rank_of)(g, x) - LEVEL(rank_of)(g, y), vec);
+        vec distance = LEVEL(choose)(finite, LEVEL(absolute)(g->ranks ? ranks : x - y),
+                                     LEVEL(choose)(x == y, zero, infinity));
+        distance = LEVEL(choose)(differs, distance, zero - 1);
+        memcpy(ulp + i, &distance, sizeof distance);
+        x = LEVEL(choose)(finite, x, zero), y = LEVEL(choose)(finite, y, zero);
+        vec d = x - y, ad = LEVEL(absolute)(d), aa = LEVEL(absolute)(x);
+        t.aa += x * x, t.bb += y * y, t.dd += d * d, t.ab += x * y;
+        t.max_abs = LEVEL(choose)(ad > t.max_abs, ad, t.max_abs);
+        ivec larger = (aa != 0) & (ad * t.rel_a > t.rel_d * aa);
+        t.rel_d = LEVEL(choose)(larger, ad, t.rel_d), t.rel_a = LEVEL(choose)(larger, aa, t.rel_a);
+        t.max_ulp = LEVEL(choose)(distance > t.max_ulp, distance, t.max_ulp);
+        t.differing += LEVEL(choose)(differs, one, zero),
+            t.nonfinite += LEVEL(choose)(differs & ~finite, one, zero);
+    }
+    *s = t;
+}

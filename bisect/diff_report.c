@@ -1,0 +1,119 @@
+/* What a diff has found so far: see diff_report.h. */
+#include "diff_report.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the report's memory: strings in an arena that never moves ---- */
+
+typedef struct chunk {
+    struct chunk *next;
+    size_t used, size;
+    char bytes[];
+} chunk;
+
+const char *lb_report_keep(lb_diff_report *r, const char *text)
+{
+    size_t n = strlen(text) + 1;
+    chunk *c = r->store;
+    if (!c || c->size - c->used < n) {
+        size_t size = n > 65536 ? n : 65536;
+        chunk *fresh = malloc(sizeof *fresh + size);
+        if (!fresh) return "";
+        *fresh = (chunk){c, 0, size};
+        r->store = c = fresh;
+    }
+    char *at = c->bytes + c->used;
+    memcpy(at, text, n);
+    c->used += n;
+    return at;
+}
+
+void lb_report_missing(lb_diff_report *r, const char *text)
+{
+    for (uint32_t i = 0; i < r->n_missing; i++)
+        if (strcmp(r->missing[i], text) == 0) return;
+    APPEND(r->missing, r->n_missing, (char *)lb_report_keep(r, text));
+}
+
+/* ---- verdicts ---- */
+
+/* How bad: opaque and missing say nothing, so that they rank below what was decided to differ for a reason. */
+int lb_report_badness(lb_verdict v)
+{
+    switch (v) {
+    case LB_VERDICT_IDENTICAL: return 0;
+    case LB_VERDICT_REORDERED: return 1;
+    case LB_VERDICT_NOISE: return 2;
+    case LB_VERDICT_ROUNDING: return 3;
+    case LB_VERDICT_OPAQUE:
+    case LB_VERDICT_MISSING: return 4;
+    case LB_VERDICT_DIVERGED: return 5;
+    }
+    return 5;
+}
+
+lb_verdict lb_report_worse(lb_verdict a, lb_verdict b)
+{
+    return lb_report_badness(b) > lb_report_badness(a) ? b : a;
+}
+
+/* ---- rows ---- */
+
+static lb_diff_row *layer_row(lb_diff_report *r, const lb_diff_row *from)
+{
+    for (uint32_t i = r->n_layers; i-- > 0;)
+        if (r->layers[i].rank == from->rank && strcmp(r->layers[i].layer, from->layer) == 0)
+            return &r->layers[i];
+    lb_diff_row row = *from;
+    row.op = NULL, row.index = LB_NONE, row.why = "";
+    row.verdict = row.local = row.inherited = LB_VERDICT_IDENTICAL;
+    row.measured = false, row.bound_ratio = NAN;
+    memset(&row.difference, 0, sizeof row.difference);
+    row.difference.cosine = 1, row.difference.first = -1;
+    uint32_t before = r->n_layers;
+    APPEND(r->layers, r->n_layers, row);
+    return r->n_layers > before ? &r->layers[before] : NULL;
+}
+
+void lb_report_layer(lb_diff_report *r, const lb_diff_row *row)
+{
+    lb_diff_row *l = layer_row(r, row);
+    if (!l) return;
+    bool worst = lb_report_badness(row->verdict) > lb_report_badness(l->verdict);
+    if (worst) l->why = row->why, l->phase = row->phase, l->step = row->step;
+    if (row->measured && (!l->measured || worst || row->difference.rel_l2 > l->difference.rel_l2))
+        l->difference = row->difference, l->measured = true;
+    l->verdict = lb_report_worse(l->verdict, row->verdict);
+    l->local = lb_report_worse(l->local, row->local),
+    l->inherited = lb_report_worse(l->inherited, row->inherited);
+    if (!(row->bound_ratio <= l->bound_ratio) && row->bound_ratio == row->bound_ratio)
+        l->bound_ratio = row->bound_ratio;
+}
+
+void lb_report_row(lb_diff_report *r, const lb_diff_row *row)
+{
+    lb_report_layer(r, row);
+    if (row->verdict == LB_VERDICT_IDENTICAL) return;
+    if (!r->has_earliest) r->earliest = *row, r->has_earliest = true;
+    bool worst = lb_report_badness(row->verdict) > lb_report_badness(r->verdict);
+    /* Of the worst verdict, the first op that has it of its own; an inheriting one only until such an op comes.
+     */
+    bool own = lb_report_badness(row->verdict) == lb_report_badness(r->verdict) && row->local == row->verdict &&
+               r->first.local != r->first.verdict;
+    if (!r->has_first || worst || own) r->first = *row, r->has_first = true;
+    r->verdict = lb_report_worse(r->verdict, row->verdict);
+}
+
+void lb_diff_report_free(lb_diff_report *report)
+{
+    if (!report) return;
+    for (chunk *c = report->store; c;) {
+        chunk *next = c->next;
+        free(c);
+        c = next;
+    }
+    free(report->layers), free(report->structures), free(report->missing);
+    free(report);
+}

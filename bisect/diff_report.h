@@ -1,0 +1,31 @@
+/* What a diff has found so far: rows, layers, structures, and the strings they point at. Private to diff*.c. */
+#ifndef LB_BISECT_DIFF_REPORT_H
+#define LB_BISECT_DIFF_REPORT_H
+
+#include <lastbit/diff.h>
+
+/* Grows `array` by doubling; leaves it as it is when memory ends. */
+#define APPEND(array, count, row)                                                                              \
+    do {                                                                                                       \
+        void *larger_ = ((count) & ((count)-1)) == 0                                                           \
+                            ? realloc((array), ((count) ? 2 * (size_t)(count) : 1) * sizeof *(array))          \
+                            : (array);                                                                         \
+        if (!larger_) break;                                                                                   \
+        (array) = larger_;                                                                                     \
+        (array)[(count)++] = (row);                                                                            \
+    } while (0)
+
+/* A copy of `text` that lives as long as the report; "" when memory ends. */
+const char *lb_report_keep(lb_diff_report *report, const char *text);
+/* A sentence for missing[], once. */
+void lb_report_missing(lb_diff_report *report, const char *text);
+/* An op or source: into its layer, and where it is the first or the worst, into `first` and `earliest`. */
+void lb_report_row(lb_diff_report *report, const lb_diff_row *row);
+/* An op into its layer only. */
+void lb_report_layer(lb_diff_report *report, const lb_diff_row *row);
+
+/* How bad: opaque and missing say nothing, so that they rank below what was decided to differ for a reason. */
+int lb_report_badness(lb_verdict verdict);
+lb_verdict lb_report_worse(lb_verdict a, lb_verdict b);
+
+#endif

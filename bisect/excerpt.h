@@ -1,0 +1,19 @@
+/* An excerpt: part of a program as a program of its own, with nothing in its tables that it does not use. */
+#ifndef LB_BISECT_EXCERPT_H
+#define LB_BISECT_EXCERPT_H
+
+#include <lastbit/program.h>
+
+typedef enum lb_excerpt_fate {
+    LB_EXCERPT_DROP = 0,
+    LB_EXCERPT_KEEP,
+    LB_EXCERPT_SOURCE, /* a source stands in for each of its results: their bytes are given */
+    LB_EXCERPT_CARRIED /* a source (lb::source) that shows what an earlier step of the excerpt left there */
+} lb_excerpt_fate;
+
+/* `fates`: lb_excerpt_fate per op. `logical`, `blob`: digests per value of what the results are known to be; none where both
+ * words are 0. Values of SOURCE ops are marked as kept. Views are kept where a kept op reads them. The result is valid. */
+lb_status lb_excerpt(const lb_program *program, const uint8_t *fates, const lb_digest *logical,
+                     const lb_digest *blob, lb_program **excerpt, lb_err *err);
+
+#endif

@@ -1,0 +1,599 @@
+/* Failures: see failure.h. */
+#include "failure.h"
+
+#include "selector.h"
+#include "slice.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum predicate_kind {
+    PREDICATE_NONE,
+    PREDICATE_NONFINITE,
+    PREDICATE_MAX,
+    PREDICATE_LOSS,
+    PREDICATE_NORM
+} predicate_kind;
+
+/* One program of the window. */
+typedef struct watched {
+    const lb_program *program;
+    uint32_t rank_row;
+    uint8_t *marks; /* lb_watch_bits per op */
+    bool scaler;    /* a loss scaler judges its gradients */
+} watched;
+
+/* The past of one quantity. */
+typedef struct history {
+    int32_t rank;
+    int64_t key; /* storage of a parameter; -1 loss, -2 gradient norm */
+    uint32_t n;
+    double largest, mean, ema;
+    double pending; /* of the step that runs */
+    bool seen;
+    uint32_t op;
+} history;
+
+struct lb_monitor {
+    const int32_t *ranks;
+    uint32_t n_ranks;
+    watched *rows;
+    uint32_t n_rows;
+    predicate_kind predicate;
+    double limit;
+    lb_monitor_mode mode;
+    bool collect;
+    bool *excluded, *failed; /* per rank row */
+    uint32_t *done;          /* per rank row: bit 0: past the failing step */
+    lb_failure failure;
+    history *past;
+    uint32_t n_past, past_room;
+    char warning[200];
+};
+
+const char *lb_failure_kind_name(lb_failure_kind kind)
+{
+    static const char *const names[] = {"none",   "gradient", "loss",      "parameter", "state",
+                                        "output", "gross",    "predicate", "difference"};
+    return (unsigned)kind < sizeof names / sizeof *names ? names[kind] : "unknown";
+}
+
+/* ---- what is watched -------------------------------------------------------------------------------------------- */
+
+static bool op_is(const lb_program *p, const lb_op *op, const char *base)
+{
+    const char *name = lb_op_name(p, op);
+    size_t n = strlen(base);
+    return !strncmp(name, "aten::", 6) && !strncmp(name + 6, base, n) &&
+           (!name[6 + n] || name[6 + n] == '.' || (name[6 + n] == '_' && (!name[7 + n] || name[7 + n] == '.')));
+}
+
+static bool float_value(const lb_program *p, uint32_t value)
+{
+    return value != LB_NONE && lb_dtype_is_float(p->values[value].dtype);
+}
+
+typedef struct marker {
+    const lb_program *p;
+    const lb_flow *flow;
+    watched *w;
+    uint32_t reader;
+    uint8_t bit;
+} marker;
+
+/* Marks what computed the contents that `reader` sees in `value`. */
+static void mark_defs(void *context, uint32_t value)
+{
+    marker *m = context;
+    uint32_t defs[32];
+    if (!float_value(m->p, value)) return;
+    uint32_t n = lb_flow_defs_of(m->flow, m->reader, value, defs, 32);
+    for (uint32_t i = 0; i < n && i < 32; i++)
+        if (strcmp(lb_op_name(m->p, &m->p->ops[defs[i]]), "lb::source")) m->w->marks[defs[i]] |= m->bit;
+}
+
+static void mark_inputs(marker *m, uint32_t reader, uint8_t bit)
+{
+    m->reader = reader;
+    m->bit = bit;
+    lb_op_each_input(m->p, &m->p->ops[reader], mark_defs, m);
+}
+
+static bool tests_finiteness(const lb_program *p, const lb_op *op)
+{
+    return op_is(p, op, "isfinite") || op_is(p, op, "isnan") || op_is(p, op, "isinf") || op_is(p, op, "abs") ||
+           op_is(p, op, "ne") || op_is(p, op, "eq") || op_is(p, op, "logical_not") ||
+           op_is(p, op, "bitwise_not") || op_is(p, op, "mul") || op_is(p, op, "bitwise_and") ||
+           op_is(p, op, "logical_and");
+}
+
+/* Does the condition of this where or masked_fill come from asking whether something is finite? isfinite(x) runs as
+ * (x == x) * (abs(x) != inf), isnan(x) as x != x. */
+static bool asks_finiteness(const marker *m, uint32_t op, uint32_t condition)
+{
+    const lb_program *p = m->p;
+    uint32_t def;
+    if (lb_flow_defs_of(m->flow, op, condition, &def, 1) == 0 || !tests_finiteness(p, &p->ops[def]))
+        return false;
+    for (int hop = 0; hop < 4; hop++) {
+        const lb_op *test = &p->ops[def];
+        const lb_arg *args = lb_op_args(p, test);
+        if (op_is(p, test, "isfinite") || op_is(p, test, "isnan") || op_is(p, test, "isinf")) return true;
+        if (op_is(p, test, "ne") || op_is(p, test, "eq"))
+            return test->args >= 2 && ((args[1].tag == LB_ARG_VALUE && args[1].u.value == args[0].u.value) ||
+                                       (args[1].tag == LB_ARG_FLOAT && isinf(args[1].u.f)));
+        if (args[0].tag != LB_ARG_VALUE || lb_flow_defs_of(m->flow, def, args[0].u.value, &def, 1) == 0)
+            return false;
+    }
+    return false;
+}
+
+static bool is_sanitiser(const marker *m, uint32_t i)
+{
+    const lb_program *p = m->p;
+    const lb_op *op = &p->ops[i];
+    const lb_arg *args = lb_op_args(p, op);
+    if (op->phase == LB_PHASE_FORWARD) return false;
+    if (op_is(p, op, "nan_to_num") || op_is(p, op, "clamp") || op_is(p, op, "clip")) return true;
+    if (op_is(p, op, "where")) return args[0].tag == LB_ARG_VALUE && asks_finiteness(m, i, args[0].u.value);
+    return op_is(p, op, "masked_fill") && op->args > 1 && args[1].tag == LB_ARG_VALUE &&
+           asks_finiteness(m, i, args[1].u.value);
+}
+
+static uint8_t bits_of_flags(const lb_program *p, const lb_op *op)
+{
+    uint8_t bits = 0;
+    for (uint32_t r = 0; r < op->results + op->written; r++) {
+        uint32_t value = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
+        if (!float_value(p, value)) continue;
+        uint32_t flags = p->values[value].flags;
+        if (op->phase == LB_PHASE_OPTIMIZER && flags & LB_VALUE_PARAMETER) bits |= LB_WATCH_PARAMETER;
+        if (op->phase == LB_PHASE_OPTIMIZER && flags & LB_VALUE_STATE) bits |= LB_WATCH_STATE;
+    }
+    return bits;
+}
+
+/* Storages that the optimizers of this step own. */
+static bool group_storage(const lb_program *p, int64_t storage)
+{
+    for (uint32_t i = 0; i < p->n_group_params; i++)
+        if (p->group_params[i].storage == storage) return true;
+    return false;
+}
+
+static void mark_op(marker *m, uint32_t i)
+{
+    const lb_program *p = m->p;
+    const lb_op *op = &p->ops[i];
+    m->w->marks[i] |= bits_of_flags(p, op);
+    for (uint32_t r = 0; op->phase == LB_PHASE_OPTIMIZER && r < op->written; r++) {
+        uint32_t value = lb_op_written(p, op)[r];
+        if (value != LB_NONE && group_storage(p, p->values[value].storage))
+            m->w->marks[i] |= LB_WATCH_PARAMETER;
+    }
+    if (op->phase == LB_PHASE_BACKWARD && strstr(lb_program_text(p, op->node_name), "AccumulateGrad")) {
+        if (!(op->flags & LB_OP_VIEW) && lb_op_defines(p, op)) m->w->marks[i] |= LB_WATCH_GRADIENT;
+        mark_inputs(m, i, LB_WATCH_GRADIENT);
+    }
+    if (op->flags & LB_OP_COLLECTIVE && op->phase != LB_PHASE_FORWARD) mark_inputs(m, i, LB_WATCH_GRADIENT);
+    if (is_sanitiser(m, i)) mark_inputs(m, i, LB_WATCH_GRADIENT);
+    if (strstr(lb_op_name(p, op), "_amp_foreach_non_finite_check_and_unscale_")) m->w->scaler = true;
+    /* Backward starts from ones like the loss, made outside of any autograd node. */
+    if (op_is(p, op, "ones_like") && op->phase == LB_PHASE_BACKWARD && !*lb_program_text(p, op->node_name))
+        mark_inputs(m, i, LB_WATCH_LOSS);
+}
+
+/* Op that computed what a module returns, or LB_NONE. */
+static void mark_boundary(marker *m, const lb_boundary *row)
+{
+    const lb_program *p = m->p;
+    if (!row->output || row->recompute || !float_value(p, row->value)) return;
+    for (uint32_t i = row->op; i-- > 0;) {
+        const lb_op *op = &p->ops[i];
+        if (!lb_op_defines(p, op)) continue;
+        for (uint32_t r = 0; r < op->results + op->written; r++) {
+            uint32_t value = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
+            if (value == LB_NONE || p->values[value].storage != p->values[row->value].storage) continue;
+            if (strcmp(lb_op_name(p, op), "lb::source"))
+                m->w->marks[i] |=
+                    lb_layout_numel(&p->values[value].layout) == 1 ? LB_WATCH_LOSS : LB_WATCH_OUTPUT;
+            return;
+        }
+    }
+}
+
+/* The outermost modules: scope 0 where the model itself was seen, else what has no parent. */
+static void mark_outputs(marker *m)
+{
+    const lb_program *p = m->p;
+    bool root = false;
+    for (uint32_t i = 0; i < p->n_boundaries; i++) root |= p->boundaries[i].scope == 0;
+    for (uint32_t i = 0; i < p->n_boundaries; i++) {
+        uint32_t scope = p->boundaries[i].scope;
+        if (root ? scope == 0 : p->scopes[scope].parent == 0) mark_boundary(m, &p->boundaries[i]);
+    }
+}
+
+static lb_status watch_program(watched *w, const lb_selector *selector, lb_err *err)
+{
+    const lb_program *p = w->program;
+    lb_flow *flow;
+    w->marks = calloc((size_t)p->n_ops + 1, 1);
+    if (!w->marks) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    LB_TRY(lb_flow_new(p, &flow, err));
+    marker m = {.p = p, .flow = flow, .w = w};
+    for (uint32_t i = 0; i < p->n_ops; i++) mark_op(&m, i);
+    mark_outputs(&m);
+    lb_flow_free(flow);
+    if (selector && lb_selector_mark(selector, p, NULL, NULL, w->marks, LB_WATCH_PREDICATE) < 0)
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    return LB_OK;
+}
+
+/* ---- predicates ------------------------------------------------------------------------------------------------- */
+
+static lb_status parse_predicate(lb_monitor *m, const char *text, lb_selector **selector, lb_err *err)
+{
+    static const struct {
+        const char *name;
+        predicate_kind kind;
+        bool number;
+    } table[] = {{"nonfinite", PREDICATE_NONFINITE, false},
+                 {"max", PREDICATE_MAX, true},
+                 {"loss", PREDICATE_LOSS, true},
+                 {"grad_norm", PREDICATE_NORM, true}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        size_t n = strlen(table[i].name);
+        if (strncmp(text, table[i].name, n)) continue;
+        const char *rest = text + n;
+        char *end = (char *)rest;
+        if (table[i].number) {
+            if (*rest != '>') continue;
+            m->limit = strtod(rest + 1, &end);
+            if (end == rest + 1) break;
+        }
+        if (*end && *end != '@') break;
+        m->predicate = table[i].kind;
+        return lb_selector_new(*end ? end + 1 : "", selector, err);
+    }
+    return lb_fail(err, LB_ERR_INVALID,
+                   "predicate \"%s\": expected nonfinite, max>NUMBER, loss>NUMBER or grad_norm>NUMBER, each "
+                   "with @SELECTOR or "
+                   "without",
+                   text);
+}
+
+/* ---- life-cycle ------------------------------------------------------------------------------------------------- */
+
+static lb_status collect_programs(lb_monitor *m, lb_capture *capture, int64_t first, int64_t last, lb_err *err)
+{
+    const int64_t *steps;
+    uint32_t n_steps = lb_capture_steps(capture, &steps);
+    m->rows = calloc((size_t)n_steps * m->n_ranks + 1, sizeof *m->rows);
+    if (!m->rows) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t s = 0; s < n_steps; s++)
+        for (uint32_t r = 0; r < m->n_ranks; r++) {
+            if (steps[s] < first || steps[s] > last) continue;
+            lb_err why = LB_ERR_INIT;
+            const lb_program *program;
+            lb_status status = lb_capture_program(capture, m->ranks[r], steps[s], &program, &why);
+            if (status == LB_ERR_NOT_FOUND) continue;
+            if (status != LB_OK) return lb_fail(err, status, "%s", why.message);
+            m->rows[m->n_rows++] = (watched){.program = program, .rank_row = r};
+        }
+    return LB_OK;
+}
+
+lb_status lb_monitor_new(lb_capture *capture, int64_t first_step, int64_t last_step, const char *predicate,
+                         lb_monitor **monitor, lb_err *err)
+{
+    lb_selector *selector = NULL;
+    lb_monitor *m = calloc(1, sizeof *m);
+    *monitor = NULL;
+    if (!m) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    m->n_ranks = lb_capture_ranks(capture, &m->ranks);
+    m->excluded = calloc(m->n_ranks + 1, sizeof *m->excluded);
+    m->failed = calloc(m->n_ranks + 1, sizeof *m->failed);
+    m->done = calloc(m->n_ranks + 1, sizeof *m->done);
+    lb_status status =
+        m->excluded && m->failed && m->done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK && predicate) status = parse_predicate(m, predicate, &selector, err);
+    if (status == LB_OK) status = collect_programs(m, capture, first_step, last_step, err);
+    for (uint32_t i = 0; i < m->n_rows && status == LB_OK; i++)
+        status = watch_program(&m->rows[i], selector, err);
+    lb_selector_free(selector);
+    if (status == LB_OK)
+        *monitor = m;
+    else
+        lb_monitor_free(m);
+    return status;
+}
+
+void lb_monitor_free(lb_monitor *m)
+{
+    if (!m) return;
+    for (uint32_t i = 0; i < m->n_rows; i++) free(m->rows[i].marks);
+    free(m->rows);
+    free(m->excluded);
+    free(m->failed);
+    free(m->done);
+    free(m->past);
+    free(m);
+}
+
+void lb_monitor_reset(lb_monitor *m, lb_monitor_mode mode, const bool *excluded)
+{
+    m->mode = mode;
+    m->collect = false;
+    m->failure = (lb_failure){.op = LB_NONE, .rank = -1};
+    m->n_past = 0;
+    m->warning[0] = '\0';
+    for (uint32_t i = 0; i < m->n_ranks; i++) {
+        m->excluded[i] = excluded && excluded[i];
+        m->failed[i] = false;
+        m->done[i] = 0;
+    }
+}
+
+void lb_monitor_collect(lb_monitor *m, bool all)
+{
+    m->collect = all;
+}
+
+const lb_failure *lb_monitor_failure(const lb_monitor *m)
+{
+    return &m->failure;
+}
+
+bool lb_monitor_rank_failed(const lb_monitor *m, uint32_t rank_row)
+{
+    return m->failed[rank_row];
+}
+
+const char *lb_monitor_warning(const lb_monitor *m)
+{
+    return m->warning;
+}
+
+static watched *find_row(const lb_monitor *m, int32_t rank, int64_t step)
+{
+    for (uint32_t i = 0; i < m->n_rows; i++)
+        if (m->rows[i].program->rank == rank && m->rows[i].program->step == step) return &m->rows[i];
+    return NULL;
+}
+
+const uint8_t *lb_monitor_marks(const lb_monitor *m, int32_t rank, int64_t step)
+{
+    const watched *w = find_row(m, rank, step);
+    return w ? w->marks : NULL;
+}
+
+/* ---- judging ---------------------------------------------------------------------------------------------------- */
+
+static void report(lb_monitor *m, const watched *w, uint32_t op, lb_failure_kind kind, const char *what)
+{
+    const lb_program *p = w->program;
+    m->failed[w->rank_row] = true;
+    bool earlier = m->failure.kind == LB_FAILURE_NONE || p->step < m->failure.step;
+    /* Within a step what is nearer to the cause comes first: gradients and loss before what they are written into. */
+    if (!earlier && (p->step > m->failure.step || kind >= m->failure.kind)) return;
+    m->failure = (lb_failure){.kind = kind, .step = p->step, .rank = p->rank, .op = op};
+    if (op != LB_NONE) {
+        snprintf(m->failure.layer, sizeof m->failure.layer, "%s", lb_op_layer(p, &p->ops[op]));
+        snprintf(m->failure.name, sizeof m->failure.name, "%s", lb_op_name(p, &p->ops[op]));
+    }
+    snprintf(m->failure.what, sizeof m->failure.what, "%s", what);
+}
+
+static lb_failure_kind kind_of_bits(uint8_t bits)
+{
+    if (bits & LB_WATCH_GRADIENT) return LB_FAILURE_GRADIENT;
+    if (bits & LB_WATCH_LOSS) return LB_FAILURE_LOSS;
+    if (bits & LB_WATCH_PARAMETER) return LB_FAILURE_PARAMETER;
+    if (bits & LB_WATCH_STATE) return LB_FAILURE_STATE;
+    return LB_FAILURE_OUTPUT;
+}
+
+static const char *thing(lb_failure_kind kind)
+{
+    switch (kind) {
+    case LB_FAILURE_GRADIENT: return "a local gradient";
+    case LB_FAILURE_LOSS: return "the loss";
+    case LB_FAILURE_PARAMETER: return "a parameter";
+    case LB_FAILURE_STATE: return "optimizer state";
+    default: return "the output";
+    }
+}
+
+static void judge_nonfinite(lb_monitor *m, const watched *w, uint32_t op, uint8_t bits, const lb_statistics *s)
+{
+    int64_t bad = lb_statistics_nonfinite(s);
+    if (bits == LB_WATCH_OUTPUT) bad -= s->neg_inf; /* a mask */
+    if (bad <= 0) return;
+    lb_failure_kind kind = kind_of_bits(bits);
+    if (kind == LB_FAILURE_GRADIENT && w->scaler) {
+        snprintf(m->warning, sizeof m->warning,
+                 "step %" PRId64 ": the loss scaler met non-finite gradients and skips the step",
+                 w->program->step);
+        return;
+    }
+    char what[200];
+    if (s->elements == 1)
+        snprintf(what, sizeof what, "%s is %s", thing(kind), s->nan ? "NaN" : "infinite");
+    else
+        snprintf(what, sizeof what, "%" PRId64 " of %" PRId64 " elements of %s are %s", bad, s->elements,
+                 thing(kind),
+                 s->nan && bad > s->nan ? "NaN or infinite"
+                 : s->nan               ? "NaN"
+                                        : "infinite");
+    report(m, w, op, kind, what);
+}
+
+static history *find_past(lb_monitor *m, int32_t rank, int64_t key)
+{
+    for (uint32_t i = 0; i < m->n_past; i++)
+        if (m->past[i].rank == rank && m->past[i].key == key) return &m->past[i];
+    if (m->n_past == m->past_room) {
+        uint32_t room = m->past_room ? 2 * m->past_room : 64;
+        history *more = realloc(m->past, room * sizeof *more);
+        if (!more) return NULL;
+        m->past = more;
+        m->past_room = room;
+    }
+    m->past[m->n_past] = (history){.rank = rank, .key = key, .op = LB_NONE};
+    return &m->past[m->n_past++];
+}
+
+static double largest_magnitude(const lb_statistics *s)
+{
+    if (lb_statistics_nonfinite(s)) return INFINITY;
+    return s->elements ? fmax(fabs(s->min), fabs(s->max)) : 0;
+}
+
+/* Values are gathered while a step runs and judged at its end. */
+static void gather(lb_monitor *m, const watched *w, uint32_t op, uint8_t bits, const lb_value *value,
+                   const lb_statistics *s)
+{
+    int64_t key = bits & LB_WATCH_PARAMETER  ? value->storage
+                  : bits & LB_WATCH_LOSS     ? -1
+                  : bits & LB_WATCH_GRADIENT ? -2
+                                             : -3;
+    if (key == -3) return;
+    history *h = find_past(m, w->program->rank, key);
+    if (!h) return;
+    if (key == -2)
+        h->pending += s->sum_squares;
+    else
+        h->pending = largest_magnitude(s);
+    h->seen = true;
+    if (h->op == LB_NONE || key != -2) h->op = op;
+}
+
+static bool is_gross(const history *h, double now, char *what, size_t size)
+{
+    bool many = h->n >= 20;
+    double limit, reference;
+    const char *name, *against;
+    if (h->key == -1) {
+        name = "the loss", reference = many ? h->mean : h->largest, limit = many ? 2 : 10;
+        against = many ? "its mean" : "its largest";
+        if (h->n < 2) return false;
+    } else if (h->key == -2) {
+        name = "the gradient norm", reference = many ? h->ema : h->largest, limit = many ? 100 : 1000;
+        against = many ? "its EMA" : "its largest";
+        if (h->n < 2) return false;
+    } else {
+        name = "a parameter", reference = h->largest, limit = 1e4, against = "its largest";
+        if (h->n < 1) return false;
+    }
+    if (!(reference > 0) || now <= limit * reference) return false;
+    snprintf(what, size, "%s is %.4g, %.3g times %s before (%.4g)", name, now, now / reference, against,
+             reference);
+    return true;
+}
+
+void lb_monitor_step_end(lb_monitor *m, int32_t rank, int64_t step)
+{
+    const watched *w = find_row(m, rank, step);
+    for (uint32_t i = 0; i < m->n_past && w; i++) {
+        history *h = &m->past[i];
+        char what[200];
+        if (h->rank != rank || !h->seen) continue;
+        double now = h->key == -2 ? sqrt(h->pending) : h->pending;
+        if (m->mode == LB_MONITOR_GROSS && is_gross(h, now, what, sizeof what))
+            report(m, w, h->op, LB_FAILURE_GROSS, what);
+        if (m->predicate == PREDICATE_NORM && h->key == -2 && !(now <= m->limit)) {
+            snprintf(what, sizeof what, "the local gradient norm is %.6g, above %g", now, m->limit);
+            report(m, w, h->op, LB_FAILURE_PREDICATE, what);
+        }
+        h->largest = fmax(h->largest, now);
+        h->mean += (now - h->mean) / (h->n + 1);
+        h->ema = h->n ? 0.99 * h->ema + 0.01 * now : now;
+        h->n++;
+        h->pending = 0, h->seen = false, h->op = LB_NONE;
+    }
+    if (w) m->done[w->rank_row] = m->failure.kind != LB_FAILURE_NONE && step >= m->failure.step;
+}
+
+static void judge_predicate(lb_monitor *m, const watched *w, uint32_t op, uint8_t bits, const lb_statistics *s)
+{
+    char what[200];
+    double most = largest_magnitude(s);
+    bool hit = false;
+    if (!(bits & LB_WATCH_PREDICATE)) return;
+    if (m->predicate == PREDICATE_NONFINITE)
+        hit = lb_statistics_nonfinite(s) > 0;
+    else if (m->predicate == PREDICATE_MAX)
+        hit = most > m->limit;
+    else if (m->predicate == PREDICATE_LOSS)
+        hit = bits & LB_WATCH_LOSS && !(most <= m->limit);
+    if (!hit) return;
+    snprintf(what, sizeof what,
+             "the predicate holds: largest magnitude %.6g, %" PRId64 " of %" PRId64 " elements not finite",
+             most, lb_statistics_nonfinite(s), s->elements);
+    report(m, w, op, LB_FAILURE_PREDICATE, what);
+}
+
+static void judge(lb_monitor *m, const watched *w, uint32_t op, const lb_value *value, const lb_statistics *s)
+{
+    uint8_t bits = w->marks[op];
+    if (!bits || !lb_dtype_is_float(value->dtype) || m->excluded[w->rank_row] || !s->elements) return;
+    if (m->mode == LB_MONITOR_NONFINITE) {
+        if (bits & (uint8_t)~LB_WATCH_PREDICATE)
+            judge_nonfinite(m, w, op, bits & (uint8_t)~LB_WATCH_PREDICATE, s);
+    } else {
+        if (m->mode == LB_MONITOR_PREDICATE) judge_predicate(m, w, op, bits, s);
+        gather(m, w, op, bits, value, s);
+    }
+}
+
+bool lb_monitor_op(lb_monitor *m, const lb_event *event)
+{
+    const watched *w = find_row(m, event->rank, event->step);
+    if (!w) return true;
+    /* In a step after the failing one this rank has nothing to add. */
+    bool past = m->failure.kind != LB_FAILURE_NONE && event->step > m->failure.step;
+    if (!past && event->op < w->program->n_ops && w->marks[event->op])
+        for (uint32_t i = 0; i < event->n_results; i++) {
+            if (event->values[i] == LB_NONE || !event->computed || !event->computed[i].data) continue;
+            if (event->values[i] >= w->program->n_values) continue;
+            lb_statistics s = lb_statistics_of(&event->computed[i]);
+            judge(m, w, event->op, &w->program->values[event->values[i]], &s);
+        }
+    if (past) m->done[w->rank_row] = 1;
+    if (m->failure.kind == LB_FAILURE_NONE) return true;
+    if (!m->collect) return false;
+    for (uint32_t i = 0; i < m->n_ranks; i++)
+        if (!m->done[i]) return true;
+    return false;
+}
+
+/* ---- in the recording ------------------------------------------------------------------------------------------- */
+
+static void judge_recorded_op(lb_monitor *m, const watched *w, uint32_t i)
+{
+    const lb_program *p = w->program;
+    const lb_op *op = &p->ops[i];
+    for (uint32_t r = 0; r < op->results + op->written; r++) {
+        uint32_t v = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
+        if (v == LB_NONE || p->values[v].statistics == LB_NONE) continue;
+        judge(m, w, i, &p->values[v], &p->statistics[p->values[v].statistics]);
+    }
+}
+
+lb_status lb_monitor_recording(lb_monitor *m, lb_monitor_mode mode, lb_err *err)
+{
+    (void)err;
+    lb_monitor_reset(m, mode, NULL);
+    for (uint32_t i = 0; i < m->n_rows; i++) {
+        const watched *w = &m->rows[i];
+        if (m->failure.kind != LB_FAILURE_NONE && w->program->step > m->failure.step) break;
+        for (uint32_t k = 0; k < w->program->n_ops; k++)
+            if (w->marks[k]) judge_recorded_op(m, w, k);
+        lb_monitor_step_end(m, w->program->rank, w->program->step);
+    }
+    return LB_OK;
+}

@@ -1,0 +1,109 @@
+/* The bisection as a whole: stages in order, until one finds the culprit. See lastbit/bisect.h. */
+#include "against.h"
+#include "shrink.h"
+#include "stages.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+const char *lb_axis_name(lb_axis axis)
+{
+    static const char *const names[] = {"none",  "muon",   "precision", "rank",
+                                        "block", "source", "kernel",    "order"};
+    return (unsigned)axis < sizeof names / sizeof *names ? names[axis] : "unknown";
+}
+
+const char *lb_bisect_outcome_name(lb_bisect_outcome outcome)
+{
+    static const char *const names[] = {"found", "clean", "not-reproduced", "undecided"};
+    return (unsigned)outcome < 4 ? names[outcome] : "unknown";
+}
+
+void lb_bisection_free(lb_bisection *b)
+{
+    if (!b) return;
+    for (uint32_t i = 0; i < b->n_culprits; i++) free(b->culprits[i].ranks);
+    for (uint32_t i = 0; i < b->n_trials; i++) free(b->trials[i].change);
+    free(b->culprits);
+    free(b->stages);
+    free(b->trials);
+    free(b->cure);
+    free(b->reproducer);
+    free(b->reference);
+    free(b->note);
+    free(b);
+}
+
+static lb_status find_window(lb_inquiry *q, lb_err *err)
+{
+    const int64_t *steps;
+    uint32_t n = lb_capture_steps(q->capture, &steps), first = 0, last = n;
+    while (first < n && steps[first] < q->options->first_step) first++;
+    while (last > first && steps[last - 1] > q->options->last_step) last--;
+    q->steps = steps + first, q->n_steps = last - first;
+    q->n_ranks = lb_capture_ranks(q->capture, &q->ranks);
+    if (q->n_steps && q->n_ranks) return LB_OK;
+    return lb_fail(err, LB_ERR_NOT_FOUND, "%s: no recorded step between %" PRId64 " and %" PRId64,
+                   lb_capture_path(q->capture), q->options->first_step, q->options->last_step);
+}
+
+static lb_status open_journal(lb_inquiry *q, lb_err *err)
+{
+    char about[600];
+    if (!q->options->journal) return LB_OK;
+    snprintf(about, sizeof about, "%s steps %" PRId64 "-%" PRId64 " predicate %s", lb_capture_path(q->capture),
+             q->steps[0], q->steps[q->n_steps - 1], q->options->predicate ? q->options->predicate : "-");
+    return lb_journal_open(q->options->journal, about, q->options->resume, &q->journal, err);
+}
+
+static lb_status run_stages(lb_inquiry *q, lb_err *err)
+{
+    static lb_status (*const stages[])(lb_inquiry *, bool *, lb_err *) = {
+        lb_stage_sanity, lb_stage_muon, lb_stage_precision, lb_stage_rank, lb_stage_block};
+    bool found = false;
+    for (size_t i = 0; i < sizeof stages / sizeof *stages && !found; i++) LB_TRY(stages[i](q, &found, err));
+    if (!found) q->out->outcome = LB_BISECT_UNDECIDED;
+    return LB_OK;
+}
+
+static lb_status bisect_failure(lb_inquiry *q, lb_err *err)
+{
+    LB_TRY(open_journal(q, err));
+    LB_TRY(lb_replay_open(q->capture, &q->replay, err));
+    LB_TRY(lb_monitor_new(q->capture, q->steps[0], q->steps[q->n_steps - 1], q->options->predicate, &q->monitor,
+                          err));
+    LB_TRY(lb_trace_new(q->capture, q->steps[0], q->steps[q->n_steps - 1], &q->trace, err));
+    return run_stages(q, err);
+}
+
+lb_status lb_bisect(lb_capture *capture, const lb_bisect_options *given, lb_bisection **bisection, lb_err *err)
+{
+    lb_bisect_options options = LB_BISECT_OPTIONS_INIT;
+    memcpy(&options, given, given->size < sizeof options ? given->size : sizeof options);
+    lb_inquiry q = {.capture = capture, .options = &options};
+    struct timespec begin, end;
+    *bisection = NULL;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    q.out = calloc(1, sizeof *q.out);
+    if (!q.out) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    q.out->failure.op = LB_NONE;
+    q.out->outcome = LB_BISECT_UNDECIDED;
+    lb_status status = find_window(&q, err);
+    if (options.against) q.out->reference = strdup(lb_capture_path(options.against));
+    if (status == LB_OK) status = options.against ? lb_bisect_against(&q, err) : bisect_failure(&q, err);
+    if (status == LB_OK && options.reproducer && !options.against && q.out->outcome == LB_BISECT_FOUND) status = lb_shrink(&q, err);
+    lb_trace_free(q.trace);
+    lb_monitor_free(q.monitor);
+    lb_replay_close(q.replay);
+    lb_journal_close(q.journal);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    q.out->seconds = (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
+    if (status == LB_OK)
+        *bisection = q.out;
+    else
+        lb_bisection_free(q.out);
+    return status;
+}

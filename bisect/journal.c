@@ -1,0 +1,108 @@
+/* Journals: see journal.h. */
+#include "journal.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct lb_journal {
+    FILE *file;
+    json_t *known; /* change -> {outcome, what} */
+};
+
+/* A line that was being written when the process was killed is no line. */
+static lb_status read_lines(lb_journal *j, const char *path, const char *about, lb_err *err)
+{
+    FILE *file = fopen(path, "r");
+    char *line = NULL;
+    size_t room = 0;
+    lb_status status = LB_OK;
+    if (!file) return errno == ENOENT ? LB_OK : lb_fail(err, LB_ERR_IO, "%s: %s", path, strerror(errno));
+    for (int n = 1; getline(&line, &room, file) > 0 && status == LB_OK; n++) {
+        json_t *row = json_loads(line, 0, NULL);
+        if (!row) continue;
+        const char *of = json_string_value(json_object_get(row, "bisect"));
+        const char *change = json_string_value(json_object_get(row, "change"));
+        if (n == 1 && (!of || strcmp(of, about)))
+            status = lb_fail(err, LB_ERR_INVALID,
+                             "%s is the journal of another bisection: it says \"%s\", this one is \"%s\"", path,
+                             of ? of : "nothing", about);
+        if (change) json_object_set(j->known, change, row);
+        json_decref(row);
+    }
+    free(line);
+    fclose(file);
+    return status;
+}
+
+static lb_status begin(lb_journal *j, const char *about, lb_err *err)
+{
+    if (fseek(j->file, 0, SEEK_END) == 0 && ftell(j->file) > 0) {
+        fputc('\n', j->file); /* ends a line that a kill cut off; empty lines say nothing */
+        return LB_OK;
+    }
+    json_t *head = json_pack("{s:s, s:s}", "schema", "lastbit.journal/1", "bisect", about);
+    bool ok = head && json_dumpf(head, j->file, JSON_COMPACT) == 0 && fputc('\n', j->file) != EOF &&
+              fflush(j->file) == 0;
+    json_decref(head);
+    return ok ? LB_OK : lb_fail(err, LB_ERR_IO, "cannot write the journal: %s", strerror(errno));
+}
+
+lb_status lb_journal_open(const char *path, const char *about, bool resume, lb_journal **journal, lb_err *err)
+{
+    *journal = NULL;
+    lb_journal *j = calloc(1, sizeof *j);
+    if (j) j->known = json_object();
+    if (!j || !j->known) {
+        free(j);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    }
+    lb_status status = resume ? read_lines(j, path, about, err) : LB_OK;
+    if (status == LB_OK) {
+        j->file = fopen(path, resume ? "a" : "wx");
+        if (!j->file)
+            status = lb_fail(err, errno == EEXIST ? LB_ERR_EXISTS : LB_ERR_IO, "%s: %s%s", path,
+                             strerror(errno), errno == EEXIST ? " (--resume goes on with it)" : "");
+    }
+    if (status == LB_OK) status = begin(j, about, err);
+    if (status == LB_OK)
+        *journal = j;
+    else
+        lb_journal_close(j);
+    return status;
+}
+
+void lb_journal_close(lb_journal *j)
+{
+    if (!j) return;
+    if (j->file) fclose(j->file);
+    json_decref(j->known);
+    free(j);
+}
+
+bool lb_journal_find(const lb_journal *j, const char *change, lb_outcome *outcome, const char **what)
+{
+    json_t *row = j ? json_object_get(j->known, change) : NULL;
+    const char *name = json_string_value(json_object_get(row, "outcome"));
+    if (!name || !lb_outcome_parse(name, outcome)) return false;
+    if (what) {
+        const char *text = json_string_value(json_object_get(row, "what"));
+        *what = text ? text : "";
+    }
+    return true;
+}
+
+lb_status lb_journal_add(lb_journal *j, const char *change, lb_outcome outcome, const char *what,
+                         double seconds, lb_err *err)
+{
+    if (!j) return LB_OK;
+    json_t *row = json_pack("{s:s, s:s, s:s, s:f}", "change", change, "outcome", lb_outcome_name(outcome),
+                            "what", what, "seconds", seconds);
+    bool ok = row && json_dumpf(row, j->file, JSON_COMPACT) == 0 && fputc('\n', j->file) != EOF &&
+              fflush(j->file) == 0;
+    if (row) json_object_set(j->known, change, row);
+    json_decref(row);
+    return ok ? LB_OK : lb_fail(err, LB_ERR_IO, "cannot write the journal: %s", strerror(errno));
+}

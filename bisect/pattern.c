@@ -1,0 +1,255 @@
+/* Patterns of difference: see pattern.h.
+ *
+ * Works on row-major f64 copies of both values and looks at the positions that differ. Rules go from the most
+ * specific to the least: one that holds for every differing element wins. Values above LIMIT elements are
+ * called scattered unless the counts alone decide: a pattern is a hint for a person, never a verdict.
+ */
+#include "pattern.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LIMIT = 1 << 22 };
+
+typedef struct sides {
+    const double *a, *b;
+    const uint8_t *differs;
+    int64_t n, count, first, last; /* elements, differing, first and last differing index */
+    int ndim;
+    const int64_t *shape;
+} sides;
+
+static void say(lb_difference *d, lb_pattern pattern, const char *format, long long x, long long y, long long z)
+{
+    d->pattern = pattern;
+    snprintf(d->detail, sizeof d->detail, format, x, y, z);
+}
+
+static bool load(const lb_tensor *t, int64_t n, double *out)
+{
+    int64_t done = 0;
+    size_t size = lb_dtype_bits(t->dtype) / 8;
+    for (lb_rows r = lb_rows_of(&t->layout); lb_rows_next(&r);) {
+        lb_load_f64_strided(out + done, t->dtype, (const char *)t->data + r.offset * (int64_t)size, r.stride,
+                            (size_t)r.count);
+        done += r.count;
+    }
+    return done == n;
+}
+
+/* ---- rules on single elements ---- */
+
+static bool flipped_bit(const lb_tensor *ta, const lb_tensor *tb, const sides *s, lb_difference *d)
+{
+    if (s->count != 1 || ta->dtype != tb->dtype) return false;
+    size_t size = lb_dtype_bits(ta->dtype) / 8;
+    if (size > 8) return false;
+    uint64_t x = 0, y = 0;
+    int64_t at = 0;
+    for (lb_rows ra = lb_rows_of(&ta->layout), rb = lb_rows_of(&tb->layout);
+         lb_rows_next(&ra) && lb_rows_next(&rb);) {
+        if (ra.count != rb.count) return false; /* other layouts: rows do not pair up */
+        if (s->first < at + ra.count) {
+            memcpy(&x, (const char *)ta->data + (ra.offset + (s->first - at) * ra.stride) * (int64_t)size,
+                   size);
+            memcpy(&y, (const char *)tb->data + (rb.offset + (s->first - at) * rb.stride) * (int64_t)size,
+                   size);
+            break;
+        }
+        at += ra.count;
+    }
+    uint64_t changed = x ^ y;
+    if (changed == 0 || (changed & (changed - 1)) != 0) return false;
+    say(d, LB_PATTERN_ONE_BIT, "bit %lld of element %lld", __builtin_ctzll(changed), s->first, 0);
+    return true;
+}
+
+static bool power_of_two(const sides *s, lb_difference *d)
+{
+    double ratio = 0;
+    for (int64_t i = s->first; i <= s->last; i++) {
+        if (!s->differs[i]) continue;
+        double r = s->b[i] / s->a[i];
+        if (!isfinite(r) || r == 0) return false;
+        if (ratio == 0) ratio = r;
+        if (r != ratio) return false;
+    }
+    int exponent;
+    if (frexp(fabs(ratio), &exponent) != 0.5) return false;
+    say(d, LB_PATTERN_POWER_OF_TWO, ratio < 0 ? "factor -2^%lld" : "factor 2^%lld", exponent - 1, 0, 0);
+    return true;
+}
+
+static bool saturated(const sides *s, lb_dtype dtype_a, lb_dtype dtype_b, lb_difference *d)
+{
+    for (int side = 0; side < 2; side++) {
+        const double *low = side ? s->a : s->b, *high = side ? s->b : s->a;
+        double top = 0;
+        bool all = true;
+        for (int64_t i = s->first; i <= s->last && all; i++) {
+            if (!s->differs[i]) continue;
+            if (top == 0) top = fabs(low[i]);
+            all = fabs(low[i]) == top && fabs(high[i]) > top && (low[i] < 0) == (high[i] < 0);
+        }
+        /* 448, 57344, … or the format's own largest value: a value that is a limit of some format people
+         * saturate to. */
+        bool limit = top == lb_dtype_max_finite(dtype_a) || top == lb_dtype_max_finite(dtype_b);
+        for (lb_dtype t = LB_BF16; t <= LB_E2M1; t++) limit |= top == lb_dtype_max_finite(t) && top > 0;
+        if (!all || !limit) continue;
+        d->pattern = LB_PATTERN_SATURATION;
+        snprintf(d->detail, sizeof d->detail, "%s is held at %g", side ? "the first" : "the second", top);
+        return true;
+    }
+    return false;
+}
+
+/* ---- rules on dimensions ---- */
+
+static int64_t inner_size(const sides *s, int dim)
+{
+    int64_t n = 1;
+    for (int i = dim + 1; i < s->ndim; i++) n *= s->shape[i];
+    return n;
+}
+
+/* b at index j of `dim` equals a at index j + k, for every element that has such a neighbour. */
+static bool shifted(const sides *s, lb_difference *d)
+{
+    for (int dim = s->ndim - 1; dim >= 0; dim--) {
+        int64_t inner = inner_size(s, dim), size = s->shape[dim];
+        for (int64_t k = 1; k <= 4 && 2 * k < size; k++)
+            for (int sign = -1; sign <= 1; sign += 2) {
+                bool all = true;
+                for (int64_t i = 0; i < s->n && all; i++) {
+                    int64_t j = i / inner % size + sign * k;
+                    if (j < 0 || j >= size) continue;
+                    double other = s->a[i + sign * k * inner];
+                    all = s->b[i] == other || (s->b[i] != s->b[i] && other != other);
+                }
+                if (!all) continue;
+                say(d, LB_PATTERN_SHIFT, "dimension %lld, by %lld", dim, -sign * k, 0);
+                return true;
+            }
+    }
+    return false;
+}
+
+/* Marks which slices of `dim` hold a difference; returns how many. */
+static int64_t touched_slices(const sides *s, int dim, uint8_t *touched)
+{
+    int64_t inner = inner_size(s, dim), size = s->shape[dim], count = 0;
+    memset(touched, 0, (size_t)size);
+    for (int64_t i = s->first; i <= s->last; i++)
+        if (s->differs[i]) touched[i / inner % size] = 1;
+    for (int64_t j = 0; j < size; j++) count += touched[j];
+    return count;
+}
+
+static bool swapped(const sides *s, int dim, const uint8_t *touched, lb_difference *d)
+{
+    int64_t inner = inner_size(s, dim), size = s->shape[dim], p = -1, q = -1;
+    for (int64_t j = 0; j < size; j++)
+        if (touched[j]) p < 0 ? (p = j) : (q = j);
+    for (int64_t outer = 0; outer < s->n; outer += inner * size)
+        for (int64_t k = 0; k < inner; k++)
+            if (s->a[outer + p * inner + k] != s->b[outer + q * inner + k] ||
+                s->a[outer + q * inner + k] != s->b[outer + p * inner + k])
+                return false;
+    say(d, LB_PATTERN_SWAPPED, "dimension %lld, slices %lld and %lld", dim, p, q);
+    return true;
+}
+
+static bool slices(const sides *s, uint8_t *touched, lb_difference *d)
+{
+    for (int dim = 0; dim < s->ndim; dim++) {
+        int64_t size = s->shape[dim], count = touched_slices(s, dim, touched), first = 0;
+        if (size < 2 || count == size) continue;
+        if (count == 2 && swapped(s, dim, touched, d)) return true;
+        /* Whole slices: most of what they hold differs (rounding leaves some elements equal by chance). */
+        if (count * 2 > size || s->count * 2 < count * (s->n / size)) continue;
+        while (!touched[first]) first++;
+        say(d, LB_PATTERN_ROWS, "dimension %lld, %lld of its slices, first %lld", dim, count, first);
+        return true;
+    }
+    return false;
+}
+
+static bool strided(const sides *s, lb_difference *d)
+{
+    int64_t step = 0, last = -1;
+    for (int64_t i = s->first; i <= s->last; i++) {
+        if (!s->differs[i]) continue;
+        if (last >= 0) {
+            if (step == 0) step = i - last;
+            if (i - last != step) return false;
+        }
+        last = i;
+    }
+    if (step < 2 || s->count < 4) return false;
+    say(d, LB_PATTERN_STRIDE, "every %lld-th element from %lld on", step, s->first, 0);
+    return true;
+}
+
+static bool tiled(const sides *s, lb_difference *d)
+{
+    if (s->ndim < 2) return false;
+    int64_t cols = s->shape[s->ndim - 1], rows = s->n / cols, r0 = rows, r1 = -1, c0 = cols, c1 = -1;
+    for (int64_t i = s->first; i <= s->last; i++) {
+        if (!s->differs[i]) continue;
+        int64_t r = i / cols, c = i % cols;
+        r0 = r < r0 ? r : r0, r1 = r > r1 ? r : r1, c0 = c < c0 ? c : c0, c1 = c > c1 ? c : c1;
+    }
+    int64_t area = (r1 - r0 + 1) * (c1 - c0 + 1);
+    if (area * 4 > s->n || s->count * 2 < area) return false;
+    say(d, LB_PATTERN_TILE, "%lld x %lld elements, first index %lld", r1 - r0 + 1, c1 - c0 + 1, r0 * cols + c0);
+    return true;
+}
+
+static void decide(const lb_tensor *ta, const lb_tensor *tb, const sides *s, uint8_t *touched, lb_difference *d)
+{
+    if (flipped_bit(ta, tb, s, d)) return;
+    if (s->count == 1) {
+        say(d, LB_PATTERN_ONE_ELEMENT, "index %lld", s->first, 0, 0);
+        return;
+    }
+    if (d->nonfinite == d->differing) {
+        say(d, LB_PATTERN_NONFINITE, "%lld elements, first index %lld", s->count, s->first, 0);
+        return;
+    }
+    if (power_of_two(s, d) || saturated(s, ta->dtype, tb->dtype, d)) return;
+    if (s->ndim > 0 && (shifted(s, d) || slices(s, touched, d))) return;
+    if (s->first > 0 && s->last == s->n - 1 && s->count * 4 > (s->n - s->first) * 3 && s->first * 8 > s->n) {
+        say(d, LB_PATTERN_STALE_TAIL, "from index %lld of %lld", s->first, s->n, 0);
+        return;
+    }
+    if (strided(s, d) || tiled(s, d)) return;
+    say(d, LB_PATTERN_SCATTERED, "%lld of %lld elements", s->count, s->n, 0);
+}
+
+void lb_pattern_find(const lb_tensor *ta, const lb_tensor *tb, lb_difference *d)
+{
+    d->pattern = LB_PATTERN_NONE;
+    if (d->differing == 0) return;
+    int64_t n = d->elements, longest = 1;
+    for (int i = 0; i < ta->layout.ndim; i++)
+        longest = ta->layout.shape[i] > longest ? ta->layout.shape[i] : longest;
+    double *values = n <= LIMIT ? malloc((size_t)n * 2 * sizeof(double)) : NULL;
+    uint8_t *marks = values ? calloc((size_t)(n + longest), 1) : NULL;
+    say(d, LB_PATTERN_SCATTERED, "%lld of %lld elements", d->differing, n, 0);
+    if (values && marks && load(ta, n, values) && load(tb, n, values + n)) {
+        sides s = {values, values + n, marks, n, 0, -1, -1, ta->layout.ndim, ta->layout.shape};
+        for (int64_t i = 0; i < n; i++) {
+            double x = values[i], y = values[n + i];
+            if (x == y ? signbit(x) == signbit(y) : x != x && y != y) continue;
+            marks[i] = 1;
+            s.count++;
+            s.last = i;
+            if (s.first < 0) s.first = i;
+        }
+        if (s.count) decide(ta, tb, &s, marks + n, d);
+    }
+    free(values);
+    free(marks);
+}

@@ -1,0 +1,36 @@
+/* The stages of a bisection, each a driver over lb_try and lb_narrow. A stage that finds sets *found and has added its
+ * culprits and the cure to the report; one that clears or has nothing to change does not. */
+#ifndef LB_BISECT_STAGES_H
+#define LB_BISECT_STAGES_H
+
+#include "trial.h"
+
+/* A/A of every op, the unchanged chained replay (whose failure and trace become the inquiry's), unseen writes. *found also
+ * when there is nothing to bisect: the outcome says why. */
+lb_status lb_stage_sanity(lb_inquiry *inquiry, bool *found, lb_err *err);
+lb_status lb_stage_muon(lb_inquiry *inquiry, bool *found, lb_err *err);
+lb_status lb_stage_precision(lb_inquiry *inquiry, bool *found, lb_err *err);
+lb_status lb_stage_rank(lb_inquiry *inquiry, bool *found, lb_err *err);
+lb_status lb_stage_block(lb_inquiry *inquiry, bool *found, lb_err *err);
+
+/* ---- for the stages ------------------------------------------------------------------------------------------------ */
+
+/* Adds a culprit with what the op row says (layer, op, phase; block from the program's blocks). `row` may be LB_NONE. */
+lb_status lb_culprit_add(lb_inquiry *inquiry, lb_axis axis, int32_t rank, int64_t step, uint32_t row,
+                         lb_culprit **culprit, lb_err *err);
+/* All ranks run the same code: a culprit that is not of one rank names those that take part. */
+lb_status lb_culprit_all_ranks(lb_inquiry *inquiry, lb_culprit *culprit, lb_err *err);
+/* Sets the cure to the text of the chosen sites. */
+lb_status lb_cure_set(lb_inquiry *inquiry, const lb_sites *sites, const uint32_t *found, uint32_t n,
+                      lb_err *err);
+/* One site per step of the window, the first n. */
+lb_status lb_sites_add_steps(const lb_inquiry *inquiry, const lb_site_form *form, uint32_t n, lb_sites *sites,
+                             lb_err *err);
+/* Steps by their rows, as a selector's list: "2,3". */
+void lb_step_list(const lb_inquiry *inquiry, const uint32_t *rows, uint32_t n, char *list, size_t size);
+/* Rows of `inquiry->ranks` and the like from values. */
+uint32_t lb_rank_row(const lb_inquiry *inquiry, int32_t rank);
+/* The window's last step that can matter: the failing one. */
+uint32_t lb_steps_until_failure(const lb_inquiry *inquiry);
+
+#endif

@@ -1,0 +1,122 @@
+/* Traces: see trace.h. */
+#include "trace.h"
+
+#include "slice.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+lb_status lb_trace_new(lb_capture *capture, int64_t first_step, int64_t last_step, lb_trace **out, lb_err *err)
+{
+    const int32_t *ranks;
+    const int64_t *steps;
+    uint32_t n_ranks = lb_capture_ranks(capture, &ranks), n_steps = lb_capture_steps(capture, &steps);
+    lb_trace *trace = calloc(1, sizeof *trace);
+    *out = NULL;
+    if (trace) trace->rows = calloc((size_t)n_ranks * n_steps + 1, sizeof *trace->rows);
+    lb_status status = trace && trace->rows ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t s = 0; s < n_steps && status == LB_OK; s++)
+        for (uint32_t r = 0; r < n_ranks && status == LB_OK; r++) {
+            const lb_program *p;
+            if (steps[s] < first_step || steps[s] > last_step ||
+                lb_capture_program(capture, ranks[r], steps[s], &p, NULL) != LB_OK)
+                continue;
+            lb_trace_row *row = &trace->rows[trace->n_rows++];
+            row->program = p;
+            row->bits = calloc((size_t)p->n_ops + 1, 1);
+            row->largest = calloc((size_t)p->n_ops + 1, sizeof *row->largest);
+            if (!row->bits || !row->largest)
+                status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
+            else
+                status = lb_flow_new(p, &row->flow, err);
+        }
+    if (status == LB_OK)
+        *out = trace;
+    else
+        lb_trace_free(trace);
+    return status;
+}
+
+void lb_trace_free(lb_trace *trace)
+{
+    if (!trace) return;
+    for (uint32_t i = 0; i < trace->n_rows; i++) {
+        free(trace->rows[i].bits);
+        free(trace->rows[i].largest);
+        lb_flow_free(trace->rows[i].flow);
+    }
+    free(trace->rows);
+    free(trace);
+}
+
+const lb_trace_row *lb_trace_find(const lb_trace *trace, int32_t rank, int64_t step)
+{
+    for (uint32_t i = 0; trace && i < trace->n_rows; i++)
+        if (trace->rows[i].program->rank == rank && trace->rows[i].program->step == step)
+            return &trace->rows[i];
+    return NULL;
+}
+
+static bool fills(const char *name)
+{
+    static const char *const words[] = {"masked_fill", "full", "fill_", "scalar_tensor", "lift_fresh",
+                                        "where",       "lb::", "triu",  "tril"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strstr(name, words[i])) return true;
+    return false;
+}
+
+static bool reads_mask(const lb_trace_row *row, uint32_t op)
+{
+    for (uint32_t e = row->flow->first_def[op]; e < row->flow->first_def[op + 1]; e++)
+        if (row->bits[row->flow->defs[e]] & LB_TRACE_MASKED) return true;
+    return false;
+}
+
+void lb_trace_op(lb_trace *trace, const lb_event *event)
+{
+    lb_trace_row *row = (lb_trace_row *)lb_trace_find(trace, event->rank, event->step);
+    if (!row || event->op >= row->program->n_ops) return;
+    int64_t elements = 0, zero = 0;
+    uint8_t bits = LB_TRACE_RAN;
+    for (uint32_t i = 0; i < event->n_results; i++) {
+        if (!event->computed || !event->computed[i].data || !lb_dtype_is_float(event->computed[i].dtype))
+            continue;
+        lb_statistics s = lb_statistics_of(&event->computed[i]);
+        elements += s.elements, zero += s.zero;
+        if (s.nan || s.pos_inf) bits |= LB_TRACE_BAD;
+        if (s.neg_inf) bits |= LB_TRACE_MASKED;
+        if (s.elements > lb_statistics_nonfinite(&s))
+            row->largest[event->op] = fmaxf(row->largest[event->op], (float)fmax(fabs(s.min), fabs(s.max)));
+    }
+    if (bits & LB_TRACE_MASKED && !fills(lb_op_name(row->program, &row->program->ops[event->op])) &&
+        !reads_mask(row, event->op))
+        bits |= LB_TRACE_BAD;
+    if (elements && zero == elements) bits |= LB_TRACE_ZERO;
+    row->bits[event->op] = bits;
+}
+
+/* A source tells no event: its recorded statistics speak. */
+bool lb_trace_bad(const lb_trace_row *row, uint32_t op)
+{
+    const lb_program *p = row->program;
+    if (row->bits[op] & LB_TRACE_RAN) return row->bits[op] & LB_TRACE_BAD;
+    for (uint32_t r = 0; r < p->ops[op].results; r++) {
+        uint32_t v = lb_op_results(p, &p->ops[op])[r];
+        if (v == LB_NONE || p->values[v].statistics == LB_NONE || !lb_dtype_is_float(p->values[v].dtype))
+            continue;
+        const lb_statistics *s = &p->statistics[p->values[v].statistics];
+        if (s->nan || s->pos_inf) return true;
+    }
+    return false;
+}
+
+bool lb_trace_broke(const lb_trace_row *row, uint32_t op)
+{
+    /* A collective's result may be bad by another rank's contribution. */
+    if (!(row->bits[op] & LB_TRACE_BAD) || row->program->ops[op].flags & LB_OP_COLLECTIVE) return false;
+    for (uint32_t e = row->flow->first_def[op]; e < row->flow->first_def[op + 1]; e++)
+        if (lb_trace_bad(row, row->flow->defs[e])) return false;
+    return true;
+}

@@ -1,0 +1,159 @@
+/* Ops meet by place and name; what exists on one side only stays alone. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "align.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static uint32_t add_op(lb_program *p, const char *layer, const char *name, uint32_t flags)
+{
+    lb_op op = {.name = lb_program_string(p, name),
+                .scope = lb_program_scope(p, layer, NULL, 0),
+                .flags = flags,
+                .node_name = LB_NONE,
+                .node = -1};
+    return lb_program_add_op(p, &op);
+}
+
+static uint32_t add_source(lb_program *p, const char *name, int64_t storage, int64_t size)
+{
+    lb_value v = {.storage = storage,
+                  .layout = lb_layout_contiguous(1, &size),
+                  .dtype = LB_F32,
+                  .source = LB_SOURCE_PARAMETER,
+                  .name = *name ? lb_program_string(p, name) : LB_NONE,
+                  .statistics = LB_NONE};
+    uint32_t value = lb_program_add_value(p, &v);
+    lb_op op = {.name = lb_program_string(p, "lb::source"),
+                .first_result = lb_program_add_refs(p, &value, 1),
+                .results = 1,
+                .node_name = LB_NONE,
+                .node = -1};
+    return lb_program_add_op(p, &op);
+}
+
+static lb_alignment align(const lb_program *a, const lb_program *b, const lb_map_rules *rules)
+{
+    lb_alignment al;
+    assert_int_equal(lb_alignment_make(a, b, rules, &al, NULL), LB_OK);
+    return al;
+}
+
+static void inserted_ops_leave_the_rest_aligned(void **state)
+{
+    (void)state;
+    lb_program *a = lb_program_new(), *b = lb_program_new();
+    const char *names_a[] = {"aten::mm", "aten::add.Tensor", "aten::mul.Tensor", "aten::mm", "aten::sum"};
+    const char *names_b[] = {"aten::mm", "aten::_to_copy", "aten::add.Tensor", "aten::mm", "aten::exp", "aten::sum"};
+    uint32_t ia[5], ib[6];
+    for (int i = 0; i < 5; i++) ia[i] = add_op(a, "layers.0", names_a[i], 0);
+    for (int i = 0; i < 6; i++) ib[i] = add_op(b, "layers.0", names_b[i], 0);
+    lb_alignment al = align(a, b, NULL);
+    assert_int_equal(al.b_of_a[ia[0]], ib[0]);
+    assert_int_equal(al.b_of_a[ia[1]], ib[2]);
+    assert_int_equal(al.b_of_a[ia[2]], LB_NONE);
+    assert_int_equal(al.b_of_a[ia[3]], ib[3]);
+    assert_int_equal(al.b_of_a[ia[4]], ib[5]);
+    assert_int_equal(al.a_of_b[ib[1]], LB_NONE);
+    assert_int_equal(al.pairs, 4);
+    assert_int_equal(al.only_a, 1);
+    assert_int_equal(al.only_b, 2);
+    lb_alignment_release(&al);
+    lb_program_free(a), lb_program_free(b);
+}
+
+static void layers_do_not_mix_and_views_do_not_count(void **state)
+{
+    (void)state;
+    lb_program *a = lb_program_new(), *b = lb_program_new();
+    uint32_t a0 = add_op(a, "layers.0", "aten::mm", 0), a1 = add_op(a, "layers.1", "aten::mm", 0);
+    uint32_t a2 = add_op(a, "layers.1", "aten::t", LB_OP_VIEW);
+    uint32_t b1 = add_op(b, "layers.1", "aten::mm", 0);
+    lb_alignment al = align(a, b, NULL);
+    assert_int_equal(al.b_of_a[a0], LB_NONE);
+    assert_int_equal(al.b_of_a[a1], b1);
+    assert_int_equal(al.b_of_a[a2], LB_NONE);
+    assert_int_equal(al.only_a, 1);
+    assert_int_equal(al.only_b, 0);
+    lb_alignment_release(&al);
+    lb_program_free(a), lb_program_free(b);
+}
+
+static void map_rules_rename_layers_of_the_first_side(void **state)
+{
+    (void)state;
+    const char *texts[] = {"s/^model\\.blocks\\.(\\d+)\\.ff/decoder.layers.$1.mlp/"};
+    lb_map_rules *rules;
+    assert_int_equal(lb_map_rules_new(texts, 1, &rules, NULL), LB_OK);
+    lb_program *a = lb_program_new(), *b = lb_program_new();
+    uint32_t ia = add_op(a, "model.blocks.3.ff", "aten::mm", 0);
+    uint32_t ib = add_op(b, "decoder.layers.3.mlp", "aten::mm", 0);
+    lb_alignment al = align(a, b, rules);
+    assert_int_equal(al.b_of_a[ia], ib);
+    lb_alignment_release(&al);
+    lb_map_rules_free(rules);
+    lb_program_free(a), lb_program_free(b);
+}
+
+static void a_bad_map_rule_says_what_is_wrong(void **state)
+{
+    (void)state;
+    const char *bad[] = {"layers", "s/(/x/", "s/a/b/q"};
+    for (int i = 0; i < 3; i++) {
+        lb_err err = LB_ERR_INIT;
+        lb_map_rules *rules = NULL;
+        assert_int_equal(lb_map_rules_new(&bad[i], 1, &rules, &err), LB_ERR_INVALID);
+        assert_non_null(strstr(err.message, bad[i]));
+    }
+}
+
+static void sources_meet_by_name_and_unnamed_ones_by_order(void **state)
+{
+    (void)state;
+    lb_program *a = lb_program_new(), *b = lb_program_new();
+    uint32_t aw = add_source(a, "w", 1, 4), ax = add_source(a, "", 2, 8), ay = add_source(a, "", 3, 8);
+    uint32_t bx = add_source(b, "", 7, 8), bw = add_source(b, "w", 8, 4);
+    lb_alignment al = align(a, b, NULL);
+    assert_int_equal(al.source_b_of_a[aw], bw);
+    assert_int_equal(al.source_b_of_a[ax], bx);
+    assert_int_equal(al.source_b_of_a[ay], LB_NONE);
+    lb_alignment_release(&al);
+    lb_program_free(a), lb_program_free(b);
+}
+
+static void long_unscoped_groups_still_align(void **state)
+{
+    (void)state;
+    enum { MANY = 6000 };
+    static uint32_t ia[MANY], ib[MANY];
+    lb_program *a = lb_program_new(), *b = lb_program_new();
+    for (int i = 0; i < MANY; i++) {
+        if (i == 10) add_op(a, "", "aten::sqrt", 0);
+        if (i == MANY - 10) add_op(b, "", "aten::neg", 0);
+        ia[i] = add_op(a, "", i % 3 ? "aten::mul.Tensor" : "aten::add.Tensor", 0);
+        ib[i] = add_op(b, "", i % 3 ? "aten::mul.Tensor" : "aten::add.Tensor", 0);
+    }
+    lb_alignment al = align(a, b, NULL);
+    assert_int_equal(al.pairs, MANY);
+    assert_int_equal(al.b_of_a[ia[3000]], ib[3000]);
+    lb_alignment_release(&al);
+    lb_program_free(a), lb_program_free(b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(inserted_ops_leave_the_rest_aligned),
+        cmocka_unit_test(layers_do_not_mix_and_views_do_not_count),
+        cmocka_unit_test(map_rules_rename_layers_of_the_first_side),
+        cmocka_unit_test(a_bad_map_rule_says_what_is_wrong),
+        cmocka_unit_test(sources_meet_by_name_and_unnamed_ones_by_order),
+        cmocka_unit_test(long_unscoped_groups_still_align),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

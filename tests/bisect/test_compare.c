@@ -1,0 +1,206 @@
+/* Metrics against plain loops, every pattern by the fault that makes it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <lastbit/compare.h>
+#include <lastbit/processor.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 37, COLS = 65, N = ROWS * COLS };
+
+static uint64_t seed = 1;
+static double uniform(void)
+{
+    seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
+    return (double)(int64_t)(seed >> 11) / 0x1p53 * 4 - 2;
+}
+
+static lb_tensor view(float *data)
+{
+    int64_t shape[] = {ROWS, COLS};
+    return (lb_tensor){data, LB_F32, lb_layout_contiguous(2, shape)};
+}
+
+static void fill(float *a, float *b)
+{
+    for (int i = 0; i < N; i++) a[i] = b[i] = (float)uniform();
+}
+
+static lb_difference compare(float *a, float *b)
+{
+    lb_difference d;
+    lb_tensor ta = view(a), tb = view(b);
+    assert_int_equal(lb_compare(&ta, &tb, &d, NULL), LB_OK);
+    return d;
+}
+
+static int64_t ordered(float x)
+{
+    int32_t i;
+    memcpy(&i, &x, 4);
+    return i < 0 ? -(int64_t)(i & INT32_MAX) : i;
+}
+
+static void metrics_equal_plain_loops(void **state)
+{
+    (void)state;
+    static float a[N], b[N];
+    fill(a, b);
+    for (int i = 0; i < N; i += 7) b[i] = (float)(b[i] + 1e-3 * uniform());
+    double max_abs = 0, max_rel = 0, dd = 0, aa = 0, bb = 0, ab = 0;
+    int64_t differing = 0, first = -1, max_ulp = 0;
+    for (int i = 0; i < N; i++) {
+        double x = a[i], y = b[i];
+        aa += x * x, bb += y * y, ab += x * y, dd += (x - y) * (x - y);
+        if (a[i] == b[i]) continue;
+        if (first < 0) first = i;
+        differing++;
+        max_abs = fmax(max_abs, fabs(x - y)), max_rel = fmax(max_rel, fabs(x - y) / fabs(x));
+        int64_t ulp = llabs(ordered(a[i]) - ordered(b[i]));
+        max_ulp = ulp > max_ulp ? ulp : max_ulp;
+    }
+    lb_difference d = compare(a, b);
+    assert_int_equal(d.differing, differing);
+    assert_int_equal(d.first, first);
+    assert_int_equal(d.elements, N);
+    assert_true(d.max_abs == max_abs && fabs(d.max_rel - max_rel) <= 0x1p-50 * max_rel);
+    assert_true(d.max_ulp == (double)max_ulp);
+    assert_true(fabs(d.rel_l2 - sqrt(dd / aa)) < 1e-12 * d.rel_l2);
+    assert_true(fabs(d.cosine - ab / sqrt(aa * bb)) < 1e-14);
+}
+
+static void outcome_does_not_depend_on_the_instruction_set(void **state)
+{
+    (void)state;
+    static float a[N], b[N];
+    fill(a, b);
+    for (int i = 3; i < N; i += 5) b[i] *= 1.0001f;
+    b[11] = NAN, a[12] = INFINITY;
+    lb_difference all[3];
+    for (int isa = 0; isa < 3; isa++) {
+        lb_processor_limit((lb_isa)isa);
+        all[isa] = compare(a, b);
+    }
+    lb_processor_limit(LB_ISA_AVX512);
+    assert_memory_equal(&all[0], &all[1], offsetof(lb_difference, pattern));
+    assert_memory_equal(&all[0], &all[2], offsetof(lb_difference, pattern));
+    assert_int_equal(all[0].nonfinite, 2);
+}
+
+static void equal_bits_and_equal_nans_are_no_difference(void **state)
+{
+    (void)state;
+    static float a[N], b[N];
+    fill(a, b);
+    a[5] = NAN, b[5] = -NAN;
+    lb_difference d = compare(a, b);
+    assert_int_equal(d.differing, 0);
+    assert_int_equal(d.pattern, LB_PATTERN_NONE);
+    assert_true(d.cosine == 1 && d.max_ulp == 0 && d.first == -1);
+    a[6] = 0.0f, b[6] = -0.0f;
+    d = compare(a, b);
+    assert_int_equal(d.differing, 1);
+    assert_true(d.max_abs == 0);
+}
+
+static void transposed_views_are_compared_by_index(void **state)
+{
+    (void)state;
+    static float a[N], b[N];
+    for (int i = 0; i < ROWS; i++)
+        for (int j = 0; j < COLS; j++) a[i * COLS + j] = b[j * ROWS + i] = (float)uniform();
+    lb_tensor ta = view(a), tb = view(b);
+    tb.layout.stride[0] = 1, tb.layout.stride[1] = ROWS;
+    lb_difference d;
+    assert_int_equal(lb_compare(&ta, &tb, &d, NULL), LB_OK);
+    assert_int_equal(d.differing, 0);
+    b[3 * ROWS + 2] += 1;
+    assert_int_equal(lb_compare(&ta, &tb, &d, NULL), LB_OK);
+    assert_int_equal(d.differing, 1);
+    assert_int_equal(d.first, 2 * COLS + 3);
+}
+
+static void other_shapes_are_refused(void **state)
+{
+    (void)state;
+    static float a[N], b[N];
+    lb_tensor ta = view(a), tb = view(b);
+    tb.layout.shape[0]--;
+    lb_difference d;
+    lb_err err = LB_ERR_INIT;
+    assert_int_equal(lb_compare(&ta, &tb, &d, &err), LB_ERR_INVALID);
+    assert_non_null(strstr(err.message, "shape"));
+}
+
+/* Makes the difference, expects the name, restores. */
+static float ref[N], bad[N];
+static void expect(lb_pattern pattern)
+{
+    assert_string_equal(lb_pattern_text(compare(ref, bad).pattern), lb_pattern_text(pattern));
+    memcpy(bad, ref, sizeof bad);
+}
+
+static void each_pattern_is_named_by_its_fault(void **state)
+{
+    (void)state;
+    fill(ref, bad);
+    bad[100] = bad[100] * 1.5f + 0.1f;
+    expect(LB_PATTERN_ONE_ELEMENT);
+    uint32_t bits;
+    memcpy(&bits, &bad[100], 4), bits ^= 1u << 20, memcpy(&bad[100], &bits, 4);
+    expect(LB_PATTERN_ONE_BIT);
+    bad[7] = NAN, bad[900] = INFINITY;
+    expect(LB_PATTERN_NONFINITE);
+    for (int i = 0; i < N; i++) bad[i] *= 8;
+    expect(LB_PATTERN_POWER_OF_TWO);
+    for (int j = 0; j < COLS; j++) bad[4 * COLS + j] = ref[9 * COLS + j], bad[9 * COLS + j] = ref[4 * COLS + j];
+    expect(LB_PATTERN_SWAPPED);
+    for (int i = COLS; i < N; i++) bad[i] = ref[i - COLS];
+    expect(LB_PATTERN_SHIFT);
+    for (int j = 0; j < COLS; j++) bad[11 * COLS + j] += 1 + (float)uniform() / 8;
+    expect(LB_PATTERN_ROWS);
+    for (int i = 5; i < N; i += 3) bad[i] += 1 + (float)uniform() / 8;
+    expect(LB_PATTERN_STRIDE);
+    for (int i = 8; i < 16; i++)
+        for (int j = 16; j < 32; j++) bad[i * COLS + j] += 1 + (float)uniform() / 8;
+    expect(LB_PATTERN_TILE);
+    for (int i = 0; i < N; i++)
+        if (uniform() > 1) bad[i] += (float)uniform();
+    expect(LB_PATTERN_SCATTERED);
+    for (int i = 0; i < N; i++) ref[i] *= 300, bad[i] = fmaxf(-448, fminf(448, ref[i]));
+    expect(LB_PATTERN_SATURATION);
+}
+
+static void a_stale_tail_of_a_flat_buffer_is_named(void **state)
+{
+    (void)state;
+    fill(ref, bad);
+    int64_t shape[] = {N};
+    for (int i = 1000; i < N; i++) bad[i] = (float)uniform();
+    lb_tensor ta = {ref, LB_F32, lb_layout_contiguous(1, shape)}, tb = ta;
+    tb.data = bad;
+    lb_difference d;
+    assert_int_equal(lb_compare(&ta, &tb, &d, NULL), LB_OK);
+    assert_int_equal(d.pattern, LB_PATTERN_STALE_TAIL);
+    assert_int_equal(d.first, 1000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(metrics_equal_plain_loops),
+        cmocka_unit_test(outcome_does_not_depend_on_the_instruction_set),
+        cmocka_unit_test(equal_bits_and_equal_nans_are_no_difference),
+        cmocka_unit_test(transposed_views_are_compared_by_index),
+        cmocka_unit_test(other_shapes_are_refused),
+        cmocka_unit_test(each_pattern_is_named_by_its_fault),
+        cmocka_unit_test(a_stale_tail_of_a_flat_buffer_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

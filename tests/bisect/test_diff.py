@@ -1,0 +1,74 @@
+"""Diff on freshly recorded pairs: innocent ones are never `diverged`, planted differences are found where they are."""
+import re
+
+import pytest
+
+HYBRID = "samples/hybrid_lm.py"
+HF = "tests/programs/hf_train.py"
+
+
+@pytest.fixture(scope="module")
+def recorded(lastbit, tmp_path_factory):
+    """Records a program once per settings and session."""
+    folder = tmp_path_factory.mktemp("pairs")
+    done = {}
+
+    def get(program, *args, steps="0-0"):
+        key = (program, args, steps)
+        if key not in done:
+            done[key] = folder / f"run{len(done)}.lb"
+            lastbit.record(done[key], program, *args, options=("--steps", steps, "--level", "ops"))
+        return done[key]
+
+    return get
+
+
+def diff(lastbit, a, b, *options):
+    answer = lastbit.json("diff", *options, a, b, expect=(0, 1))
+    assert answer["ops"]["aligned"] > 100
+    return answer
+
+
+def test_the_same_program_twice_is_identical(lastbit, recorded, tmp_path):
+    a = recorded(HYBRID, "--steps", "1")
+    lastbit.record(tmp_path / "again.lb", HYBRID, "--steps", "1", options=("--steps", "0-0", "--level", "ops"))
+    answer = diff(lastbit, a, tmp_path / "again.lb", "--exact")
+    assert answer["verdict"] == "identical" and answer["first"] is None
+
+
+CALM = ("--steps", "1", "--muon-dtype", "float32")  # Newton-Schulz in bf16 amplifies rounding to percents
+
+INNOCENT = {
+    "threads": ((HYBRID, *CALM, "--threads", "1"), (HYBRID, *CALM, "--threads", "2")),
+    "experts": ((HYBRID, "--steps", "1", "--experts-kind", "eager"), (HYBRID, "--steps", "1", "--experts-kind", "grouped")),
+    "attention": ((HYBRID, *CALM, "--attention", "eager"), (HYBRID, *CALM, "--attention", "sdpa")),
+    "adamw": ((HYBRID, *CALM, "--adamw", "foreach"), (HYBRID, *CALM, "--adamw", "single")),
+    "accumulation": ((HYBRID, *CALM, "--accumulate", "1"), (HYBRID, *CALM, "--accumulate", "2")),
+}
+
+
+@pytest.mark.parametrize("pair", INNOCENT)
+def test_innocent_pairs_are_never_diverged(lastbit, recorded, pair):
+    first, second = INNOCENT[pair]
+    answer = diff(lastbit, recorded(*first), recorded(*second))
+    guilty = [layer for layer in answer["layers"] if layer["verdict"] == "diverged"]
+    assert answer["verdict"] in ("identical", "reordered", "rounding") and not guilty, answer["first"]
+
+
+@pytest.mark.parametrize("fault", ["dropped-term", "differs-eps"])
+def test_a_planted_difference_is_found_where_it_is(lastbit, recorded, fault):
+    answer = diff(lastbit, recorded(HYBRID, "--steps", "1"), recorded(HYBRID, "--steps", "1", "--fault", fault))
+    phase = {"dropped-term": "backward", "differs-eps": "forward"}[fault]
+    first = answer["first"]
+    assert answer["verdict"] == "diverged"
+    assert (first["layer"], first["phase"], first["local"]) == ("layers.3.norm", phase, "diverged"), first
+    guilty = {layer["layer"] for layer in answer["layers"] if layer["local"] == "diverged"}
+    assert guilty == {"layers.3.norm"}
+
+
+def test_an_extra_cast_is_rounding(lastbit, recorded):
+    """In the first step the norm's weight is 1 and the order of cast and product shows in no bit."""
+    bf16 = ("--steps", "2", "--precision", "bf16", "--muon-dtype", "float32")
+    answer = diff(lastbit, recorded(HYBRID, *bf16, steps="1-1"), recorded(HYBRID, *bf16, "--fault", "differs-cast", steps="1-1"))
+    assert answer["verdict"] == "rounding", answer["first"]
+    assert any(re.search("layers.3.norm", row["layer"]) for row in answer["structure"])
