@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# From a clean clone to a verdict: builds lastbit, bisects a training step that really failed, compares two runs.
+# Needs no PyTorch and no GPU; on a bare Debian or Ubuntu it installs what the build needs (root or sudo).
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+cd "$root"
+
+say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+[ -t 1 ] || say() { printf '\n%s\n' "$*"; }
+show() { printf '$ %s\n' "$*"; "$@"; }
+
+tests/setup.sh system
+say "1/3  Building (build/release)"
+mkdir -p build
+launcher=()
+if command -v ccache >/dev/null; then launcher=(-DCMAKE_C_COMPILER_LAUNCHER=ccache); fi
+cmake --preset release -DLASTBIT_TESTS=OFF "${launcher[@]}" >build/configure-release.log 2>&1 || { cat build/configure-release.log; exit 1; }
+cmake --build --preset release >build/build-release.log 2>&1 || { tail -n 40 build/build-release.log; exit 1; }
+PATH="$root/build/release:$PATH"
+out=build/quickstart
+rm -rf "$out" && mkdir -p "$out"
+
+say "2/3  A real failing step: the loss of this run became NaN at step 3. Which part of the step is to blame?"
+found=0
+show lastbit bisect samples/polar-bf16.lbz -o "$out/reproducer.lb" || found=$?
+[ "$found" = 1 ] || { echo "quickstart: expected a culprit (exit code 1), got $found" >&2; exit 1; }
+
+say "3/3  Two runs with smooth losses that do not train alike. Rounding, or a bug?"
+differs=0
+show lastbit diff samples/clean.lbz samples/dropped-term.lbz || differs=$?
+[ "$differs" = 1 ] || { echo "quickstart: expected a divergence (exit code 1), got $differs" >&2; exit 1; }
+
+say "Next: your own run"
+cat <<TEXT
+  build/release/lastbit replay $out/reproducer.lb --mode chained    # the reproducer fails by itself
+  build/release/lastbit doctor                                      # what would be seen of your PyTorch
+  build/release/lastbit record -o run.lb -- python train.py         # unchanged program
+  build/release/lastbit bisect run.lb
+TEXT
