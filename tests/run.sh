@@ -27,7 +27,8 @@ launcher=()
 if command -v ccache >/dev/null; then launcher=(-DCMAKE_C_COMPILER_LAUNCHER=ccache); fi
 for preset in release dev; do
     echo "== building preset $preset"
-    cmake --preset "$preset" "${launcher[@]}" >"build/configure-$preset.log" || { cat "build/configure-$preset.log"; exit 1; }
+    # The quickstart configures without tests, in the same folder.
+    cmake --preset "$preset" -DLASTBIT_TESTS=ON "${launcher[@]}" >"build/configure-$preset.log" || { cat "build/configure-$preset.log"; exit 1; }
     cmake --build --preset "$preset" -- -k 0 >"build/build-$preset.log" || { grep -E 'error|FAILED|undefined' "build/build-$preset.log" | head -40; exit 1; }
 done
 
