@@ -114,8 +114,9 @@ lb_status lb_machine_declare(lb_machine *machine, const lb_prepared *prepared, l
 {
     for (uint32_t s = 0; s < prepared->n_storages; s++) {
         const lb_prepared_storage *row = &prepared->storages[s];
-        if (!lb_memory_declare(machine->memory, row->id, row->dtype, row->first, row->last, machine->declared))
-            return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u storages", prepared->n_storages);
+        lb_storage *storage = lb_memory_declare(machine->memory, row->id, row->dtype, row->first, row->last, machine->declared);
+        if (!storage) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u storages", prepared->n_storages);
+        storage->punned |= row->punned;
     }
     machine->declared++;
     return machine->shadow ? lb_machine_declare(machine->shadow, prepared, err) : LB_OK;

@@ -7,6 +7,7 @@ SAMPLE = "samples/hybrid_lm.py"
 # name: (program, arguments)
 PROGRAMS = {
     "hybrid": (SAMPLE, ["--steps", "2"]),
+    "bytes": ("tests/programs/hf_train.py", ["--steps", "1"]),  # ends by reading its parameters as bytes
     "tied": ("tests/programs/gpt_tied.py", []),
     "experts": ("tests/programs/hf_train.py", ["--model", "qwen3_moe", "--experts", "eager", "--dtype", "bf16", "--steps", "2"]),
 }
