@@ -100,19 +100,26 @@ lb_status lb_anchor_put(lb_machine *machine, uint32_t value, const lb_tensor *co
     return LB_OK;
 }
 
+lb_status lb_anchor_output(lb_machine *machine, uint32_t v)
+{
+    const lb_value *value = &machine->prepared->program->values[v];
+    bool loaded;
+    if (machine->state[v] == LB_STATE_EXACT) return LB_OK;
+    LB_TRY(lb_anchor_load(machine, v, &loaded));
+    if (loaded) return LB_OK;
+    lb_storage *storage = lb_storage_of(machine, v);
+    LB_TRY(lb_storage_allocate(machine->memory, storage, storage->recorded, true, machine->err));
+    bool undefined = value->flags & LB_VALUE_UNDEFINED || lb_layout_numel(&value->layout) == 0;
+    lb_anchor_written(machine, v, undefined, !undefined, LB_VERDICT_IDENTICAL);
+    return LB_OK;
+}
+
 lb_status lb_anchor_outputs(lb_machine *machine, const lb_op *op)
 {
     const lb_program *program = machine->prepared->program;
     for (uint32_t i = 0; i < op->results + op->written; i++) {
         uint32_t v = i < op->results ? lb_op_results(program, op)[i] : lb_op_written(program, op)[i - op->results];
-        bool loaded;
-        if (v == LB_NONE || machine->state[v] == LB_STATE_EXACT) continue;
-        LB_TRY(lb_anchor_load(machine, v, &loaded));
-        if (loaded) continue;
-        lb_storage *storage = lb_storage_of(machine, v);
-        LB_TRY(lb_storage_allocate(machine->memory, storage, storage->recorded, true, machine->err));
-        bool undefined = program->values[v].flags & LB_VALUE_UNDEFINED || lb_layout_numel(&program->values[v].layout) == 0;
-        lb_anchor_written(machine, v, undefined, !undefined, LB_VERDICT_IDENTICAL);
+        if (v != LB_NONE) LB_TRY(lb_anchor_output(machine, v));
     }
     return LB_OK;
 }

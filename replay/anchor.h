@@ -20,7 +20,9 @@ lb_status lb_anchor_load(lb_machine *machine, uint32_t value, bool *loaded);
 lb_status lb_anchor_source(lb_machine *machine, uint32_t value, bool *loaded);
 /* Puts other contents of the value's dtype and shape into its window: nothing is known to equal the recording then. */
 lb_status lb_anchor_put(lb_machine *machine, uint32_t value, const lb_tensor *contents);
-/* The same for every output of the current op; those whose bytes were not kept become missing. */
+/* The same for a result or written value of the current op; where its bytes were not kept it becomes missing. */
+lb_status lb_anchor_output(lb_machine *machine, uint32_t value);
+/* For all of them. */
 lb_status lb_anchor_outputs(lb_machine *machine, const lb_op *op);
 /* Compares what the window holds now with the recorded bytes, or with the recorded digest where bytes were not kept. */
 lb_likeness lb_anchor_compare(lb_machine *machine, uint32_t value, const lb_tensor *recorded);

@@ -216,6 +216,17 @@ static lb_status call_units(lb_machine *machine, const lb_prepared_op *prepared,
     return LB_OK;
 }
 
+/* By-products take what was recorded and are no business of the kernel. */
+static lb_status take_given(lb_machine *machine, const lb_prepared_op *prepared, lb_outputs *outputs)
+{
+    uint32_t first = LB_ROW_GIVEN_FIRST(prepared->row->flags), end = first + LB_ROW_GIVEN_COUNT(prepared->row->flags);
+    for (uint32_t i = first; i < end && i < outputs->n; i++) {
+        if (outputs->values[i] != LB_NONE) LB_TRY(lb_anchor_output(machine, outputs->values[i]));
+        outputs->values[i] = LB_NONE;
+    }
+    return LB_OK;
+}
+
 static bool draws_from_recording(const lb_prepared_op *prepared) { return (prepared->row->flags & LB_ROW_RANDOM) != 0; }
 
 /* The shadow of an op that is not continuous is what the recording chose, if that was kept. */
@@ -280,6 +291,7 @@ static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared
     if (!holds) return LB_OK;
     bool watch = machine->run->plan->compare || machine->run->plan->mode == LB_REPLAY_ISOLATED;
     LB_TRY(lb_outputs_list(machine, op, prepared->form, &e.outputs));
+    LB_TRY(take_given(machine, prepared, &e.outputs));
     LB_TRY(lb_outputs_open(machine, op, &e.outputs));
     if (draws_from_recording(prepared)) LB_TRY(lb_anchor_outputs(machine, op));
     LB_TRY(lb_operands_build(machine, op, prepared->form, prepared->row, &e.outputs, watch, &e.args, &e.n_args));

@@ -88,6 +88,11 @@ enum lb_row_flags {
     LB_ROW_HOST = 1 << 9,         /* no numeric effect: profiler marks, barriers */
     LB_ROW_COLLECTIVE = 1 << 10   /* collective.c does it */
 };
+/* `count` results from `first` on are by-products that no definition gives (a generator's state, a workspace): they are taken as
+ * recorded, the kernel does not see them. */
+#define LB_ROW_GIVEN(first, count) ((uint32_t)(first) << 16 | (uint32_t)(count) << 20)
+#define LB_ROW_GIVEN_FIRST(flags) ((flags) >> 16 & 0xf)
+#define LB_ROW_GIVEN_COUNT(flags) ((flags) >> 20 & 0xf) /* 0: none */
 
 typedef struct lb_op_row {
     const char *name;   /* "aten::add.Tensor" */
