@@ -10,8 +10,8 @@ static bool NAME(head_scores)(const head *h, const REAL *q, const REAL *k, const
         for (int64_t j = 0; j < h->keys; j++) row[j] *= (REAL)h->scale;
         if (mask)
             for (int64_t j = 0; j < h->keys; j++) row[j] += mask[i * h->keys + j];
-        if (h->causal)
-            for (int64_t j = i + 1; j < h->keys; j++) row[j] = -(REAL)INFINITY;
+        for (int64_t j = 0, first = first_key(h, i); j < first; j++) row[j] = -(REAL)INFINITY;
+        for (int64_t j = last_key(h, i) + 1; j < h->keys; j++) row[j] = -(REAL)INFINITY;
     }
     return true;
 }

@@ -1,323 +1,85 @@
-/* Scaled dot-product attention, forward and backward, under the names of torch's CPU and CUDA implementations.
+/* The names of attention: torch's CPU, flash, memory-efficient, cuDNN and math implementations, forward and backward.
  *
- * All compute softmax(scale q k' + mask) v by heads; they differ in the order of their arguments and in what else they
- * return. Here: fma chains for the products, exponentials of score - row maximum, one division at the end. For 16-bit inputs
- * the exponentials are rounded to that dtype before they meet v, and so are the gradients of the scores, as in torch's
- * kernels. The causal mask is aligned to the upper left. Dropout is not computed: such an op is opaque. */
-#include "elementary.h"
-#include "frame.h"
-#include "product.h"
-#include "schedule.h"
+ * Each is the one computation of attention.c under its own order of arguments. What a name returns besides the output and the
+ * log-sum-exps (generator states, lengths, a debug mask) is taken as recorded. */
+#include "attention.h"
 
-#include <math.h>
-#include <string.h>
+#define AT(n) ((n) + 1)
+#define ATTENTION(DIRECTION, ID, ...)                                                                        \
+    static const lb_attention_form ID = {__VA_ARGS__};                                                                    \
+    static lb_status ID##_kernel(lb_call *call) { return lb_attention_##DIRECTION(call, &ID, false); }                      \
+    static lb_status ID##_twin(lb_call *call) { return lb_attention_##DIRECTION(call, &ID, true); }
 
-typedef struct head {
-    lb_dtype type;
-    lb_method method;
-    int64_t queries, keys, size, values;
-    double scale;
-    float empty_lse; /* of a row that attends to nothing */
-    bool causal;
-    lb_dtype rounds; /* the inputs' 16-bit dtype, or none */
-} head;
+ATTENTION(forward, cpu, .query = AT(0), .dropout = AT(3), .causal = AT(4), .mask = AT(5), .scale = AT(6))
+ATTENTION(forward, flash, .query = AT(0), .dropout = AT(3), .causal = AT(4), .scale = AT(6), .lse_plus_inf = true)
+ATTENTION(forward, efficient, .query = AT(0), .mask = AT(3), .dropout = AT(5), .causal = AT(6), .scale = AT(7), .lse_plus_inf = true)
+ATTENTION(forward, cudnn, .query = AT(0), .mask = AT(3), .dropout = AT(5), .causal = AT(6), .scale = AT(8), .lse_plus_inf = true)
+ATTENTION(forward, overrideable, .query = AT(0), .mask = AT(3), .dropout = AT(4), .causal = AT(5), .scale = AT(7), .lse_plus_inf = true)
+ATTENTION(forward, whole, .query = AT(0), .mask = AT(3), .dropout = AT(4), .causal = AT(5), .scale = AT(6))
+ATTENTION(forward, math, .query = AT(0), .mask = AT(3), .dropout = AT(4), .causal = AT(5), .scale = AT(7), .weights = true, .wide = true,
+          .added_bools = true)
+ATTENTION(forward, raw_flash, .query = AT(0), .borders = AT(3), .dropout = AT(7), .causal = AT(8), .scale = AT(10), .left = AT(11),
+          .right = AT(12), .refused = {AT(13), AT(14), AT(15)}, .corner = LB_BOTTOM_RIGHT, .tokens_first = true, .lse_plus_inf = true,
+          .ragged_lse_by_head = true)
+ATTENTION(forward, raw_efficient, .query = AT(0), .mask = AT(3), .borders = AT(4), .dropout = AT(8), .mask_type = AT(9),
+          .scale = AT(11), .refused = {AT(12)}, .left = AT(13), .tokens_first = true, .lse_plus_inf = true)
+ATTENTION(forward, raw_cudnn, .query = AT(0), .mask = AT(3), .borders = AT(4), .dropout = AT(9), .causal = AT(10), .scale = AT(12),
+          .lse_plus_inf = true)
+ATTENTION(backward, cpu_backward, .query = AT(1), .out = AT(4), .lse = AT(5), .dropout = AT(6), .causal = AT(7), .mask = AT(8), .scale = AT(9))
+ATTENTION(backward, flash_backward, .query = AT(1), .out = AT(4), .lse = AT(5), .dropout = AT(10), .causal = AT(11), .scale = AT(14),
+          .lse_plus_inf = true)
+ATTENTION(backward, efficient_backward, .query = AT(1), .mask = AT(4), .out = AT(5), .lse = AT(6), .dropout = AT(9), .causal = AT(11),
+          .scale = AT(12), .lse_plus_inf = true)
+ATTENTION(backward, cudnn_backward, .query = AT(1), .out = AT(4), .lse = AT(5), .mask = AT(8), .dropout = AT(13), .causal = AT(14),
+          .scale = AT(15), .lse_plus_inf = true)
+ATTENTION(backward, overrideable_backward, .query = AT(1), .mask = AT(4), .out = AT(6), .lse = AT(7), .dropout = AT(12), .causal = AT(13),
+          .scale = AT(16), .lse_plus_inf = true)
+ATTENTION(backward, raw_flash_backward, .query = AT(1), .out = AT(4), .lse = AT(5), .borders = AT(6), .dropout = AT(10),
+          .causal = AT(11), .scale = AT(14), .left = AT(15), .right = AT(16), .corner = LB_BOTTOM_RIGHT, .tokens_first = true,
+          .lse_plus_inf = true, .ragged_lse_by_head = true)
+ATTENTION(backward, raw_efficient_backward, .query = AT(1), .mask = AT(4), .out = AT(5), .borders = AT(6), .lse = AT(10),
+          .dropout = AT(11), .mask_type = AT(14), .scale = AT(16), .left = AT(18), .tokens_first = true, .lse_plus_inf = true)
 
-#define REAL float
-#define NAME(x) x##_f32
-#define ROUND lb_round_to_grid_f32
-#include "attention_real.h"
-#undef REAL
-#undef NAME
-#undef ROUND
-#define REAL double
-#define NAME(x) x##_f64
-#define ROUND lb_round_to_grid_f64
-#include "attention_real.h"
-
-/* ---- arguments ------------------------------------------------------------------------------------------------------- */
-
-#define NONE 99
-/* Positions in the schema. Gradients: query, key and value follow grad_out. */
-typedef struct positions {
-    uint32_t query, mask, dropout, causal, scale; /* query, key, value stand together */
-    uint32_t out, lse;                            /* backward: out, logsumexp */
-    bool lse_plus_inf; /* CUDA: a row that attends to nothing has lse +inf, else -inf */
-} positions;
-
-static const positions cpu_forward = {0, 5, 3, 4, 6, NONE, NONE, false};
-static const positions flash_forward = {0, NONE, 3, 4, 6, NONE, NONE, true};
-static const positions efficient_forward = {0, 3, 5, 6, 7, NONE, NONE, true};
-static const positions cudnn_forward = {0, 3, 5, 6, 8, NONE, NONE, true};
-static const positions cpu_backward = {1, 8, 6, 7, 9, 4, 5, false};
-static const positions flash_backward = {1, NONE, 10, 11, 14, 4, 5, true};
-static const positions efficient_backward = {1, 4, 9, 11, 12, 5, 6, true};
-static const positions cudnn_backward = {1, 8, 13, 14, 15, 4, 5, true};
-
-/* (batch, heads, queries, size), (batch, kv_heads, keys, size or values) */
-typedef struct attention {
-    lb_frame frame;
-    head h;
-    int64_t batch, heads, kv_heads;
-    const char *q, *k, *v, *mask;
-    int64_t element; /* bytes */
-} attention;
-
-/* The mask as (batch, heads, queries, keys) reals: bools become 0 and -inf. */
-static const void *expanded_mask(attention *a, const lb_tensor *mask)
-{
-    lb_frame *f = &a->frame;
-    const int64_t shape[4] = {a->batch, a->heads, a->h.queries, a->h.keys};
-    lb_tensor wide = *mask;
-    wide.layout.ndim = 4;
-    if (mask->layout.ndim < 2 || mask->layout.ndim > 4) {
-        lb_frame_fail(f, LB_ERR_INVALID, "a mask of another number of dimensions");
-        return NULL;
-    }
-    for (int d = 0; d < 4; d++) {
-        int own = d - (4 - mask->layout.ndim);
-        int64_t size = own >= 0 ? mask->layout.shape[own] : 1;
-        if (size != 1 && size != shape[d]) lb_frame_fail(f, LB_ERR_INVALID, "a mask of another shape");
-        wide.layout.shape[d] = shape[d];
-        wide.layout.stride[d] = size == 1 ? 0 : mask->layout.stride[own];
-    }
-    if (mask->dtype != LB_BOOL) return lb_frame_tensor(f, &wide);
-    const int64_t *keep = lb_frame_integers(f, &wide);
-    int64_t n = lb_tensor_numel(&wide);
-    void *x = lb_frame_reals(f, n);
-    for (int64_t i = 0; x && i < n; i++) {
-        if (f->wide)
-            ((double *)x)[i] = keep[i] ? 0 : -INFINITY;
-        else
-            ((float *)x)[i] = keep[i] ? 0 : -INFINITY;
-    }
-    return x;
-}
-
-static bool attention_begin(attention *a, lb_call *call, const positions *at)
-{
-    const lb_tensor *q = lb_call_tensor(call, at->query), *k = lb_call_tensor(call, at->query + 1);
-    const lb_tensor *v = lb_call_tensor(call, at->query + 2);
-    a->frame = lb_frame_begin(call);
-    lb_frame *f = &a->frame;
-    if (lb_call_float(call, at->dropout, 0) != 0) lb_frame_fail(f, LB_ERR_UNSUPPORTED, "dropout inside attention");
-    if (q->layout.ndim != 4 || k->layout.ndim != 4 || v->layout.ndim != 4)
-        lb_frame_fail(f, LB_ERR_UNSUPPORTED, "attention of other than four dimensions");
-    if (!lb_frame_ok(f)) return false;
-    const int64_t *qs = q->layout.shape, *ks = k->layout.shape, *vs = v->layout.shape;
-    a->batch = qs[0], a->heads = qs[1], a->kv_heads = ks[1];
-    a->h = (head){.type = f->type, .method = call->method, .queries = qs[2], .keys = ks[2], .size = qs[3], .values = vs[3]};
-    a->h.scale = lb_call_float(call, at->scale, 1 / sqrt((double)qs[3]));
-    if (!f->wide) a->h.scale = (float)a->h.scale;
-    a->h.causal = lb_call_int(call, at->causal, 0) != 0;
-    a->h.empty_lse = at->lse_plus_inf ? INFINITY : -INFINITY;
-    bool narrow = lb_dtype_bits(q->dtype) == 16 && lb_dtype_bits(call->results[0].dtype) == 16;
-    a->h.rounds = narrow && !f->wide ? q->dtype : LB_NO_DTYPE;
-    if (ks[1] != vs[1] || !ks[1] || qs[1] % ks[1] || ks[2] != vs[2] || ks[3] != qs[3])
-        lb_frame_fail(f, LB_ERR_INVALID, "query, key and value do not match");
-    a->q = lb_frame_tensor(f, q), a->k = lb_frame_tensor(f, k), a->v = lb_frame_tensor(f, v);
-    const lb_tensor *mask = lb_call_tensor(call, at->mask);
-    a->mask = mask && lb_frame_ok(f) && lb_tensor_numel(mask) ? expanded_mask(a, mask) : NULL;
-    a->element = f->wide ? 8 : 4;
-    return lb_frame_ok(f);
-}
-
-static const void *query_of(const attention *a, int64_t i) { return a->q + i * a->h.queries * a->h.size * a->element; }
-
-/* Head i of batch * heads reads key and value head… */
-static int64_t kv_index(const attention *a, int64_t i)
-{
-    return i / a->heads * a->kv_heads + i % a->heads / (a->heads / a->kv_heads);
-}
-static const void *key_of(const attention *a, int64_t i) { return a->k + kv_index(a, i) * a->h.keys * a->h.size * a->element; }
-static const void *value_of(const attention *a, int64_t i) { return a->v + kv_index(a, i) * a->h.keys * a->h.values * a->element; }
-static const void *mask_of(const attention *a, int64_t i)
-{
-    return a->mask ? a->mask + i * a->h.queries * a->h.keys * a->element : NULL;
-}
-
-/* ---- forward ---------------------------------------------------------------------------------------------------------- */
-
-/* The log-sum-exps as the result holds them: rows may be padded (efficient attention: to 32), the rest is +inf. */
-static void *lse_output(attention *a, int64_t *padded)
-{
-    const lb_tensor *lse = &a->frame.call->results[1];
-    int64_t rows = a->batch * a->heads;
-    *padded = a->h.queries;
-    if (a->frame.call->n_results > 1 && lse->data && rows && lb_tensor_numel(lse) % rows == 0) *padded = lb_tensor_numel(lse) / rows;
-    if (*padded < a->h.queries) { /* compute_log_sumexp was false */
-        *padded = a->h.queries;
-        return lb_frame_reals(&a->frame, rows * *padded);
-    }
-    return lb_frame_output(&a->frame, 1, rows * *padded);
-}
-
-static void pad(const attention *a, void *lse, int64_t head_index, int64_t padded)
-{
-    for (int64_t j = a->h.queries; j < padded; j++) {
-        if (a->frame.wide)
-            ((double *)lse)[head_index * padded + j] = INFINITY;
-        else
-            ((float *)lse)[head_index * padded + j] = INFINITY;
-    }
-}
-
-/* For 16-bit inputs torch 2.13 (CPU) takes an exponential with a relative error of 5.4e-5 (measured: exp(0) is 0.9999466), which
- * the rounding of p hides, but not the log-sum-exp: 5.4e-5 / (8 * 2^-24), rounded up. */
-#define FAST_EXP 128
-
-/* t_j = scale sum |q k_j| + |mask| + |score - max|; y's twin is sum p_j |v_j| (1 + t_j + sum p t), times the roundings of p. */
-static void twin_head(const attention *a, const double *q, const double *k, const double *v, const double *mask,
-                      double *scores, double *sum, double *y, double *lse)
-{
-    const head *h = &a->h;
-    double rounding = lb_twin_scale(a->frame.call, 0);
-    if (!head_scores_f64(h, q, k, mask, scores)) return;
-    for (int64_t i = 0; i < h->queries; i++) {
-        double *row = scores + i * h->keys, top = -INFINITY, total = 0, weighted = 0;
-        for (int64_t j = 0; j < h->keys; j++) top = row[j] > top ? row[j] : top;
-        for (int64_t j = 0; j < h->keys; j++) total += row[j] == -INFINITY ? 0 : exp(row[j] - top);
-        memset(y + i * h->values, 0, (size_t)h->values * sizeof *y);
-        for (int pass = 0; pass < 2; pass++)
-            for (int64_t j = 0; j < h->keys; j++) {
-                if (row[j] == -INFINITY) continue;
-                double p = exp(row[j] - top) / total, t = fabs(row[j] - top) + (mask ? fabs(mask[i * h->keys + j]) : 0);
-                for (int64_t d = 0; d < h->size; d++) t += fabs(h->scale * q[i * h->size + d] * k[j * h->size + d]);
-                if (pass == 0)
-                    weighted += p * t;
-                else
-                    for (int64_t d = 0; d < h->values; d++)
-                        y[i * h->values + d] += p * fabs(v[j * h->values + d]) * (rounding + t + weighted);
-            }
-        lse[i] = isinf(top) ? 0 : fabs(top) + fabs(log(total)) + 1 + weighted + (rounding > 1 ? FAST_EXP : 0);
-        sum[i] = 1;
-    }
-}
-
-static lb_status forward(lb_call *call, const positions *at, bool twin)
-{
-    attention a;
-    if (!attention_begin(&a, call, at)) return lb_frame_end(&a.frame);
-    lb_frame *f = &a.frame;
-    int64_t heads = a.batch * a.heads, padded, square = a.h.queries * a.h.keys;
-    char *y = lb_frame_output(f, 0, heads * a.h.queries * a.h.values), *lse = lse_output(&a, &padded);
-    char *scores = lb_frame_reals(f, square), *sum = lb_frame_reals(f, a.h.queries);
-    for (int64_t i = 0; lb_frame_ok(f) && i < heads; i++) {
-        void *out = y + i * a.h.queries * a.h.values * a.element, *log_sum = lse + i * padded * a.element;
-        bool done = true;
-        if (twin)
-            twin_head(&a, query_of(&a, i), key_of(&a, i), value_of(&a, i), mask_of(&a, i), (double *)scores, (double *)sum, out, log_sum);
-        else if (f->wide)
-            done = head_forward_f64(&a.h, query_of(&a, i), key_of(&a, i), value_of(&a, i), mask_of(&a, i), (double *)scores,
-                                    (double *)sum, out, log_sum);
-        else
-            done = head_forward_f32(&a.h, query_of(&a, i), key_of(&a, i), value_of(&a, i), mask_of(&a, i), (float *)scores,
-                                    (float *)sum, out, log_sum);
-        if (!done) lb_frame_fail(f, LB_ERR_NOMEM, "no memory for a product");
-        pad(&a, lse, i, padded);
-    }
-    return lb_frame_end(f);
-}
-
-/* ---- backward --------------------------------------------------------------------------------------------------------- */
-
-/* With t as in twin_head (|score - lse| for |score - max|): |ds| is p (sum |dy v| + sum |dy y|) (r + t) where r is the growth by
- * 16-bit roundings, and dv's weights are p (r + t). */
-static void twin_head_backward(const attention *a, const double *dy, const double *q, const double *k, const double *v,
-                               const double *y, const double *lse, const double *mask, double *p, double *dq, double *dk,
-                               double *dv)
-{
-    const head *h = &a->h;
-    double rounding = lb_twin_scale(a->frame.call, 1), scale = fabs(h->scale);
-    if (!head_scores_f64(h, q, k, mask, p)) return;
-    memset(dq, 0, (size_t)(h->queries * h->size) * sizeof *dq);
-    for (int64_t i = 0; i < h->queries; i++) {
-        double delta = 0;
-        for (int64_t d = 0; d < h->values; d++) delta += fabs(dy[i * h->values + d] * y[i * h->values + d]);
-        for (int64_t j = 0; j < h->keys; j++) {
-            double s = p[i * h->keys + j], t = fabs(s - lse[i]) + (mask ? fabs(mask[i * h->keys + j]) : 0), dp = delta;
-            if (s == -INFINITY || isinf(lse[i])) continue;
-            for (int64_t d = 0; d < h->size; d++) t += fabs(h->scale * q[i * h->size + d] * k[j * h->size + d]);
-            for (int64_t d = 0; d < h->values; d++) dp += fabs(dy[i * h->values + d] * v[j * h->values + d]);
-            double weight = exp(s - lse[i]) * (rounding + t), ds = weight * dp * scale;
-            for (int64_t d = 0; d < h->values; d++) dv[j * h->values + d] += weight * fabs(dy[i * h->values + d]);
-            for (int64_t d = 0; d < h->size; d++) {
-                dq[i * h->size + d] += ds * fabs(k[j * h->size + d]);
-                dk[j * h->size + d] += ds * fabs(q[i * h->size + d]);
-            }
-        }
-    }
-}
-
-static lb_status backward(lb_call *call, const positions *at, bool twin)
-{
-    attention a;
-    if (!attention_begin(&a, call, at)) return lb_frame_end(&a.frame);
-    lb_frame *f = &a.frame;
-    const head *h = &a.h;
-    int64_t heads = a.batch * a.heads, kv_heads = a.batch * a.kv_heads, square = h->queries * h->keys, size = a.element;
-    if (call->n_results > 3 && call->results[3].data && lb_tensor_numel(&call->results[3]))
-        lb_frame_fail(f, LB_ERR_UNSUPPORTED, "the gradient of an attention bias");
-    const char *dy = lb_frame_input(f, 0), *y = lb_frame_input(f, at->out), *lse = lb_frame_input(f, at->lse);
-    int64_t padded = heads ? lb_tensor_numel(lb_call_tensor(call, at->lse)) / heads : 0;
-    char *dq = lb_frame_output(f, 0, heads * h->queries * h->size), *dk = lb_frame_output(f, 1, kv_heads * h->keys * h->size);
-    char *dv = lb_frame_output(f, 2, kv_heads * h->keys * h->values);
-    char *p = lb_frame_reals(f, square), *ds = lb_frame_reals(f, square);
-    char *part = lb_frame_reals(f, h->keys * (h->size > h->values ? h->size : h->values));
-    if (lb_frame_ok(f)) {
-        memset(dk, 0, (size_t)(kv_heads * h->keys * h->size * size));
-        memset(dv, 0, (size_t)(kv_heads * h->keys * h->values * size));
-    }
-    for (int64_t i = 0; lb_frame_ok(f) && i < heads; i++) {
-        int64_t kv = kv_index(&a, i);
-        const void *di = dy + i * h->queries * h->values * size, *yi = y + i * h->queries * h->values * size;
-        const void *li = lse + i * padded * size;
-        void *qi = dq + i * h->queries * h->size * size, *ki = dk + kv * h->keys * h->size * size;
-        void *vi = dv + kv * h->keys * h->values * size;
-        bool done = true;
-        if (twin)
-            twin_head_backward(&a, di, query_of(&a, i), key_of(&a, i), value_of(&a, i), yi, li, mask_of(&a, i), (double *)p, qi, ki, vi);
-        else if (f->wide)
-            done = head_backward_f64(h, di, query_of(&a, i), key_of(&a, i), value_of(&a, i), yi, li, mask_of(&a, i),
-                                     (double *)p, (double *)ds, (double *)part, qi, ki, vi);
-        else
-            done = head_backward_f32(h, di, query_of(&a, i), key_of(&a, i), value_of(&a, i), yi, li, mask_of(&a, i),
-                                     (float *)p, (float *)ds, (float *)part, qi, ki, vi);
-        if (!done) lb_frame_fail(f, LB_ERR_NOMEM, "no memory for a product");
-    }
-    return lb_frame_end(f);
-}
-
-#define ATTENTION(DIRECTION, NAME)                                                                           \
-    static lb_status NAME##_##DIRECTION##_kernel(lb_call *call) { return DIRECTION(call, &NAME##_##DIRECTION, false); }  \
-    static lb_status NAME##_##DIRECTION##_twin(lb_call *call) { return DIRECTION(call, &NAME##_##DIRECTION, true); }
-ATTENTION(forward, cpu)
-ATTENTION(forward, flash)
-ATTENTION(forward, efficient)
-ATTENTION(forward, cudnn)
-ATTENTION(backward, cpu)
-ATTENTION(backward, flash)
-ATTENTION(backward, efficient)
-ATTENTION(backward, cudnn)
-
-#define DOT "aten::_scaled_dot_product_"
-#define ROW(NAME, ARGS, IMPLEMENTATION, DIRECTION, ROUNDINGS, SAMPLES)                                       \
-    {DOT NAME, ARGS, IMPLEMENTATION##_##DIRECTION##_kernel, IMPLEMENTATION##_##DIRECTION##_twin, ROUNDINGS, 1, LB_ROW_REDUCTION, \
-     "openblas", SAMPLES},
+#define ROW(NAME, ARGS, ID, ROUNDINGS, FLAGS, SAMPLES)                                                       \
+    {"aten::" NAME, ARGS, ID##_kernel, ID##_twin, ROUNDINGS, 1, LB_ROW_REDUCTION | (FLAGS), "openblas", SAMPLES},
+#define DOT "_scaled_dot_product_"
+#define GIVEN LB_ROW_GIVEN(2, 7)
+#define QKV "query key value "
 const lb_op_row lb_rows_attention[] = {
-    ROW("flash_attention_for_cpu", "query key value dropout_p is_causal attn_mask scale", cpu, forward, 8, "attention")
-    ROW("flash_attention", "query key value dropout_p is_causal return_debug_mask scale", flash, forward, 8, "device")
-    ROW("efficient_attention", "query key value attn_bias compute_log_sumexp dropout_p is_causal scale", efficient, forward, 8, "device")
-    ROW("cudnn_attention", "query key value attn_bias compute_log_sumexp dropout_p is_causal return_debug_mask scale", cudnn, forward, 8, "device")
-    ROW("flash_attention_for_cpu_backward",
-        "grad_out query key value out logsumexp dropout_p is_causal attn_mask scale", cpu, backward, 10, "attention_backward")
-    ROW("flash_attention_backward",
-        "grad_out query key value out logsumexp cum_seq_q cum_seq_k max_q max_k dropout_p is_causal philox_seed philox_offset scale",
-        flash, backward, 10, "device")
-    ROW("efficient_attention_backward",
-        "grad_out_ query key value attn_bias out logsumexp philox_seed philox_offset dropout_p grad_input_mask is_causal scale",
-        efficient, backward, 10, "device")
-    ROW("cudnn_attention_backward",
-        "grad_out query key value out logsumexp philox_seed philox_offset attn_bias cum_seq_q cum_seq_k max_q max_k dropout_p is_causal scale",
-        cudnn, backward, 10, "device")
+    ROW(DOT "flash_attention_for_cpu", QKV "dropout_p is_causal attn_mask scale", cpu, 8, 0, "attention")
+    ROW(DOT "flash_attention", QKV "dropout_p is_causal return_debug_mask scale", flash, 8, GIVEN, "attention flash")
+    ROW(DOT "efficient_attention", QKV "attn_bias compute_log_sumexp dropout_p is_causal scale", efficient, 8, GIVEN,
+        "attention efficient")
+    ROW(DOT "cudnn_attention", QKV "attn_bias compute_log_sumexp dropout_p is_causal return_debug_mask scale", cudnn, 8,
+        GIVEN, "attention cudnn")
+    ROW(DOT "fused_attention_overrideable", QKV "attn_bias dropout_p is_causal return_debug_mask scale", overrideable, 8,
+        GIVEN, "attention overrideable")
+    ROW("scaled_dot_product_attention", QKV "attn_mask dropout_p is_causal scale enable_gqa", whole, 8, 0, "attention whole")
+    ROW(DOT "attention_math", QKV "attn_mask dropout_p is_causal dropout_mask scale enable_gqa", math, 12, 0, "attention whole")
+    ROW("_flash_attention_forward", QKV "cum_seq_q cum_seq_k max_q max_k dropout_p is_causal return_debug_mask scale "
+        "window_size_left window_size_right seqused_k alibi_slopes block_table num_splits", raw_flash, 8, GIVEN,
+        "raw_attention flash")
+    ROW("_efficient_attention_forward", QKV "bias cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k dropout_p custom_mask_type "
+        "compute_log_sumexp scale seqlen_k window_size", raw_efficient, 8, GIVEN, "raw_attention efficient")
+    ROW("_cudnn_attention_forward", QKV "attn_bias cum_seq_q cum_seq_k max_q max_k compute_log_sumexp dropout_p is_causal "
+        "return_debug_mask scale", raw_cudnn, 8, GIVEN, "raw_attention cudnn")
+    ROW(DOT "flash_attention_for_cpu_backward", "grad_out " QKV "out logsumexp dropout_p is_causal attn_mask scale", cpu_backward, 10,
+        0, "attention_backward")
+    ROW(DOT "flash_attention_backward", "grad_out " QKV "out logsumexp cum_seq_q cum_seq_k max_q max_k dropout_p is_causal "
+        "philox_seed philox_offset scale", flash_backward, 10, 0, "attention_backward flash")
+    ROW(DOT "efficient_attention_backward", "grad_out_ " QKV "attn_bias out logsumexp philox_seed philox_offset dropout_p "
+        "grad_input_mask is_causal scale", efficient_backward, 10, 0, "attention_backward efficient")
+    ROW(DOT "cudnn_attention_backward", "grad_out " QKV "out logsumexp philox_seed philox_offset attn_bias cum_seq_q cum_seq_k "
+        "max_q max_k dropout_p is_causal scale", cudnn_backward, 10, 0, "attention_backward cudnn")
+    ROW(DOT "fused_attention_overrideable_backward", "grad_out " QKV "attn_bias grad_input_mask out logsumexp cum_seq_q cum_seq_k "
+        "max_q max_k dropout_p is_causal philox_seed philox_offset scale", overrideable_backward, 10, 0,
+        "attention_backward overrideable")
+    ROW("_flash_attention_backward", "grad_out " QKV "out logsumexp cum_seq_q cum_seq_k max_q max_k dropout_p is_causal rng_state "
+        "unused scale window_size_left window_size_right", raw_flash_backward, 10, 0, "raw_attention_backward flash")
+    ROW("_efficient_attention_backward", "grad_out_ " QKV "bias out cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k logsumexp "
+        "dropout_p philox_seed philox_offset custom_mask_type bias_requires_grad scale num_splits_key window_size "
+        "shared_storage_dqdkdv", raw_efficient_backward, 10, 0, "raw_attention_backward efficient")
+    ROW("_cudnn_attention_backward", "grad_out " QKV "out logsumexp philox_seed philox_offset attn_bias cum_seq_q cum_seq_k "
+        "max_q max_k dropout_p is_causal scale", cudnn_backward, 10, 0, "attention_backward cudnn")
     {NULL},
 };

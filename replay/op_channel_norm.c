@@ -230,9 +230,13 @@ static channel channel_moments(const batch *b, int64_t c, double eps)
 
 /* Where its pieces stand in the schema; NONE: absent. */
 #define NONE 99
+#define ALWAYS 98
 typedef struct batch_args {
     uint32_t running, training, momentum, eps;
+    uint32_t updated; /* result that is the new running mean, the variance follows */
 } batch_args;
+
+static bool trains(const lb_call *call, uint32_t at) { return at == ALWAYS || (at != NONE && lb_call_int(call, at, 0)); }
 
 /* Result r, if it is wanted and has a value for every channel. */
 static void *per_channel(batch *b, uint32_t r)
@@ -240,6 +244,18 @@ static void *per_channel(batch *b, uint32_t r)
     const lb_call *call = b->frame.call;
     bool there = r < call->n_results && call->results[r].data && lb_tensor_numel(&call->results[r]) == b->channels;
     return there ? lb_frame_output(&b->frame, r, b->channels) : NULL;
+}
+
+/* The running statistics as training leaves them, else as they were. `coarse`: of the twin, whose terms torch rounds to the dtype
+ * of the statistics; 0: no twin. */
+static void blend_running(const lb_frame *f, void *out, const void *old, int64_t c, double momentum, double value, bool training,
+                          double coarse)
+{
+    if (!out || !old) return;
+    double before = get(f, old, c);
+    if (coarse > 0) before = fabs(before);
+    double blended = momentum * value + (1 - momentum) * before;
+    set(f, out, c, !training ? before : coarse > 0 ? blended * coarse : blended);
 }
 
 /* Results: y, saved mean, saved 1/std, and for ops that write them the running mean and variance. */
@@ -250,19 +266,20 @@ static lb_status batch_norm_run(lb_call *call, batch_args at, bool twin)
     lb_frame *f = &b.frame;
     const void *gamma = lb_frame_input(f, 1), *beta = lb_frame_input(f, 2), *mean = NULL, *var = NULL;
     if (at.running != NONE) mean = lb_frame_input(f, at.running), var = lb_frame_input(f, at.running + 1);
-    bool training = at.training != NONE && lb_call_int(call, at.training, 0);
+    bool training = trains(call, at.training);
+    double coarse = twin ? lb_twin_scale(call, at.running) : 0;
     double eps = lb_call_float(call, at.eps, 1e-5), momentum = lb_call_float(call, at.momentum, 0.1);
     if (!training && (!mean || !var)) lb_frame_fail(f, LB_ERR_INVALID, "no running statistics");
     void *y = lb_frame_output(f, 0, b.n * b.channels), *saved = per_channel(&b, 1), *inverse = per_channel(&b, 2);
-    void *new_mean = per_channel(&b, 3), *new_var = per_channel(&b, 4);
+    void *new_mean = per_channel(&b, at.updated), *new_var = per_channel(&b, at.updated + 1);
     for (int64_t c = 0; lb_frame_ok(f) && c < b.channels; c++) {
         channel m = training ? channel_moments(&b, c, eps) : (channel){get(f, mean, c), get(f, var, c), 0, 0};
         double invstd = 1 / sqrt(m.var + eps), w = gamma ? get(f, gamma, c) : 1, shift = beta ? get(f, beta, c) : 0;
         double unbiased = m.var * (double)b.n / (double)(b.n > 1 ? b.n - 1 : 1);
         if (saved && training) set(f, saved, c, twin ? m.e : m.mean);
         if (inverse && training) set(f, inverse, c, twin ? invstd * (1 + m.kappa) * lb_twin_scale(call, 0) : invstd);
-        if (new_mean && mean) set(f, new_mean, c, momentum * (twin ? m.e : m.mean) + (1 - momentum) * (twin ? fabs(get(f, mean, c)) : get(f, mean, c)));
-        if (new_var && var) set(f, new_var, c, momentum * unbiased + (1 - momentum) * get(f, var, c));
+        blend_running(f, new_mean, mean, c, momentum, twin ? m.e : m.mean, training, coarse);
+        blend_running(f, new_var, var, c, momentum, unbiased, training, coarse);
         double a = invstd * w, b_shift = shift - m.mean * a;
         if (!f->wide) a = (float)a, b_shift = (float)b_shift;
         for (int64_t i = 0; i < b.n; i++) {
@@ -277,25 +294,30 @@ static lb_status batch_norm_run(lb_call *call, batch_args at, bool twin)
 #define BATCH(NAME, ...)                                                                                     \
     static lb_status NAME(lb_call *call) { return batch_norm_run(call, (batch_args){__VA_ARGS__}, false); }  \
     static lb_status NAME##_twin(lb_call *call) { return batch_norm_run(call, (batch_args){__VA_ARGS__}, true); }
-BATCH(batch_norm, 3, 5, 6, 7)
-BATCH(batch_norm_no_stats, NONE, 3, 4, 5)
-BATCH(batch_norm_inference, 3, NONE, 5, 6)
+BATCH(batch_norm, 3, 5, 6, 7, 3)
+BATCH(batch_norm_no_stats, NONE, 3, 4, 5, NONE)
+BATCH(batch_norm_inference, 3, NONE, 5, 6, NONE)
+BATCH(batch_norm_update, 3, ALWAYS, 5, 6, 4)
 
-/* Args: grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask.
- * Training: dx = (dy - sum dy / n - (x - mean) invstd^2 sum dy (x - mean) / n) invstd gamma. */
-static lb_status batch_norm_backward_run(lb_call *call, bool twin)
+typedef struct batch_backward_args {
+    uint32_t grad, input, weight, running, saved, train, eps, mask;
+} batch_backward_args;
+
+/* Training: dx = (dy - sum dy / n - (x - mean) invstd^2 sum dy (x - mean) / n) invstd gamma. */
+static lb_status batch_norm_backward_run(lb_call *call, batch_backward_args at, bool twin)
 {
     batch b;
-    if (!batch_begin(&b, call, lb_call_tensor(call, 1))) return lb_frame_end(&b.frame);
+    if (!batch_begin(&b, call, lb_call_tensor(call, at.input))) return lb_frame_end(&b.frame);
     lb_frame *f = &b.frame;
-    bool training = lb_call_int(call, 7, 0);
-    const void *dy = lb_frame_input(f, 0), *gamma = lb_frame_input(f, 2);
-    const void *mean = lb_frame_input(f, training ? 5 : 3), *spread = lb_frame_input(f, training ? 6 : 4);
+    bool training = trains(call, at.train);
+    const void *dy = lb_frame_input(f, at.grad), *gamma = lb_frame_input(f, at.weight);
+    const void *mean = lb_frame_input(f, training ? at.saved : at.running);
+    const void *spread = lb_frame_input(f, (training ? at.saved : at.running) + 1);
     if (!mean || !spread) lb_frame_fail(f, LB_ERR_INVALID, "no saved statistics");
-    double eps = lb_call_float(call, 8, 1e-5), n = (double)b.n;
-    void *dx = wanted(call, 9, 0) ? lb_frame_output(f, 0, b.n * b.channels) : NULL;
-    void *dgamma = wanted(call, 9, 1) ? lb_frame_output(f, 1, b.channels) : NULL;
-    void *dbeta = wanted(call, 9, 2) ? lb_frame_output(f, 2, b.channels) : NULL;
+    double eps = lb_call_float(call, at.eps, 1e-5), n = (double)b.n, coarse = twin ? lb_twin_scale(call, at.input) : 1;
+    void *dx = wanted(call, at.mask, 0) ? lb_frame_output(f, 0, b.n * b.channels) : NULL;
+    void *dgamma = wanted(call, at.mask, 1) ? lb_frame_output(f, 1, b.channels) : NULL;
+    void *dbeta = wanted(call, at.mask, 2) ? lb_frame_output(f, 2, b.channels) : NULL;
     for (int64_t c = 0; lb_frame_ok(f) && c < b.channels; c++) {
         double m = get(f, mean, c), invstd = training ? get(f, spread, c) : 1 / sqrt(get(f, spread, c) + eps);
         double w = gamma ? get(f, gamma, c) : 1, sum = 0, dot = 0;
@@ -308,31 +330,44 @@ static lb_status batch_norm_backward_run(lb_call *call, bool twin)
         for (int64_t i = 0; dx && i < b.n; i++) {
             double d = get(f, dy, place(&b, c, i)), x = get(f, b.x, place(&b, c, i));
             double value = training ? (d - center - (x - m) * k) * invstd * w : d * invstd * w;
-            if (twin) value = (fabs(d) + (training ? center + (fabs(x) + fabs(m)) * k : 0)) * invstd * fabs(w) * lb_twin_scale(call, 1);
+            if (twin) value = (fabs(d) + (training ? center + (fabs(x) + fabs(m)) * k : 0)) * invstd * fabs(w) * coarse;
             set(f, dx, place(&b, c, i), value);
         }
-        if (dgamma) set(f, dgamma, c, dot * invstd * (twin ? lb_twin_scale(call, 1) : 1));
-        if (dbeta) set(f, dbeta, c, sum * (twin ? lb_twin_scale(call, 1) : 1));
+        if (dgamma) set(f, dgamma, c, dot * invstd * coarse);
+        if (dbeta) set(f, dbeta, c, sum * coarse);
     }
     return lb_frame_end(f);
 }
 
-static lb_status batch_norm_backward(lb_call *call) { return batch_norm_backward_run(call, false); }
-static lb_status batch_norm_backward_twin(lb_call *call) { return batch_norm_backward_run(call, true); }
+#define BATCH_BACKWARD(NAME, ...)                                                                            \
+    static lb_status NAME(lb_call *call) { return batch_norm_backward_run(call, (batch_backward_args){__VA_ARGS__}, false); } \
+    static lb_status NAME##_twin(lb_call *call) { return batch_norm_backward_run(call, (batch_backward_args){__VA_ARGS__}, true); }
+BATCH_BACKWARD(batch_norm_backward, 0, 1, 2, 3, 5, 7, 8, 9)
+BATCH_BACKWARD(cudnn_backward, 1, 0, 2, 3, 5, ALWAYS, 7, NONE)
 
-#define NORM(NAME, ARGS, KERNEL, ROUNDINGS, SAMPLES)                                                         \
-    {"aten::" NAME, ARGS, KERNEL, KERNEL##_twin, ROUNDINGS, 1, LB_ROW_REDUCTION, NULL, SAMPLES},
+#define NORM(NAME, ARGS, KERNEL, ROUNDINGS, FLAGS, SAMPLES)                                                  \
+    {"aten::" NAME, ARGS, KERNEL, KERNEL##_twin, ROUNDINGS, 1, LB_ROW_REDUCTION | (FLAGS), NULL, SAMPLES},
+#define RESERVE LB_ROW_GIVEN(3, 1)
 #define STATS "running_mean running_var"
+#define SAVED "save_mean save_var"
 const lb_op_row lb_rows_channel_norm[] = {
-    NORM("native_group_norm", "input weight bias N C HxW group eps", group_norm, 8, "group_norm")
-    NORM("native_group_norm_backward", "grad_out input mean rstd weight N C HxW group output_mask", group_norm_backward, 12,
+    NORM("native_group_norm", "input weight bias N C HxW group eps", group_norm, 8, 0, "group_norm")
+    NORM("native_group_norm_backward", "grad_out input mean rstd weight N C HxW group output_mask", group_norm_backward, 12, 0,
          "group_norm_backward")
-    NORM("native_batch_norm", "input weight bias " STATS " training momentum eps", batch_norm, 8, "batch_norm")
-    NORM("_native_batch_norm_legit", "input weight bias " STATS " training momentum eps", batch_norm, 8, "device")
-    NORM("_native_batch_norm_legit.no_stats", "input weight bias training momentum eps", batch_norm_no_stats, 8, "batch_norm no_stats")
-    NORM("_native_batch_norm_legit_no_training", "input weight bias " STATS " momentum eps", batch_norm_inference, 8, "batch_norm inference")
-    NORM("cudnn_batch_norm", "input weight bias " STATS " training exponential_average_factor epsilon", batch_norm, 8, "device")
+    NORM("native_batch_norm", "input weight bias " STATS " training momentum eps", batch_norm, 8, 0, "batch_norm")
+    NORM("_native_batch_norm_legit", "input weight bias " STATS " training momentum eps", batch_norm, 8, 0, "batch_norm")
+    NORM("_native_batch_norm_legit_functional", "input weight bias " STATS " training momentum eps", batch_norm, 8, 0, "batch_norm")
+    NORM("_native_batch_norm_legit.no_stats", "input weight bias training momentum eps", batch_norm_no_stats, 8, 0, "batch_norm no_stats")
+    NORM("_native_batch_norm_legit_no_training", "input weight bias " STATS " momentum eps", batch_norm_inference, 8, 0, "batch_norm inference")
+    NORM("_batch_norm_no_update", "input weight bias " STATS " momentum eps", batch_norm_inference, 8, RESERVE, "batch_norm inference")
+    NORM("_batch_norm_with_update", "input weight bias " STATS " momentum eps", batch_norm_update, 8, RESERVE, "batch_norm inference")
+    NORM("cudnn_batch_norm", "input weight bias " STATS " training exponential_average_factor epsilon", batch_norm, 8, RESERVE,
+         "batch_norm cudnn")
     NORM("native_batch_norm_backward", "grad_out input weight " STATS " save_mean save_invstd train eps output_mask",
-         batch_norm_backward, 12, "batch_norm_backward")
+         batch_norm_backward, 12, 0, "batch_norm_backward")
+    NORM("batch_norm_backward", "grad_out input weight " STATS " " SAVED " update eps output_mask reserve", batch_norm_backward, 12, 0,
+         "batch_norm_backward reserve")
+    NORM("cudnn_batch_norm_backward", "input grad_output weight " STATS " " SAVED " epsilon reserveSpace", cudnn_backward, 12, 0,
+         "batch_norm_backward cudnn")
     {NULL},
 };

@@ -312,6 +312,6 @@ const lb_op_row lb_rows_norm[] = {
      layer_norm_backward, layer_norm_backward_twin, 12, 1, SUM, NULL, "layer_norm_backward"},
     {"aten::_fused_rms_norm", "input normalized_shape weight eps", rms_norm, rms_norm_twin, 6, 1, SUM, NULL, "rms_norm"},
     {"aten::_fused_rms_norm_backward", "grad_out input normalized_shape rstd weight output_mask", rms_norm_backward,
-     rms_norm_backward_twin, 12, 1, SUM, NULL, "device"},
+     rms_norm_backward_twin, 12, 1, SUM, NULL, "rms_norm_backward"},
     {NULL},
 };

@@ -39,7 +39,7 @@ static lb_status fused_dropout_twin(lb_call *call) { return dropout(call, true, 
 /* clang-format off */
 const lb_op_row lb_rows_random[] = {
     {"aten::native_dropout", "input p train", native_dropout, native_dropout_twin, 4, 0, LB_ROW_RANDOM, NULL, "native_dropout"},
-    {"aten::_fused_dropout", "self p generator", fused_dropout, fused_dropout_twin, 4, 0, LB_ROW_RANDOM, NULL, "device"},
+    {"aten::_fused_dropout", "self p generator", fused_dropout, fused_dropout_twin, 4, 0, LB_ROW_RANDOM, NULL, "native_dropout fused"},
     LB_SAME(undropped_kernel, undropped_twin, "native_dropout_backward", "grad_output mask scale", 3, 0, "native_dropout_backward")
     RANDOM("bernoulli", "self generator")
     RANDOM("bernoulli.p", "self p generator")

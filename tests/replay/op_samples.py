@@ -328,7 +328,11 @@ def eye(draw, options):
 def native_dropout(draw, options):
     for dtype in FLOATS:
         for p in (0.0, 0.1, 0.5, 1.0):
-            yield (draw.tensor((5, 7), dtype, Options("x tame")), p, True), {}
+            if "fused" in options:  # its p is the probability to keep
+                if p > 0:
+                    yield (draw.tensor((5, 7), dtype, Options("x tame")), p), {}
+            else:
+                yield (draw.tensor((5, 7), dtype, Options("x tame")), p, True), {}
 
 
 @generator

@@ -88,6 +88,9 @@ def batch_norm(draw, options):
             given = () if "no_stats" in options else (mean.clone(), var.clone())
             if "inference" in options:
                 yield (x, gamma, beta, *given, 0.1, 1e-5), {}
+            elif "cudnn" in options:
+                if gamma is not None and training:
+                    yield (x, gamma, beta, *given, True, 0.1, 1e-5), {}
             elif given or training:
                 yield (x, gamma, beta, *given, training, 0.1, 1e-5), {}
 
@@ -100,5 +103,12 @@ def batch_norm_backward(draw, options):
                 y, m, s = torch.ops.aten.native_batch_norm(x, gamma, beta, mean.clone(), var.clone(), training, 0.1, 1e-5)
             except RuntimeError:
                 continue
-            yield ((tame(draw, x.shape, x.dtype, 1.0), x, gamma, mean, var, m, s, training, 1e-5,
-                    [True, gamma is not None, gamma is not None]), {})
+            g, none = tame(draw, x.shape, x.dtype, 1.0), torch.empty(0, dtype=torch.uint8)
+            if "cudnn" in options:
+                if training and gamma is not None:
+                    yield (x, g, gamma, mean, var, m, s, 1e-5, none), {}
+                continue
+            if "reserve" in options and gamma is None:
+                continue
+            yield ((g, x, gamma, mean, var, m, s, training, 1e-5, [True, gamma is not None, gamma is not None],
+                    *([none] if "reserve" in options else [])), {})

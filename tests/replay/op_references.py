@@ -1,0 +1,251 @@
+"""What ops compute that this build of torch cannot run: ops of other devices, written down from their definitions with plain torch.
+
+A reference takes the parameters of the op's schema by name and gives its first results; by-products (generator states, workspaces) are left out.
+It computes in f64 and rounds once at the end, so that it is within every bound if the definition is right. test_ops_torch.py calls it in place of
+the op.
+"""
+import math
+
+import torch
+
+REFERENCES = {}
+
+
+def reference(*names):
+    def register(function):
+        for name in names:
+            REFERENCES[f"aten::{name}"] = function
+        return function
+    return register
+
+
+class Reference:
+    """Called as torch.ops.aten.OP is."""
+
+    def __init__(self, op, function):
+        self._schema, self.function = op._schema, function
+
+    def __call__(self, *args, **kwargs):
+        values = {p.name: p.default_value for p in self._schema.arguments if p.has_default_value()}
+        values.update(zip((p.name for p in self._schema.arguments), args))
+        values.update(kwargs)
+        return self.function(**values)
+
+
+# ---- attention -------------------------------------------------------------------------------------------------------
+
+def visible(queries, keys, left=None, right=None, bottom=False):
+    """True where query i sees key j."""
+    i, j = torch.arange(queries)[:, None], torch.arange(keys)[None, :]
+    i = i + (keys - queries if bottom else 0)
+    seen = torch.ones(queries, keys, dtype=torch.bool)
+    if left is not None and left >= 0:
+        seen &= j >= i - left
+    if right is not None and right >= 0:
+        seen &= j <= i + right
+    return seen
+
+
+def scores_of(q, k, mask, seen, scale):
+    """(heads, queries, keys) in f64 of one sequence; heads of keys are repeated for groups of heads of queries."""
+    q, k = q.double(), k.double()
+    s = q @ k.repeat_interleave(q.shape[0] // k.shape[0], 0).transpose(-1, -2) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if mask is not None:
+        s = s.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else s + mask.double()
+    return s.masked_fill(~seen, -math.inf)
+
+
+def attend(q, k, v, mask, seen, scale):
+    s = scores_of(q, k, mask, seen, scale)
+    lse = s.logsumexp(-1)
+    p = torch.where(torch.isneginf(lse)[..., None], 0.0, (s - lse[..., None]).exp())
+    y = p @ v.double().repeat_interleave(q.shape[0] // v.shape[0], 0)
+    return y, torch.where(torch.isneginf(lse), math.inf, lse)
+
+
+def attend_backward(dy, q, k, v, y, lse, mask, seen, scale):
+    groups, number = q.shape[0] // k.shape[0], 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    dy, wide_k, wide_v = dy.double(), k.double().repeat_interleave(groups, 0), v.double().repeat_interleave(groups, 0)
+    p = (scores_of(q, k, mask, seen, scale) - lse.double()[..., None]).exp()
+    ds = p * (dy @ wide_v.transpose(-1, -2) - (dy * y.double()).sum(-1, keepdim=True))
+    fold = lambda g: g.unflatten(0, (-1, groups)).sum(1)  # noqa: E731
+    return ds @ wide_k * number, fold(ds.transpose(-1, -2) @ q.double()) * number, fold(p.transpose(-1, -2) @ dy), ds
+
+
+def over_batch(function, tensors, mask):
+    """`function` on each sample of (batch, …) tensors; results stacked."""
+    results = [function(*(t[b] for t in tensors), None if mask is None else mask[b]) for b in range(tensors[0].shape[0])]
+    return [torch.stack(r) for r in zip(*results)]
+
+
+def whole_mask(mask, q, k):
+    return None if mask is None else mask.expand(*q.shape[:-1], k.shape[-2])
+
+
+def lse_of(lse, dtype, padded=None):
+    lse = lse.to(torch.float64 if dtype == torch.float64 else torch.float32)
+    if padded and lse.shape[-1] % padded:
+        lse = torch.nn.functional.pad(lse, (0, padded - lse.shape[-1] % padded), value=math.inf)
+    return lse
+
+
+def heads_first_forward(query, key, value, mask, is_causal, scale, padded=None):
+    seen = visible(query.shape[-2], key.shape[-2], right=0 if is_causal else None)
+    y, lse = over_batch(lambda q, k, v, m: attend(q, k, v, m, seen, scale), (query, key, value), whole_mask(mask, query, key))
+    return y.to(query.dtype), lse_of(lse, query.dtype, padded)
+
+
+def heads_first_backward(grad, query, key, value, out, logsumexp, mask, is_causal, scale):
+    seen = visible(query.shape[-2], key.shape[-2], right=0 if is_causal else None)
+    grads = over_batch(lambda dy, q, k, v, y, l, m: attend_backward(dy, q, k, v, y, l, m, seen, scale),
+                       (grad, query, key, value, out, logsumexp[..., :query.shape[-2]]), whole_mask(mask, query, key))
+    return [g.to(query.dtype) for g in grads]
+
+
+@reference("_scaled_dot_product_flash_attention")
+def flash(query, key, value, is_causal, scale, **rest):
+    return heads_first_forward(query, key, value, None, is_causal, scale)
+
+
+@reference("_scaled_dot_product_efficient_attention")
+def efficient(query, key, value, attn_bias, is_causal, scale, **rest):
+    return heads_first_forward(query, key, value, attn_bias, is_causal, scale, padded=32)
+
+
+@reference("_scaled_dot_product_cudnn_attention", "_cudnn_attention_forward", "_scaled_dot_product_fused_attention_overrideable")
+def biased(query, key, value, attn_bias, is_causal, scale, **rest):
+    return heads_first_forward(query, key, value, attn_bias, is_causal, scale)
+
+
+@reference("_scaled_dot_product_flash_attention_backward")
+def flash_backward(grad_out, query, key, value, out, logsumexp, is_causal, scale, **rest):
+    return heads_first_backward(grad_out, query, key, value, out, logsumexp, None, is_causal, scale)[:3]
+
+
+@reference("_scaled_dot_product_efficient_attention_backward")
+def efficient_backward(grad_out_, query, key, value, attn_bias, out, logsumexp, is_causal, scale, **rest):
+    grads = heads_first_backward(grad_out_, query, key, value, out, logsumexp, attn_bias, is_causal, scale)
+    return grads if attn_bias is not None else grads[:3]
+
+
+@reference("_scaled_dot_product_cudnn_attention_backward", "_cudnn_attention_backward")
+def cudnn_backward(grad_out, query, key, value, out, logsumexp, attn_bias, is_causal, scale, **rest):
+    return heads_first_backward(grad_out, query, key, value, out, logsumexp, attn_bias, is_causal, scale)[:3]
+
+
+@reference("_scaled_dot_product_fused_attention_overrideable_backward")
+def overrideable_backward(grad_out, query, key, value, attn_bias, out, logsumexp, is_causal, scale, **rest):
+    return efficient_backward(grad_out, query, key, value, attn_bias, out, logsumexp, is_causal, scale)
+
+
+def each_sequence(cum_q, cum_k, query, key):
+    """(slice of queries, slice of keys, sample) of every sequence of (batch, tokens, heads, size) or ragged (tokens, heads, size)."""
+    if cum_q is None or cum_q.numel() < 2:
+        return [(slice(0, query.shape[1]), slice(0, key.shape[1]), b) for b in range(query.shape[0])]
+    q, k = cum_q.tolist(), cum_k.tolist()
+    return [(slice(q[s], q[s + 1]), slice(k[s], k[s + 1]), 0) for s in range(len(q) - 1)]
+
+
+def raw_forward(query, key, value, mask, cum_q, cum_k, scale, window):
+    """(y as query lies, log-sum-exps by sequence) ; window(queries, keys) says what is seen."""
+    batched = [t if t.dim() == 4 else t[None] for t in (query, key, value)]
+    y, lses = torch.zeros(*batched[0].shape[:3], value.shape[-1], dtype=torch.float64), []
+    for rows, columns, b in each_sequence(cum_q, cum_k, query, key):
+        q, k, v = (t[b, r].transpose(0, 1) for t, r in zip(batched, (rows, columns, columns)))
+        one, lse = attend(q, k, v, None if mask is None else mask[b], window(q.shape[1], k.shape[1]), scale)
+        y[b, rows] = one.transpose(0, 1)
+        lses.append(lse)
+    return y.to(query.dtype).reshape(*query.shape[:-1], value.shape[-1]), lses
+
+
+def raw_backward(grad, query, key, value, out, lses, mask, cum_q, cum_k, scale, window):
+    batched = [t if t.dim() == 4 else t[None] for t in (grad, query, key, value, out)]
+    grads, biases = [torch.zeros(t.shape, dtype=torch.float64) for t in batched[1:4]], []
+    for (rows, columns, b), lse in zip(each_sequence(cum_q, cum_k, query, key), lses):
+        dy, q, k, v, y = (t[b, r].transpose(0, 1) for t, r in zip(batched, (rows, rows, columns, columns, rows)))
+        found = attend_backward(dy, q, k, v, y, lse, None if mask is None else mask[b], window(q.shape[1], k.shape[1]), scale)
+        for g, part, r in zip(grads, found, (rows, columns, columns)):
+            g[b, r] = part.transpose(0, 1)
+        biases.append(found[3])
+    grads = [g.to(t.dtype).reshape(t.shape) for g, t in zip(grads, (query, key, value))]
+    return grads + [torch.stack(biases).to(query.dtype)] if mask is not None else grads
+
+
+def flash_window(is_causal, left, right):
+    return lambda queries, keys: visible(queries, keys, left, 0 if is_causal else right, bottom=True)
+
+
+@reference("_flash_attention_forward")
+def raw_flash(query, key, value, cum_seq_q, cum_seq_k, is_causal, scale, window_size_left, window_size_right, **rest):
+    y, lses = raw_forward(query, key, value, None, cum_seq_q, cum_seq_k, scale, flash_window(is_causal, window_size_left, window_size_right))
+    return y, lse_of(torch.stack(lses) if query.dim() == 4 else torch.cat(lses, 1), query.dtype)
+
+
+@reference("_flash_attention_backward")
+def raw_flash_backward(grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k, is_causal, scale, window_size_left,
+                       window_size_right, **rest):
+    lses = [logsumexp[b] for b in range(query.shape[0])] if query.dim() == 4 else logsumexp.split(cum_seq_q.diff().tolist(), 1)
+    return raw_backward(grad_out, query, key, value, out, lses, None, cum_seq_q, cum_seq_k, scale,
+                        flash_window(is_causal, window_size_left, window_size_right))
+
+
+def efficient_window(kind, size):
+    return lambda queries, keys: visible(queries, keys, size - 1 if size else None, 0 if kind else None, bottom=kind == 2)
+
+
+@reference("_efficient_attention_forward")
+def raw_efficient(query, key, value, bias, cu_seqlens_q, cu_seqlens_k, custom_mask_type, scale, window_size, **rest):
+    y, lses = raw_forward(query, key, value, bias, cu_seqlens_q, cu_seqlens_k, scale, efficient_window(custom_mask_type, window_size))
+    most = max(l.shape[1] for l in lses)
+    lses = [torch.nn.functional.pad(l, (0, most - l.shape[1]), value=math.inf) for l in lses]
+    return y, lse_of(torch.stack(lses), query.dtype, padded=32)
+
+
+@reference("_efficient_attention_backward")
+def raw_efficient_backward(grad_out_, query, key, value, bias, out, cu_seqlens_q, cu_seqlens_k, logsumexp, custom_mask_type, scale,
+                           window_size, **rest):
+    sequences = each_sequence(cu_seqlens_q, cu_seqlens_k, query, key)
+    lses = [logsumexp[s][:, :rows.stop - rows.start] for s, (rows, _, _) in enumerate(sequences)]
+    return raw_backward(grad_out_, query, key, value, out, lses, bias, cu_seqlens_q, cu_seqlens_k, scale,
+                        efficient_window(custom_mask_type, window_size))
+
+
+# ---- norms and dropout -----------------------------------------------------------------------------------------------
+
+@reference("_fused_rms_norm_backward")
+def rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_mask):
+    dims = tuple(range(-len(normalized_shape), 0))
+    dy, x, r = grad_out.double(), input.double(), rstd.double().reshape(*input.shape[:-len(normalized_shape)], *[1] * len(normalized_shape))
+    g = dy if weight is None else dy * weight.double()
+    dx = r * g - x * r**3 * (g * x).mean(dims, keepdim=True)
+    dw = (dy * x * r).flatten(0, -len(normalized_shape) - 1).sum(0)
+    return [dx.to(input.dtype), dw.to(input.dtype) if weight is not None and output_mask[1] else None]
+
+
+def per_channel(t, x):
+    return t.double().reshape(1, -1, *[1] * (x.dim() - 2))
+
+
+@reference("cudnn_batch_norm")
+def cudnn_batch_norm(input, weight, bias, epsilon, **rest):
+    x, dims = input.double(), [d for d in range(input.dim()) if d != 1]
+    var, mean = torch.var_mean(x, dims, correction=0)
+    r = (var + epsilon).rsqrt()
+    y = (x - per_channel(mean, x)) * per_channel(r * weight.double(), x) + (per_channel(bias, x) if bias is not None else 0)
+    return y.to(input.dtype), mean.to(weight.dtype), r.to(weight.dtype)
+
+
+@reference("cudnn_batch_norm_backward")
+def cudnn_batch_norm_backward(input, grad_output, weight, save_mean, save_var, **rest):
+    x, dy, dims = input.double(), grad_output.double(), [d for d in range(input.dim()) if d != 1]
+    n, r = x.numel() / x.shape[1], per_channel(save_var, x)
+    hat = (x - per_channel(save_mean, x)) * r
+    db, dw = dy.sum(dims), (dy * hat).sum(dims)
+    dx = (dy - per_channel(db, x) / n - hat * per_channel(dw, x) / n) * r * per_channel(weight, x)
+    return dx.to(input.dtype), dw.to(weight.dtype), db.to(weight.dtype)
+
+
+@reference("_fused_dropout")
+def fused_dropout(self, p, generator=None):
+    mask = torch.rand(self.shape) < p
+    return (self.double() * mask / p).to(self.dtype), mask.to(torch.uint8)
