@@ -111,6 +111,37 @@ bool lb_op_computes(const lb_program *program, const lb_op *op)
     return strncmp(name, "lb::", 4) != 0 && strncmp(name, "profiler::", 10) != 0;
 }
 
+/* Non-tensor arguments compared; devices and other texts may differ, they change no number. */
+static bool args_equal(const lb_program *pa, const lb_arg *a, uint32_t na, const lb_program *pb,
+                       const lb_arg *b, uint32_t nb)
+{
+    if (na != nb) return false;
+    for (uint32_t i = 0; i < na; i++) {
+        if (a[i].tag != b[i].tag) return false;
+        switch ((lb_arg_tag)a[i].tag) {
+        case LB_ARG_INT:
+        case LB_ARG_BOOL:
+            if (a[i].u.i != b[i].u.i) return false;
+            break;
+        case LB_ARG_FLOAT:
+            if (memcmp(&a[i].u.f, &b[i].u.f, sizeof(double)) != 0) return false;
+            break;
+        case LB_ARG_LIST:
+        case LB_ARG_COMPLEX:
+            if (!args_equal(pa, pa->args + a[i].u.first, a[i].count, pb, pb->args + b[i].u.first, b[i].count))
+                return false;
+            break;
+        default: break;
+        }
+    }
+    return true;
+}
+
+bool lb_op_same_args(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b)
+{
+    return args_equal(pa, lb_op_args(pa, a), a->args, pb, lb_op_args(pb, b), b->args);
+}
+
 static uint64_t mix(uint64_t hash, uint64_t word)
 {
     return (hash ^ word) * UINT64_C(0x9E3779B97F4A7C15) ^ (hash >> 29);

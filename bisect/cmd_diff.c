@@ -24,6 +24,7 @@ static json_t *row_json(const lb_diff_row *r)
         json_object_set_new(o, "op", json_string(r->op));
         json_object_set_new(o, "index", json_integer(r->index));
     }
+    json_object_set_new(o, "value", json_boolean(r->value));
     const lb_difference *d = &r->difference;
     bool known = r->measured || r->verdict == LB_VERDICT_IDENTICAL;
     json_object_set_new(o, "max_abs", known ? number(d->max_abs) : json_null());

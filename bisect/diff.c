@@ -81,8 +81,8 @@ static lb_status diff_step(lb_walk *w, const lb_diff_options *options, const lb_
 {
     LB_TRY(lb_alignment_make(w->pa, w->pb, rules, &w->alignment, err));
     uint32_t n = w->pa->n_ops, differing = 0;
-    w->differs = calloc(n + 1, 1);
-    if (!w->differs) return lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for %u ops", n);
+    w->differs = calloc(n + 1, 1), w->settled = calloc(n + 1, 1);
+    if (!w->differs || !w->settled) return lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for %u ops", n);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t j = w->alignment.b_of_a[i];
         w->differs[i] = j != LB_NONE && lb_walk_pair_differs(w, i, j);
@@ -121,7 +121,7 @@ static lb_status diff_rank(lb_capture *a, lb_capture *b, int32_t rank_a, int32_t
         status = diff_step(&w, options, rules, err);
         lb_alignment_release(&w.alignment);
         lb_shadow_pair_release(&w.shadows);
-        free(w.differs);
+        free(w.differs), free(w.settled);
     }
     lb_taints_release(&storages);
     return status;

@@ -1,10 +1,11 @@
 /* The walk of a diff: see diff_walk.h.
  *
- * A storage carries `taint`, the worst verdict of what was written into it, and `apart`, whether exact shadows already
- * disagree there. An op whose shadows disagree although none of its inputs was apart made the difference
- * itself.
+ * Storages carry taints (taint.h) from op to op. An op whose shadows disagree although none of its inputs was apart made
+ * the difference itself; everything behind it inherits.
  */
 #include "diff_walk.h"
+
+#include "diff_judge.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -47,8 +48,7 @@ bool lb_walk_source_differs(const lb_walk *w, uint32_t ia)
                               lb_op_results(w->pb, &w->pb->ops[ib])[0]);
 }
 
-/* Do the two values hold the same numbers after rounding to the narrower dtype? Then the difference is one of
- * precision. */
+/* Do the two values hold the same numbers after rounding to the narrower dtype? Then the difference is one of precision. */
 static bool same_after_rounding(const lb_walk *w, uint32_t va, uint32_t vb)
 {
     lb_tensor a, b;
@@ -72,32 +72,6 @@ static bool same_after_rounding(const lb_walk *w, uint32_t va, uint32_t vb)
 
 /* ---- rows ---- */
 
-/* Non-tensor arguments compared; devices and other texts may differ, they change no number. */
-static bool args_equal(const lb_program *pa, const lb_arg *a, uint32_t na, const lb_program *pb,
-                       const lb_arg *b, uint32_t nb)
-{
-    if (na != nb) return false;
-    for (uint32_t i = 0; i < na; i++) {
-        if (a[i].tag != b[i].tag) return false;
-        switch ((lb_arg_tag)a[i].tag) {
-        case LB_ARG_INT:
-        case LB_ARG_BOOL:
-            if (a[i].u.i != b[i].u.i) return false;
-            break;
-        case LB_ARG_FLOAT:
-            if (memcmp(&a[i].u.f, &b[i].u.f, sizeof(double)) != 0) return false;
-            break;
-        case LB_ARG_LIST:
-        case LB_ARG_COMPLEX:
-            if (!args_equal(pa, pa->args + a[i].u.first, a[i].count, pb, pb->args + b[i].u.first, b[i].count))
-                return false;
-            break;
-        default: break;
-        }
-    }
-    return true;
-}
-
 static void measure(lb_walk *w, uint32_t ia, uint32_t ib, lb_diff_row *row)
 {
     const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
@@ -118,23 +92,29 @@ static void measure(lb_walk *w, uint32_t ia, uint32_t ib, lb_diff_row *row)
 
 /* ---- the walk ---- */
 
+/* What the inputs of an op bring along. */
 typedef struct inputs {
     lb_walk *w;
-    lb_verdict verdict;
-    bool apart;
+    lb_verdict verdict, carried;
+    bool differ, apart, flipped;
     uint32_t suspect;
-    const lb_program *pa, *pb;
 } inputs;
+#define INPUTS_OF(walk)                                                                                        \
+    ((inputs){(walk), LB_VERDICT_IDENTICAL, LB_VERDICT_IDENTICAL, false, false, false, LB_NONE})
 
-/* What an input brings along. Equal bits bring nothing, whatever wrote the rest of their storage. */
+/* Equal bits bring nothing, whatever wrote the rest of their storage. */
 static void note_input(inputs *in, uint32_t va, uint32_t vb)
 {
+    const lb_walk *w = in->w;
     if (va == LB_NONE) return;
-    if (vb != LB_NONE && !lb_digest_is_none(in->pa->values[va].logical) && !value_pair_differs(in->w, va, vb))
-        return;
-    lb_taint *t = lb_taint_of(in->w->storages, in->pa->values[va].storage);
+    bool unknown = lb_digest_is_none(w->pa->values[va].logical);
+    if (vb != LB_NONE && !unknown && !value_pair_differs(w, va, vb)) return;
+    const lb_taint *t = lb_taint_of(w->storages, w->pa->values[va].storage);
+    in->differ |=
+        (vb != LB_NONE && !unknown) || t->verdict != LB_VERDICT_IDENTICAL || t->carried != LB_VERDICT_IDENTICAL;
     in->verdict = lb_report_worse(in->verdict, t->verdict);
-    in->apart |= t->apart;
+    in->carried = lb_report_worse(in->carried, t->carried);
+    in->apart |= t->apart, in->flipped |= t->flipped;
     if (in->suspect == LB_NONE || (t->suspect != LB_NONE && t->suspect < in->suspect)) in->suspect = t->suspect;
 }
 
@@ -144,132 +124,24 @@ static void note_args(inputs *in, const lb_arg *a, uint32_t na, const lb_arg *b,
         const lb_arg *other = b && i < nb && b[i].tag == a[i].tag ? &b[i] : NULL;
         if (a[i].tag == LB_ARG_VALUE) note_input(in, a[i].u.value, other ? other->u.value : LB_NONE);
         if (a[i].tag == LB_ARG_LIST)
-            note_args(in, in->pa->args + a[i].u.first, a[i].count, other ? in->pb->args + other->u.first : NULL,
-                      other ? other->count : 0);
+            note_args(in, in->w->pa->args + a[i].u.first, a[i].count,
+                      other ? in->w->pb->args + other->u.first : NULL, other ? other->count : 0);
     }
 }
 
-static void spread(lb_walk *w, const lb_op *op, lb_verdict verdict, bool apart, uint32_t suspect)
+static void spread(lb_walk *w, const lb_op *op, const lb_taint *from)
 {
     for (uint32_t i = 0; i < outcome_count(op); i++) {
         uint32_t v = outcome(w->pa, op, i);
         if (v == LB_NONE) continue;
         lb_taint *t = lb_taint_of(w->storages, w->pa->values[v].storage);
         bool whole = w->pa->values[v].layout.offset == 0 && i < op->results && !(op->flags & LB_OP_MUTABLE);
-        t->verdict = whole ? verdict : lb_report_worse(t->verdict, verdict);
-        t->apart = whole ? apart : t->apart || apart;
-        if (whole || t->suspect == LB_NONE) t->suspect = suspect;
+        if (whole) *t = LB_TAINT_CLEAN(t->storage);
+        t->verdict = lb_report_worse(t->verdict, from->verdict);
+        t->carried = lb_report_worse(t->carried, from->carried);
+        t->apart |= from->apart, t->flipped |= from->flipped;
+        if (t->suspect == LB_NONE) t->suspect = from->suspect;
     }
-}
-
-static void walk_source(lb_walk *w, uint32_t ia)
-{
-    const lb_op *op = &w->pa->ops[ia];
-    uint32_t va = lb_op_results(w->pa, op)[0];
-    lb_taint *t = lb_taint_of(w->storages, w->pa->values[va].storage);
-    if (!lb_walk_source_differs(w, ia)) {
-        /* Sources of the other side that have no partner are structure; equal ones clear what the storage held.
-         */
-        *t = (lb_taint){t->storage, LB_VERDICT_IDENTICAL, false, true, LB_NONE};
-        return;
-    }
-    uint32_t ib = w->alignment.source_b_of_a[ia], vb = lb_op_results(w->pb, &w->pb->ops[ib])[0];
-    bool carried = w->pa->values[va].source == LB_SOURCE_CARRIED && t->verdict != LB_VERDICT_IDENTICAL;
-    bool made = w->pa->values[va].source == LB_SOURCE_OTHER && w->decided != LB_VERDICT_IDENTICAL;
-    bool precision = same_after_rounding(w, va, vb);
-    lb_verdict own = precision ? LB_VERDICT_ROUNDING : LB_VERDICT_DIVERGED;
-    lb_diff_row row = {.step = w->pa->step,
-                       .rank = w->pa->rank,
-                       .phase = (lb_phase)op->phase,
-                       .index = ia,
-                       .bound_ratio = NAN};
-    char why[200];
-    const char *name = lb_program_text(w->pa, w->pa->values[va].name);
-    row.layer = lb_report_keep(w->report, *name ? name : lb_op_layer(w->pa, op)), row.op = "lb::source";
-    row.local = carried || made ? LB_VERDICT_IDENTICAL : own;
-    row.inherited = carried ? t->verdict : made ? w->decided : LB_VERDICT_IDENTICAL;
-    row.verdict = lb_report_worse(row.local, row.inherited);
-    const char *format = carried     ? "%s%s came out of the step before differently"
-                         : made      ? "%s%s was made in Python after numbers that differ had been read"
-                         : precision ? "%s%s is the other side's value rounded to a narrower dtype"
-                                     : "%s%s is not the same on both sides";
-    snprintf(why, sizeof why, format, lb_source_kind_name((lb_source_kind)w->pa->values[va].source),
-             *name ? "" : " input");
-    row.why = lb_report_keep(w->report, why);
-    measure(w, ia, ib, &row);
-    lb_report_row(w->report, &row);
-    t->verdict = row.verdict;
-    t->apart = false; /* the shadows start from one side's numbers */
-}
-
-static const char *local_reason(const lb_walk *w, uint32_t ia, bool same_args, lb_verdict *local,
-                                const inputs *in)
-{
-    const lb_op *op = &w->pa->ops[ia];
-    if ((op->flags & LB_OP_RANDOM) && in->verdict == LB_VERDICT_IDENTICAL) {
-        *local = LB_VERDICT_DIVERGED;
-        return "the random draws differ";
-    }
-    if (!w->have_shadows) {
-        *local = same_args ? LB_VERDICT_MISSING : LB_VERDICT_DIVERGED;
-        return same_args ? "not replayed: whether this is rounding cannot be told from digests"
-                         : "called with other arguments";
-    }
-    const lb_shadow_row *s = &w->shadows.rows[ia];
-    for (int side = 0; side < 2; side++)
-        if (s->own[side] == LB_VERDICT_DIVERGED) {
-            *local = LB_VERDICT_DIVERGED;
-            return side
-                       ? "the second side's recorded bits lie outside this op's error bound from its own inputs"
-                       : "the first side's recorded bits lie outside this op's error bound from its own inputs";
-        }
-    if (s->agreement == LB_SHADOW_DISAGREES && !in->apart) {
-        *local = LB_VERDICT_DIVERGED;
-        return same_args ? "the same inputs give other exact values"
-                         : "called with other arguments, which give other exact values";
-    }
-    if (s->agreement == LB_SHADOW_AGREES) {
-        bool exact = s->own[0] == LB_VERDICT_IDENTICAL && s->own[1] == LB_VERDICT_IDENTICAL &&
-                     in->verdict != LB_VERDICT_IDENTICAL;
-        *local = exact ? LB_VERDICT_IDENTICAL : LB_VERDICT_ROUNDING;
-        return "in exact arithmetic both sides give the same";
-    }
-    if (s->agreement == LB_SHADOW_DISAGREES) {
-        *local = s->own[0] == LB_VERDICT_IDENTICAL && s->own[1] == LB_VERDICT_IDENTICAL ? LB_VERDICT_IDENTICAL
-                                                                                        : LB_VERDICT_ROUNDING;
-        return "its inputs already differ in exact arithmetic";
-    }
-    if (!same_args && in->verdict == LB_VERDICT_IDENTICAL) {
-        *local = LB_VERDICT_DIVERGED;
-        return "called with other arguments";
-    }
-    bool replayed = s->own[0] < LB_VERDICT_DIVERGED && s->own[1] < LB_VERDICT_DIVERGED;
-    *local = replayed ? LB_VERDICT_ROUNDING : LB_VERDICT_MISSING;
-    return replayed ? "each side's bits lie inside this op's error bound" : "this op could not be replayed";
-}
-
-/* Inside a layer that is computed in other ops: only an A/A failure is blamed on the op itself. */
-static void walk_inside(lb_walk *w, uint32_t ia, lb_diff_row *row, const inputs *in)
-{
-    const lb_op *op = &w->pa->ops[ia];
-    uint32_t suspect = in->suspect;
-    row->local = LB_VERDICT_ROUNDING;
-    row->why = "inside a layer that the two sides compute in other ops";
-    if (w->have_shadows) {
-        const lb_shadow_row *s = &w->shadows.rows[ia];
-        if (s->own[0] == LB_VERDICT_DIVERGED || s->own[1] == LB_VERDICT_DIVERGED) {
-            row->local = LB_VERDICT_DIVERGED;
-            row->why = "recorded bits lie outside this op's error bound from its own inputs";
-        }
-        /* The earliest op that disagrees is the best guess, should what leaves the layer disagree. */
-        bool disagrees = s->agreement == LB_SHADOW_DISAGREES && !in->apart;
-        bool better = suspect == LB_NONE || w->shadows.rows[suspect].agreement != LB_SHADOW_DISAGREES;
-        if (disagrees && better) suspect = ia;
-    }
-    row->inherited = in->verdict;
-    row->verdict = lb_report_worse(row->local, row->inherited);
-    if (row->local == LB_VERDICT_DIVERGED) lb_report_row(w->report, row);
-    spread(w, op, row->verdict, in->apart, suspect == LB_NONE ? ia : suspect);
 }
 
 static lb_diff_row row_of(lb_walk *w, uint32_t ia)
@@ -282,75 +154,206 @@ static lb_diff_row row_of(lb_walk *w, uint32_t ia)
                        .bound_ratio = NAN,
                        .why = "",
                        .difference = {.cosine = 1, .first = -1}};
-    row.layer = lb_report_keep(w->report, lb_op_layer(w->pa, op)),
+    row.layer = lb_report_keep(w->report, lb_op_layer(w->pa, op));
     row.op = lb_report_keep(w->report, lb_op_name(w->pa, op));
     return row;
 }
 
-/* The op is no culprit: what it read had left another layer, and was wrong already. */
-static void blame_suspect(lb_walk *w, uint32_t suspect)
+/* ---- sources ---- */
+
+static void walk_source(lb_walk *w, uint32_t ia)
 {
+    const lb_op *op = &w->pa->ops[ia];
+    uint32_t va = lb_op_results(w->pa, op)[0];
+    const lb_value *value = &w->pa->values[va];
+    lb_taint *t = lb_taint_of(w->storages, value->storage);
+    if (!lb_walk_source_differs(w, ia)) {
+        /* Sources of the other side that have no partner are structure; equal ones clear what the storage held. */
+        *t = LB_TAINT_CLEAN(t->storage);
+        return;
+    }
+    uint32_t ib = w->alignment.source_b_of_a[ia], vb = lb_op_results(w->pb, &w->pb->ops[ib])[0];
+    lb_verdict before = lb_report_worse(t->verdict, t->carried);
+    bool carried = value->source == LB_SOURCE_CARRIED && before != LB_VERDICT_IDENTICAL;
+    bool made = value->source == LB_SOURCE_OTHER && w->decided != LB_VERDICT_IDENTICAL;
+    bool precision = same_after_rounding(w, va, vb);
+    lb_diff_row row = row_of(w, ia);
+    const char *name = lb_program_text(w->pa, value->name);
+    if (*name) row.layer = lb_report_keep(w->report, name), row.value = true;
+    row.local = carried || made ? LB_VERDICT_IDENTICAL : precision ? LB_VERDICT_ROUNDING : LB_VERDICT_DIVERGED;
+    row.inherited = carried ? before : made ? w->decided : LB_VERDICT_IDENTICAL;
+    row.verdict = lb_report_worse(row.local, row.inherited);
+    const char *format = carried     ? "%s%s came out of the step before differently"
+                         : made      ? "%s%s was made in Python after numbers that differ had been read"
+                         : precision ? "%s%s is the other side's value rounded to a narrower dtype"
+                                     : "%s%s is not the same on both sides";
+    char why[200];
+    snprintf(why, sizeof why, format, lb_source_kind_name((lb_source_kind)value->source),
+             *name ? "" : " input");
+    row.why = lb_report_keep(w->report, why);
+    measure(w, ia, ib, &row);
+    lb_report_row(w->report, &row);
+    *t = LB_TAINT_CLEAN(t->storage); /* the shadows start from one side's numbers … */
+    t->carried = row.verdict;        /* … and so can't say what follows from this */
+}
+
+/* ---- pairs ---- */
+
+/* Is an outcome that differs an integer or a bool? */
+static bool decides(const lb_walk *w, const lb_op *a, const lb_op *b)
+{
+    if (outcome_count(a) != outcome_count(b)) return false;
+    for (uint32_t i = 0; i < outcome_count(a); i++) {
+        uint32_t va = outcome(w->pa, a, i), vb = outcome(w->pb, b, i);
+        if (va != LB_NONE && value_pair_differs(w, va, vb) && !lb_dtype_is_float(w->pa->values[va].dtype))
+            return true;
+    }
+    return false;
+}
+
+static lb_evidence evidence_of(const lb_walk *w, uint32_t ia, uint32_t ib, const inputs *in)
+{
+    const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
+    lb_evidence e = {.inputs_differ = in->differ, .inputs_apart = in->apart, .replayed = w->have_shadows};
+    e.same_args = lb_op_same_args(w->pa, a, w->pb, b);
+    e.random = a->flags & LB_OP_RANDOM;
+    e.decides = decides(w, a, b);
+    if (!w->have_shadows) return e;
+    e.agreement = w->shadows.rows[ia].agreement;
+    e.own[0] = w->shadows.rows[ia].own[0], e.own[1] = w->shadows.rows[ia].own[1];
+    return e;
+}
+
+/* A layer that the sides compute in other ops is judged by what leaves it: the row goes to its first op. */
+static void judge_suspect(lb_walk *w, uint32_t suspect, lb_verdict local)
+{
+    if (w->settled[suspect] && local != LB_VERDICT_DIVERGED) return;
+    w->settled[suspect] = 1;
     lb_diff_row row = row_of(w, suspect);
-    row.local = row.verdict = LB_VERDICT_DIVERGED;
-    row.why = "this layer is computed in other ops on the two sides, and what leaves it differs in exact "
-              "arithmetic too";
+    row.local = row.verdict = local;
+    row.why = local == LB_VERDICT_DIVERGED ? "this layer is computed in other ops on the two sides, and what "
+                                             "leaves it differs in exact arithmetic too"
+                                           : "this layer is computed in other ops on the two sides, and what "
+                                             "leaves it is the same in exact arithmetic";
     uint32_t partner = w->alignment.b_of_a[suspect];
     if (partner != LB_NONE) measure(w, suspect, partner, &row);
     lb_report_row(w->report, &row);
 }
 
-/* item() has no tensor result: what it read says whether Python saw other numbers. */
-static void note_decision(lb_walk *w, const lb_op *a, const lb_op *b)
+/* Exact values disagree and no input of the pair was seen to: where did that begin? */
+static void explain_disagreement(lb_walk *w, const lb_evidence *e, inputs *in)
 {
-    inputs in = {w, LB_VERDICT_IDENTICAL, false, LB_NONE, w->pa, w->pb};
-    note_args(&in, lb_op_args(w->pa, a), a->args, lb_op_args(w->pb, b), b->args);
-    w->decided = lb_report_worse(w->decided, in.verdict);
+    if (e->agreement != LB_SHADOW_DISAGREES || in->apart) return;
+    if (in->flipped) { /* a decision that rounding changed: the sides went on with other experts, other tokens */
+        in->apart = true, in->verdict = lb_report_worse(in->verdict, LB_VERDICT_ROUNDING);
+    } else if (!e->same_args && w->decided != LB_VERDICT_IDENTICAL) {
+        in->apart = true, in->verdict = lb_report_worse(in->verdict, w->decided);
+    } else if (in->suspect != LB_NONE) {
+        judge_suspect(w, in->suspect, LB_VERDICT_DIVERGED);
+        in->apart = true, in->verdict = LB_VERDICT_DIVERGED;
+    }
+}
+
+/* Inside a layer that is computed in other ops: only an A/A failure is blamed on the op itself. */
+static void walk_inside(lb_walk *w, uint32_t ia, const lb_evidence *e, lb_diff_row *row, const inputs *in)
+{
+    uint32_t suspect = in->suspect;
+    bool disagrees = e->agreement == LB_SHADOW_DISAGREES && !in->apart;
+    bool flip = e->decides && in->differ && e->own[0] < LB_VERDICT_DIVERGED && e->own[1] < LB_VERDICT_DIVERGED;
+    bool excused = disagrees && (flip || in->flipped);
+    row->local = LB_VERDICT_ROUNDING;
+    row->why = "inside a layer that the two sides compute in other ops";
+    if (e->replayed && (e->own[0] == LB_VERDICT_DIVERGED || e->own[1] == LB_VERDICT_DIVERGED)) {
+        row->local = LB_VERDICT_DIVERGED;
+        row->why = "recorded bits lie outside this op's error bound from its own inputs";
+    }
+    /* The earliest op that disagrees is the best guess, should what leaves the layer disagree. */
+    bool better =
+        suspect == LB_NONE || (e->replayed && w->shadows.rows[suspect].agreement != LB_SHADOW_DISAGREES);
+    if (disagrees && !excused && better) suspect = ia;
+    row->inherited = lb_report_worse(in->verdict, in->carried);
+    row->verdict = lb_report_worse(row->local, row->inherited);
+    if (row->local == LB_VERDICT_DIVERGED) lb_report_row(w->report, row);
+    lb_taint left = {.verdict = lb_report_worse(row->local, in->verdict), .carried = in->carried};
+    left.apart = in->apart || (excused && !flip), left.flipped = in->flipped || flip;
+    left.suspect = suspect == LB_NONE ? ia : suspect;
+    spread(w, &w->pa->ops[ia], &left);
+}
+
+/* item() has no tensor result: what it read says whether Python saw other numbers. */
+static void note_decision(lb_walk *w, const inputs *in)
+{
+    w->decided = lb_report_worse(w->decided, lb_report_worse(in->verdict, in->carried));
 }
 
 static void walk_pair(lb_walk *w, uint32_t ia, uint32_t ib)
 {
     const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
     lb_diff_row row = row_of(w, ia);
+    inputs in = INPUTS_OF(w);
     w->report->ops++;
-    if (a->flags & LB_OP_DECISION) note_decision(w, a, b);
+    note_args(&in, lb_op_args(w->pa, a), a->args, lb_op_args(w->pb, b), b->args);
+    if (a->flags & LB_OP_DECISION) note_decision(w, &in);
     if (!w->differs[ia]) {
         w->report->identical++;
-        spread(w, a, LB_VERDICT_IDENTICAL, false, LB_NONE);
+        spread(w, a, &LB_TAINT_CLEAN(0));
         lb_report_layer(w->report, &row);
         return;
     }
-    inputs in = {w, LB_VERDICT_IDENTICAL, false, LB_NONE, w->pa, w->pb};
-    note_args(&in, lb_op_args(w->pa, a), a->args, lb_op_args(w->pb, b), b->args);
+    lb_evidence e = evidence_of(w, ia, ib, &in);
     if (w->alignment.irregular[ia]) {
-        walk_inside(w, ia, &row, &in);
+        walk_inside(w, ia, &e, &row, &in);
         return;
     }
-    lb_agreement agreement = w->have_shadows ? w->shadows.rows[ia].agreement : LB_SHADOW_UNKNOWN;
-    bool same_args = args_equal(w->pa, lb_op_args(w->pa, a), a->args, w->pb, lb_op_args(w->pb, b), b->args);
-    if (agreement == LB_SHADOW_DISAGREES && !same_args && w->decided != LB_VERDICT_IDENTICAL) {
-        /* Python computed the arguments from numbers that differ: what follows inherits their verdict. */
-        in.apart = true, in.verdict = lb_report_worse(in.verdict, w->decided);
-    }
-    if (agreement == LB_SHADOW_DISAGREES && !in.apart && in.suspect != LB_NONE) {
-        blame_suspect(w, in.suspect);
-        in.apart = true, in.verdict = LB_VERDICT_DIVERGED;
-    }
-    row.why = local_reason(w, ia, same_args, &row.local, &in);
-    row.inherited = in.verdict;
+    explain_disagreement(w, &e, &in);
+    e.inputs_apart = in.apart;
+    if (e.agreement == LB_SHADOW_AGREES && in.suspect != LB_NONE)
+        judge_suspect(w, in.suspect, LB_VERDICT_ROUNDING);
+    row.local = lb_judge_pair(&e, &row.why);
+    bool agrees = e.agreement == LB_SHADOW_AGREES,
+         flip = e.decides && in.differ && row.local != LB_VERDICT_DIVERGED;
+    /* Where exact values meet again, nothing worse than rounding is handed on of what this program made. */
+    if (agrees && lb_report_badness(in.verdict) > lb_report_badness(LB_VERDICT_ROUNDING))
+        in.verdict = LB_VERDICT_ROUNDING;
+    row.inherited = lb_report_worse(in.verdict, in.carried);
+    row.verdict = lb_report_worse(row.local, row.inherited);
     if (w->have_shadows)
         row.bound_ratio = fmax(w->shadows.rows[ia].bound_ratio[0], w->shadows.rows[ia].bound_ratio[1]);
-    /* Where exact values meet again, nothing worse than rounding is handed on. */
-    if (agreement == LB_SHADOW_AGREES &&
-        lb_report_badness(row.inherited) > lb_report_badness(LB_VERDICT_ROUNDING))
-        row.inherited = LB_VERDICT_ROUNDING;
-    row.verdict = lb_report_worse(row.local, row.inherited);
     measure(w, ia, ib, &row);
     lb_report_row(w->report, &row);
-    bool apart = agreement == LB_SHADOW_DISAGREES || (agreement == LB_SHADOW_UNKNOWN && in.apart);
-    spread(w, a, row.verdict, apart, agreement == LB_SHADOW_UNKNOWN ? in.suspect : LB_NONE);
+    lb_taint left = {.verdict = lb_report_worse(row.local, in.verdict), .carried = in.carried};
+    left.apart =
+        (e.agreement == LB_SHADOW_DISAGREES && !flip) || (e.agreement == LB_SHADOW_UNKNOWN && in.apart);
+    left.flipped = flip || (in.flipped && (!agrees || e.decides));
+    left.suspect = e.agreement == LB_SHADOW_UNKNOWN ? in.suspect : LB_NONE;
+    spread(w, a, &left);
 }
 
+/* ---- all of it ---- */
+
 /* Parameters at the end of the step, whatever ops wrote them. */
+static void judge_final(lb_walk *w, const lb_shadow_final *final, const lb_taint *t, lb_diff_row *row)
+{
+    lb_verdict before = lb_report_worse(t->verdict, t->carried);
+    if (final->agreement == LB_SHADOW_AGREES) {
+        row->local = LB_VERDICT_ROUNDING, row->inherited = t->carried;
+        row->why = "in exact arithmetic both sides update it alike";
+    } else if (final->agreement == LB_SHADOW_DISAGREES && (t->apart || t->flipped)) {
+        row->local = LB_VERDICT_ROUNDING, row->inherited = before;
+        row->why = t->apart ? "its gradient already differs in exact arithmetic"
+                            : "a decision upstream was changed by rounding";
+    } else if (final->agreement == LB_SHADOW_DISAGREES) {
+        row->local = LB_VERDICT_DIVERGED, row->inherited = t->carried;
+        row->why = "the optimizer updates it differently in exact arithmetic";
+        if (t->suspect != LB_NONE)
+            row->op = lb_report_keep(w->report, lb_op_name(w->pa, &w->pa->ops[t->suspect]));
+    } else {
+        row->inherited = before == LB_VERDICT_IDENTICAL ? LB_VERDICT_MISSING : before;
+        row->why = "its update could not be replayed exactly";
+    }
+    row->verdict = lb_report_worse(row->local, row->inherited);
+}
+
 static void walk_finals(lb_walk *w)
 {
     for (uint32_t f = 0; w->have_shadows && f < w->shadows.n_finals; f++) {
@@ -359,28 +362,28 @@ static void walk_finals(lb_walk *w)
         lb_taint *t = lb_taint_of(w->storages, v->storage);
         lb_diff_row row = row_of(w, final->op[0]);
         const char *name = lb_program_text(w->pa, v->name);
-        if (*name) row.layer = lb_report_keep(w->report, name);
-        if (final->agreement == LB_SHADOW_AGREES) {
-            row.local = LB_VERDICT_ROUNDING, row.why = "in exact arithmetic both sides update it alike";
-        } else if (final->agreement == LB_SHADOW_DISAGREES) {
-            row.inherited = t->apart ? LB_VERDICT_DIVERGED : LB_VERDICT_IDENTICAL;
-            row.local = t->apart ? LB_VERDICT_ROUNDING : LB_VERDICT_DIVERGED;
-            row.why = t->apart ? "its gradient already differs in exact arithmetic"
-                               : "the optimizer updates it differently in exact arithmetic";
-            if (!t->apart && t->suspect != LB_NONE)
-                row.op = lb_report_keep(w->report, lb_op_name(w->pa, &w->pa->ops[t->suspect]));
-        } else {
-            row.inherited = t->verdict == LB_VERDICT_IDENTICAL ? LB_VERDICT_MISSING : t->verdict;
-            row.why = "its update could not be replayed exactly";
-        }
-        row.verdict = lb_report_worse(row.local, row.inherited);
+        if (*name) row.layer = lb_report_keep(w->report, name), row.value = true;
+        judge_final(w, final, t, &row);
         lb_tensor a, b;
         if (lb_capture_value(w->a, w->pa, final->value[0], &a, NULL) == LB_OK &&
             lb_capture_value(w->b, w->pb, final->value[1], &b, NULL) == LB_OK)
             row.measured = lb_compare(&a, &b, &row.difference, NULL) == LB_OK;
         lb_report_row(w->report, &row);
-        t->verdict = row.verdict, t->apart = final->agreement == LB_SHADOW_DISAGREES, t->suspect = LB_NONE;
+        lb_verdict carried = t->carried;
+        *t = LB_TAINT_CLEAN(t->storage);
+        t->verdict = row.verdict, t->carried = carried, t->apart = final->agreement == LB_SHADOW_DISAGREES;
     }
+}
+
+static void walk_alone(lb_walk *w, uint32_t ia)
+{
+    const lb_op *op = &w->pa->ops[ia];
+    inputs in = INPUTS_OF(w);
+    note_args(&in, lb_op_args(w->pa, op), op->args, NULL, 0);
+    if (op->flags & LB_OP_DECISION) note_decision(w, &in);
+    lb_taint left = {.verdict = in.verdict, .carried = in.carried, .apart = in.apart, .flipped = in.flipped};
+    left.suspect = in.suspect == LB_NONE ? ia : in.suspect;
+    spread(w, op, &left);
 }
 
 void lb_walk_program(lb_walk *w)
@@ -388,16 +391,12 @@ void lb_walk_program(lb_walk *w)
     for (uint32_t i = 0; i < w->pa->n_ops; i++) {
         const lb_op *op = &w->pa->ops[i];
         if (op->flags & LB_OP_VIEW) continue;
-        if (w->alignment.b_of_a[i] != LB_NONE) {
+        if (w->alignment.b_of_a[i] != LB_NONE)
             walk_pair(w, i, w->alignment.b_of_a[i]);
-        } else if (strcmp(lb_op_name(w->pa, op), "lb::source") == 0 && op->results) {
+        else if (strcmp(lb_op_name(w->pa, op), "lb::source") == 0 && op->results)
             walk_source(w, i);
-        } else {
-            inputs in = {w, LB_VERDICT_IDENTICAL, false, LB_NONE, w->pa, w->pb};
-            note_args(&in, lb_op_args(w->pa, op), op->args, NULL, 0);
-            if (op->flags & LB_OP_DECISION) w->decided = lb_report_worse(w->decided, in.verdict);
-            spread(w, op, in.verdict, in.apart, in.suspect == LB_NONE ? i : in.suspect);
-        }
+        else
+            walk_alone(w, i);
     }
     walk_finals(w);
 }

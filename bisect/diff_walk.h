@@ -14,6 +14,7 @@ typedef struct lb_walk {
     lb_shadow_pair shadows;
     bool have_shadows;
     uint8_t *differs;    /* per op of A */
+    uint8_t *settled;    /* per op of A: a suspect that was judged */
     lb_taints *storages; /* of this rank, over the steps */
     lb_diff_report *report;
     lb_verdict

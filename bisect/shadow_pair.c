@@ -1,6 +1,8 @@
 /* Both sides of an aligned step replayed: see shadow_pair.h. */
 #include "shadow_pair.h"
 
+#include "ops.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,12 +30,12 @@ typedef struct side {
     const lb_alignment *alignment;
     const uint8_t *wanted;
     lb_shadow_pair *out;
-    int which;                 /* 0: A, 1: B */
-    kept *kept;                /* per op of A */
-    kept_final *finals;        /* per final */
-    uint64_t room;             /* bytes still allowed */
-    uint32_t *source_of_value; /* program value -> the other side's source value, or LB_NONE */
-    double *converted;         /* replaced source, as bytes of the right dtype */
+    int which;            /* 0: A, 1: B */
+    kept *kept;           /* per op of A */
+    kept_final *finals;   /* per final */
+    uint64_t room;        /* bytes still allowed */
+    uint32_t *taken_from; /* per value: a value of the other side that is taken in its place, or LB_NONE */
+    double *converted;    /* replaced source, as bytes of the right dtype */
     size_t converted_room;
 } side;
 
@@ -206,11 +208,11 @@ static bool note_shadow(void *context, const lb_event *event)
 }
 
 /* Both shadows must start from the same numbers: the narrower side's sources serve both, widening is exact. */
-static bool replace_source(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
+static bool take_other(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
 {
     (void)rank, (void)step;
     side *s = context;
-    uint32_t other = s->source_of_value[value];
+    uint32_t other = s->taken_from[value];
     lb_tensor theirs;
     if (other == LB_NONE || lb_capture_value(s->other, s->other_program, other, &theirs, NULL) != LB_OK)
         return false;
@@ -254,8 +256,32 @@ static void map_sources(side *s, const lb_program *pa, const lb_program *pb)
         if (!lb_dtype_is_float(pa->values[va].dtype) || !lb_dtype_is_float(pb->values[vb].dtype)) continue;
         bool b_is_narrower =
             lb_dtype_precision(pb->values[vb].dtype) < lb_dtype_precision(pa->values[va].dtype);
-        if (b_is_narrower && s->which == 0) s->source_of_value[va] = vb;
-        if (!b_is_narrower && s->which == 1) s->source_of_value[vb] = va;
+        if (b_is_narrower && s->which == 0) s->taken_from[va] = vb;
+        if (!b_is_narrower && s->which == 1) s->taken_from[vb] = va;
+    }
+}
+
+static bool is_continuous(const char *name)
+{
+    lb_op_form form;
+    const lb_op_row *row = lb_op_find(name, &form);
+    return row && !(row->flags & LB_ROW_DISCONTINUOUS);
+}
+
+/* A decision that rounding changed (a near tie of the router) would part the shadows for good: B's takes A's. */
+static void map_decisions(side *s, const lb_program *pa, const lb_program *pb)
+{
+    for (uint32_t i = 0; s->which == 1 && i < pa->n_ops; i++) {
+        uint32_t j = s->alignment->b_of_a[i];
+        if (j == LB_NONE || s->alignment->irregular[i]) continue;
+        const lb_op *a = &pa->ops[i], *b = &pb->ops[j];
+        if (a->results != b->results || a->flags & LB_OP_RANDOM || is_continuous(lb_op_name(pa, a))) continue;
+        for (uint32_t k = 0; k < a->results; k++) {
+            uint32_t va = lb_op_results(pa, a)[k], vb = lb_op_results(pb, b)[k];
+            if (va == LB_NONE || vb == LB_NONE || pa->values[va].dtype != pb->values[vb].dtype) continue;
+            if (lb_digest_equal(pa->values[va].logical, pb->values[vb].logical)) continue;
+            if (lb_op_same_args(pa, a, pb, b)) s->taken_from[vb] = va;
+        }
     }
 }
 
@@ -312,16 +338,17 @@ static lb_status run_side(side *s, const lb_program *pa, const lb_program *pb, l
     lb_replay_summary summary = {0};
     lb_observer own = {.context = s, .op = note_own};
     lb_status status = lb_replay_run(replay, &plan, &own, &summary, err);
-    s->source_of_value = malloc((s->program->n_values + 1) * sizeof(uint32_t));
-    if (status == LB_OK && s->source_of_value) {
-        memset(s->source_of_value, 0xFF, s->program->n_values * sizeof(uint32_t));
+    s->taken_from = malloc((s->program->n_values + 1) * sizeof(uint32_t));
+    if (status == LB_OK && s->taken_from) {
+        memset(s->taken_from, 0xFF, s->program->n_values * sizeof(uint32_t));
         map_sources(s, pa, pb);
-        plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = true;
-        lb_observer shadow = {.context = s, .op = note_shadow, .source = replace_source};
+        map_decisions(s, pa, pb);
+        plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = true, plan.force_decisions = true;
+        lb_observer shadow = {.context = s, .op = note_shadow, .source = take_other, .decided = take_other};
         status = lb_replay_run(replay, &plan, &shadow, &summary, err);
         s->out->undecided[s->which] = summary.undecided;
     }
-    free(s->source_of_value);
+    free(s->taken_from);
     free(s->converted);
     lb_replay_close(replay);
     return status;

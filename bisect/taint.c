@@ -38,7 +38,7 @@ lb_taint *lb_taint_of(lb_taints *t, int64_t storage)
             slot = find_slot(t, storage);
         }
     }
-    *slot = (lb_taint){storage, LB_VERDICT_IDENTICAL, false, true, LB_NONE};
+    *slot = LB_TAINT_CLEAN(storage);
     t->count++;
     return slot;
 }

@@ -12,6 +12,15 @@ bool lb_anchor_recorded(lb_machine *machine, uint32_t value, lb_tensor *tensor)
     return recording->value(recording->context, recorded, value, tensor, NULL) == LB_OK;
 }
 
+bool lb_anchor_decided(lb_machine *machine, uint32_t value, lb_tensor *tensor)
+{
+    const lb_observer *observer = machine->run->observer;
+    if (!lb_anchor_recorded(machine, value, tensor)) return false;
+    if (observer && observer->decided)
+        observer->decided(observer->context, machine->rank, machine->prepared->program->step, value, tensor);
+    return true;
+}
+
 /* `row`: the value, or the range it lies in. */
 static void note_written(lb_machine *machine, uint32_t value, const lb_value *row, bool exact, bool missing, lb_verdict taint)
 {

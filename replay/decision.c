@@ -122,14 +122,30 @@ static int dim_argument(const char *row)
     return -1;
 }
 
-static void select_values(const lb_execution *e)
+/* False for an op that this is not known to be right for. */
+static bool select_values(const lb_execution *e)
 {
     int position = dim_argument(e->prepared->row->name);
-    if (position < 0 || (uint32_t)position >= e->n_args || e->outputs.n != 2) return;
-    if (e->args[0].tag != LB_OPERAND_TENSOR || e->outputs.tensors[1].dtype != LB_I64 || !e->outputs.tensors[0].data) return;
+    if (position < 0 || (uint32_t)position >= e->n_args || e->outputs.n != 2) return false;
+    if (e->args[0].tag != LB_OPERAND_TENSOR || e->outputs.tensors[1].dtype != LB_I64 || !e->outputs.tensors[0].data) return false;
     int dim = (int)e->args[position].i, ndim = e->args[0].tensor.layout.ndim;
     if (dim < 0) dim += ndim;
-    if (dim >= 0 && dim < ndim) select_again(&e->args[0].tensor, &e->outputs.tensors[1], &e->outputs.tensors[0], dim);
+    if (dim < 0 || dim >= ndim) return false;
+    select_again(&e->args[0].tensor, &e->outputs.tensors[1], &e->outputs.tensors[0], dim);
+    return true;
+}
+
+lb_status lb_decision_take(lb_machine *machine, lb_execution *e, bool *taken)
+{
+    *taken = false;
+    lb_tensor decided;
+    if (e->outputs.n != 2 || e->outputs.values[1] == LB_NONE || !lb_anchor_decided(machine, e->outputs.values[1], &decided))
+        return LB_OK;
+    LB_TRY(lb_anchor_put(machine, e->outputs.values[1], &decided));
+    uint32_t v = e->outputs.values[1];
+    e->outputs.tensors[1] = lb_storage_window(lb_storage_of(machine, v), &machine->prepared->program->values[v]);
+    *taken = select_values(e);
+    return LB_OK;
 }
 
 lb_status lb_decision_force(lb_machine *machine, const lb_op *op, lb_execution *e)

@@ -14,6 +14,10 @@ lb_status lb_decision_inputs(lb_machine *machine, const lb_op *op, bool *holds);
 /* After an op ran: indices it gave (top-k, sort, argmax) become the recorded ones, and what was selected with them is
  * selected again. Only under force_decisions and for inputs that differ from the recording. */
 lb_status lb_decision_force(lb_machine *machine, const lb_op *op, lb_execution *execution);
+/* In the exact shadow, after a choice (sort, top-k, a maximum along a dimension) ran: its indices become the ones that were
+ * decided, and what they choose is chosen again from the shadow's own numbers, which are continuous in the inputs. `*taken`
+ * is false for a choice of another kind. */
+lb_status lb_decision_take(lb_machine *machine, lb_execution *execution, bool *taken);
 /* After a decision op was compared and differs: ends the chain or marks it. */
 void lb_decision_results(lb_machine *machine, const uint32_t *values, uint32_t n);
 /* Ends the run as undecided at the current op. */

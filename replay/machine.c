@@ -244,7 +244,7 @@ static bool shadow_takes_recorded(lb_machine *machine, const lb_op *op, const lb
 }
 
 /* A choice (sort, top-k, a maximum along a dimension) gives indices and the numbers that they choose. The numbers are
- * continuous in the inputs: a shadow that chooses as the recording did keeps its own. */
+ * continuous in the inputs: a shadow keeps its own, for the indices that were decided. */
 static bool is_choice(const lb_program *program, const lb_op *op)
 {
     bool numbers = false, indices = false;
@@ -257,15 +257,28 @@ static bool is_choice(const lb_program *program, const lb_op *op)
     return numbers && indices;
 }
 
-static bool chooses_as_recorded(lb_machine *machine, const lb_outputs *outputs)
+static bool chooses_as_decided(lb_machine *machine, const lb_outputs *outputs)
 {
     for (uint32_t i = 0; i < outputs->n; i++) {
         lb_tensor recorded;
         if (!outputs->tensors[i].data || lb_dtype_is_float(outputs->tensors[i].dtype)) continue;
-        if (!lb_anchor_recorded(machine, outputs->values[i], &recorded)) return false;
+        if (!lb_anchor_decided(machine, outputs->values[i], &recorded)) return false;
         if (!lb_digest_equal(lb_digest_tensor(&outputs->tensors[i]), lb_digest_tensor(&recorded))) return false;
     }
     return true;
+}
+
+static lb_status take_decided(lb_machine *machine, const lb_op *op)
+{
+    const lb_program *program = machine->prepared->program;
+    LB_TRY(lb_event_stand_in(machine, op, LB_VERDICT_IDENTICAL));
+    for (uint32_t i = 0; i < op->results + op->written; i++) {
+        uint32_t v = i < op->results ? lb_op_results(program, op)[i] : lb_op_written(program, op)[i - op->results];
+        lb_tensor recorded, decided;
+        if (v == LB_NONE || !lb_anchor_recorded(machine, v, &recorded) || !lb_anchor_decided(machine, v, &decided)) continue;
+        if (decided.data != recorded.data) LB_TRY(lb_anchor_put(machine, v, &decided));
+    }
+    return LB_OK;
 }
 
 /* Nothing computed it: the recorded result stands in. It is rounded, so that no exact shadow can follow from it. */
@@ -282,7 +295,7 @@ static lb_status stand_in_opaque(lb_machine *machine, const lb_op *op)
 static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
 {
     bool recorded = shadow_takes_recorded(machine, op, prepared), choice = recorded && is_choice(machine->prepared->program, op);
-    if (recorded && !choice) return lb_event_stand_in(machine, op, LB_VERDICT_IDENTICAL);
+    if (recorded && !choice) return take_decided(machine, op);
     lb_execution e = {.prepared = prepared};
     LB_TRY(gather_inputs(machine, op, prepared->form, &e.inputs));
     if (e.inputs.missing) return lb_event_missing(machine, op);
@@ -306,7 +319,11 @@ static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared
         return stand_in_opaque(machine, op);
     }
     lb_outputs_settle(machine, &e.outputs);
-    if (choice && !chooses_as_recorded(machine, &e.outputs)) return lb_event_stand_in(machine, op, LB_VERDICT_IDENTICAL);
+    if (choice && !chooses_as_decided(machine, &e.outputs)) {
+        bool taken;
+        LB_TRY(lb_decision_take(machine, &e, &taken));
+        if (!taken) return take_decided(machine, op);
+    }
     LB_TRY(lb_decision_force(machine, op, &e));
     return lb_event_computed(machine, op, &e);
 }

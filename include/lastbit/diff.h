@@ -1,17 +1,21 @@
-/* Diff: two captures of what should be the same computation, layer by layer, with verdicts that need no
- * tolerance.
+/* Diff: two captures of what should be the same computation, layer by layer, with verdicts that need no tolerance.
  *
- * Digests decide first: what is equal is never read. Where results differ, three questions are asked of each
- * op:
- *   1. Do the recorded bits lie inside the op's own error bound, on each side, from that side's recorded
- * inputs? (A/A)
- *   2. Do both sides compute the same real function of the same inputs? Both programs run in f64 with every
- * float cast the identity (the exact shadow), B from A's sources. They agree when they differ by no more than
- * f64 rounding explains: max|sA − sB| ≤ 2^13 · max(eA/uA, eB/uB) · 2^-53 + 2^-40 · max|sA|,      eX = max|X −
- * sX|, uX the unit roundoff that is, X's own rounding error measures how the computation amplifies errors, and
- * the shadow's error is that, smaller by the ratio of the unit roundoffs; 2^13 is the margin.
- *   3. If they disagree: did their inputs already? Then the op inherits, otherwise the difference was made
- * here.
+ * Digests decide first: what is equal is never read. Where results differ, three questions are asked of each op:
+ *
+ *   1. Do the recorded bits lie inside the op's own error bound, on each side, from that side's recorded inputs? (A/A)
+ *   2. Do both sides compute the same real function of the same inputs? Both programs run in f64 with every float cast the
+ *      identity (the exact shadow), B from A's sources and with A's decisions. They agree when they differ by no more
+ *      than f64 rounding explains:
+ *
+ *          max|sA - sB| <= 2^13 max(eA/uA, eB/uB) 2^-53 + 2^-40 max|sA|     eX = max|X - sX|, uX the unit roundoff of X
+ *
+ *      that is, X's own rounding error measures how the computation amplifies errors, and the shadow's error is that,
+ *      smaller by the ratio of the unit roundoffs; 2^13 is the margin.
+ *   3. If they disagree: did their inputs already? Then the op inherits, otherwise the difference was made here.
+ *
+ * An inherited difference carries the worst verdict among its origins. Of what ops of the same step made, no more than
+ * rounding is left where exact values meet again; of sources that differ (another batch, a parameter that the step before
+ * left different) the whole, since both shadows start from one side's sources and cannot speak for them.
  */
 #ifndef LASTBIT_DIFF_H
 #define LASTBIT_DIFF_H
@@ -29,8 +33,7 @@ typedef struct lb_diff_options {
     uint32_t n_maps;
     int64_t first_step, last_step;
     uint64_t memory_bytes; /* for the shadows kept at a time; 0: 4 GiB */
-    bool digests_only; /* no replay: differences get metrics but the verdict `diverged` or `rounding` cannot be
-                          told */
+    bool digests_only; /* no replay: differences get metrics, but whether they are rounding cannot be told */
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
 } lb_diff_options;
 #define LB_DIFF_OPTIONS_INIT                                                                                   \
@@ -43,7 +46,8 @@ typedef struct lb_diff_row {
     int64_t step;
     int32_t rank;
     lb_phase phase;
-    const char *layer; /* module path in A */
+    const char *layer; /* module path in A, or the name of a parameter or state */
+    bool value;        /* the row of a named value, not of a layer */
     const char *op;    /* NULL in layer rows */
     uint32_t index;    /* op in A's program; LB_NONE in layer rows */
     lb_verdict verdict, local, inherited;

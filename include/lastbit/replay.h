@@ -96,6 +96,9 @@ typedef struct lb_observer {
     /* Asked before a source is loaded (may be NULL): return true after pointing `tensor->data` at other contents of the same
      * dtype and layout (valid until the next call), e.g. another capture's parameter. */
     bool (*source)(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor);
+    /* Asked before the exact shadow takes the recorded result of a discontinuous op (may be NULL): return true after pointing
+     * `tensor` at what it should take instead, of the same dtype and shape, e.g. another capture's decision. */
+    bool (*decided)(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor);
 } lb_observer;
 
 typedef struct lb_replay_summary {

@@ -72,3 +72,14 @@ def test_an_extra_cast_is_rounding(lastbit, recorded):
     answer = diff(lastbit, recorded(HYBRID, *bf16, steps="1-1"), recorded(HYBRID, *bf16, "--fault", "differs-cast", steps="1-1"))
     assert answer["verdict"] == "rounding", answer["first"]
     assert any(re.search("layers.3.norm", row["layer"]) for row in answer["structure"])
+
+
+def test_what_the_step_before_left_different_stays_diverged(lastbit, recorded):
+    """Both shadows of step 1 start from the same parameters and agree; the parameters do not."""
+    pair = [recorded(HYBRID, "--steps", "2", *fault, steps="0-1") for fault in ((), ("--fault", "dropped-term"))]
+    answer = diff(lastbit, *pair)
+    verdicts = {row["layer"]: (row["local"], row["inherited"]) for row in answer["layers"] if not row["value"]}
+    assert answer["first"]["step"] == 0 and answer["first"]["layer"] == "layers.3.norm"
+    assert {layer for layer, (local, _) in verdicts.items() if local == "diverged"} == {"layers.3.norm"}
+    for layer in ("layers.3.rnn", "layers.4.attention.qkv", "layers.5.mlp", "norm", "head", "loss"):
+        assert verdicts[layer][1] == "diverged", (layer, verdicts[layer])

@@ -1,0 +1,22 @@
+/* The local verdict of one aligned pair of ops whose results differ: a function of the evidence alone. Private to
+ * diff*.c. */
+#ifndef LB_BISECT_DIFF_JUDGE_H
+#define LB_BISECT_DIFF_JUDGE_H
+
+#include "shadow_pair.h"
+
+typedef struct lb_evidence {
+    bool inputs_differ; /* some input has other bits */
+    bool inputs_apart;  /* some input differs in exact arithmetic already */
+    bool same_args;     /* all arguments that are no tensors */
+    bool random;        /* draws random numbers */
+    bool decides;       /* the results that differ are integers or bools */
+    bool replayed;      /* the fields below are filled */
+    lb_agreement agreement;
+    lb_verdict own[2]; /* of each side against its own recording */
+} lb_evidence;
+
+/* `*why`: a sentence that lives as long as the program. */
+lb_verdict lb_judge_pair(const lb_evidence *evidence, const char **why);
+
+#endif
