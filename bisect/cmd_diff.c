@@ -1,9 +1,8 @@
-/* lastbit diff A B: two captures layer by layer. The engine is diff.c; this prints. */
+/* lastbit diff A B: two captures layer by layer. The engine is diff.c, the text is diff_text.c. */
 #include "command_line.h"
 
 #include <lastbit/diff.h>
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,61 +58,13 @@ static void print_report_json(const lb_diff_report *r)
     lb_print_json("diff", o);
 }
 
-static const char *verdict_sentence(lb_verdict v)
+static lb_status print_report_text(const lb_diff_report *r, const char *const *paths, bool all, lb_err *err)
 {
-    switch (v) {
-    case LB_VERDICT_IDENTICAL: return "the same bits everywhere";
-    case LB_VERDICT_REORDERED: return "the same sums in another order";
-    case LB_VERDICT_ROUNDING: return "rounding: both sides compute the same real function";
-    case LB_VERDICT_NOISE: return "inside measured run-to-run noise";
-    case LB_VERDICT_DIVERGED: return "the two sides compute different things";
-    case LB_VERDICT_MISSING: return "something was captured on one side only, or could not be replayed";
-    case LB_VERDICT_OPAQUE: return "an op that replay does not know stands in between";
-    }
-    return "";
-}
-
-static void print_place(const char *title, const lb_diff_row *r)
-{
-    printf("%s: step %" PRId64 ", rank %d, %s, %s, %s (op %u)\n    %s: %s\n", title, r->step, r->rank,
-           lb_phase_name(r->phase), *r->layer ? r->layer : "(outside every module)", r->op ? r->op : "",
-           r->index, lb_verdict_name(r->verdict), r->why);
-    if (r->measured)
-        printf("    %" PRId64 " of %" PRId64
-               " elements differ, max abs %.3g, rel L2 %.3g, cosine %.9g, max %.0f ulp; %s%s%s\n",
-               r->difference.differing, r->difference.elements, r->difference.max_abs, r->difference.rel_l2,
-               r->difference.cosine, r->difference.max_ulp, lb_pattern_text(r->difference.pattern),
-               r->difference.detail[0] ? ": " : "", r->difference.detail);
-}
-
-static void print_report(const lb_diff_report *r, bool all)
-{
-    printf("verdict: %s — %s\n", lb_verdict_name(r->verdict), verdict_sentence(r->verdict));
-    printf("%" PRIu64 " aligned ops, %" PRIu64 " with identical results\n", r->ops, r->identical);
-    if (r->has_first) print_place("first", &r->first);
-    if (r->has_earliest && r->earliest.index != r->first.index)
-        print_place("earliest difference", &r->earliest);
-    uint32_t shown = 0;
-    for (uint32_t i = 0; i < r->n_layers; i++) {
-        const lb_diff_row *l = &r->layers[i];
-        if (!all && l->verdict == LB_VERDICT_IDENTICAL) continue;
-        if (shown++ == 0)
-            printf("\n%4s  %-40s %-10s %-10s %-10s %10s %10s %8s\n", "rank", "layer", "verdict", "local",
-                   "inherited", "max abs", "rel L2", "max ulp");
-        printf("%4d  %-40.40s %-10s %-10s %-10s ", l->rank, *l->layer ? l->layer : "(outside)",
-               lb_verdict_name(l->verdict), lb_verdict_name(l->local), lb_verdict_name(l->inherited));
-        if (l->measured)
-            printf("%10.3g %10.3g %8.0f\n", l->difference.max_abs, l->difference.rel_l2, l->difference.max_ulp);
-        else
-            printf("%10s %10s %8s\n", "-", "-", "-");
-    }
-    for (uint32_t i = 0; i < r->n_structures; i++) {
-        const lb_diff_structure *s = &r->structures[i];
-        if (i == 0) printf("\nops on one side only:\n");
-        printf("  step %" PRId64 " rank %d %s %s: first {%s}, second {%s}\n", s->step, s->rank,
-               lb_phase_name(s->phase), *s->layer ? s->layer : "(outside)", s->ops_a, s->ops_b);
-    }
-    for (uint32_t i = 0; i < r->n_missing; i++) printf("%smissing: %s\n", i ? "" : "\n", r->missing[i]);
+    char *text = lb_diff_text(r, paths[0], paths[1], all);
+    if (!text) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the text");
+    fputs(text, stdout);
+    free(text);
+    return LB_OK;
 }
 
 static bool parse_range(const char *text, int64_t *first, int64_t *last)
@@ -137,7 +88,7 @@ int lb_cmd_diff(int argc, const char **argv)
         {"exact", 0, POPT_ARG_NONE, &exact, 0, "exit 0 only when every bit is the same", NULL},
         {"digests", 0, POPT_ARG_NONE, &digests_only, 0, "compare digests and kept bytes only, replay nothing",
          NULL},
-        {"all", 0, POPT_ARG_NONE, &all, 0, "list identical layers too", NULL},
+        {"all", 0, POPT_ARG_NONE, &all, 0, "list every layer and value, identical ones too", NULL},
         {"memory", 0, POPT_ARG_LONG, &memory_mb, 0, "keep at most this much for exact shadows", "MB"},
         POPT_TABLEEND,
     };
@@ -179,10 +130,11 @@ int lb_cmd_diff(int argc, const char **argv)
         if (arguments.json)
             print_report_json(report);
         else
-            print_report(report, all);
+            status = print_report_text(report, arguments.args, all, &err);
         bool same = exact ? report->verdict == LB_VERDICT_IDENTICAL && report->n_structures == 0
-                          : report->verdict != LB_VERDICT_DIVERGED && report->n_missing == 0;
-        rc = same ? LB_EXIT_SAME : LB_EXIT_DIFFERENT;
+                          : report->verdict != LB_VERDICT_DIVERGED && report->verdict != LB_VERDICT_MISSING &&
+                                report->n_missing == 0;
+        rc = status != LB_OK ? lb_command_fail("diff", &err) : same ? LB_EXIT_SAME : LB_EXIT_DIFFERENT;
     }
     lb_diff_report_free(report);
     lb_capture_close(a), lb_capture_close(b);

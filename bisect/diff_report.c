@@ -67,7 +67,7 @@ static lb_diff_row *layer_row(lb_diff_report *r, const lb_diff_row *from)
         if (r->layers[i].rank == from->rank && strcmp(r->layers[i].layer, from->layer) == 0)
             return &r->layers[i];
     lb_diff_row row = *from;
-    row.op = NULL, row.index = LB_NONE, row.why = "";
+    row.op = NULL, row.index = row.other = LB_NONE, row.why = "";
     row.verdict = row.local = row.inherited = LB_VERDICT_IDENTICAL;
     row.measured = false, row.bound_ratio = NAN;
     memset(&row.difference, 0, sizeof row.difference);
@@ -86,7 +86,7 @@ void lb_report_layer(lb_diff_report *r, const lb_diff_row *row)
     if (row->measured && (!l->measured || worst || row->difference.rel_l2 > l->difference.rel_l2))
         l->difference = row->difference, l->measured = true;
     l->verdict = lb_report_worse(l->verdict, row->verdict);
-    l->local = lb_report_worse(l->local, row->local),
+    l->local = lb_report_worse(l->local, row->local);
     l->inherited = lb_report_worse(l->inherited, row->inherited);
     if (!(row->bound_ratio <= l->bound_ratio) && row->bound_ratio == row->bound_ratio)
         l->bound_ratio = row->bound_ratio;
@@ -98,8 +98,7 @@ void lb_report_row(lb_diff_report *r, const lb_diff_row *row)
     if (row->verdict == LB_VERDICT_IDENTICAL) return;
     if (!r->has_earliest) r->earliest = *row, r->has_earliest = true;
     bool worst = lb_report_badness(row->verdict) > lb_report_badness(r->verdict);
-    /* Of the worst verdict, the first op that has it of its own; an inheriting one only until such an op comes.
-     */
+    /* Of the worst verdict, the first op that has it of its own; an inheriting one only until such an op comes. */
     bool own = lb_report_badness(row->verdict) == lb_report_badness(r->verdict) && row->local == row->verdict &&
                r->first.local != r->first.verdict;
     if (!r->has_first || worst || own) r->first = *row, r->has_first = true;

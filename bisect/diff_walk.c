@@ -151,6 +151,8 @@ static lb_diff_row row_of(lb_walk *w, uint32_t ia)
                        .rank = w->pa->rank,
                        .phase = (lb_phase)op->phase,
                        .index = ia,
+                       .other = w->alignment.b_of_a[ia] != LB_NONE ? w->alignment.b_of_a[ia]
+                                                                   : w->alignment.source_b_of_a[ia],
                        .bound_ratio = NAN,
                        .why = "",
                        .difference = {.cosine = 1, .first = -1}};
@@ -375,6 +377,23 @@ static void walk_finals(lb_walk *w)
     }
 }
 
+typedef struct count {
+    uint32_t n;
+} count;
+static void count_input(void *context, uint32_t value)
+{
+    ((count *)context)->n += value != LB_NONE;
+}
+
+/* Copies and constants are no suspects: the op that follows says more. */
+static bool may_be_wrong(const lb_program *p, const lb_op *op)
+{
+    count inputs = {0};
+    lb_op_each_input(p, op, count_input, &inputs);
+    const char *name = lb_op_name(p, op);
+    return inputs.n && strcmp(name, "aten::clone") != 0 && strcmp(name, "aten::contiguous") != 0;
+}
+
 static void walk_alone(lb_walk *w, uint32_t ia)
 {
     const lb_op *op = &w->pa->ops[ia];
@@ -382,7 +401,7 @@ static void walk_alone(lb_walk *w, uint32_t ia)
     note_args(&in, lb_op_args(w->pa, op), op->args, NULL, 0);
     if (op->flags & LB_OP_DECISION) note_decision(w, &in);
     lb_taint left = {.verdict = in.verdict, .carried = in.carried, .apart = in.apart, .flipped = in.flipped};
-    left.suspect = in.suspect == LB_NONE ? ia : in.suspect;
+    left.suspect = in.suspect == LB_NONE && may_be_wrong(w->pa, op) ? ia : in.suspect;
     spread(w, op, &left);
 }
 

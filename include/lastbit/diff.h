@@ -50,6 +50,7 @@ typedef struct lb_diff_row {
     bool value;        /* the row of a named value, not of a layer */
     const char *op;    /* NULL in layer rows */
     uint32_t index;    /* op in A's program; LB_NONE in layer rows */
+    uint32_t other;    /* its partner in B's program, or LB_NONE */
     lb_verdict verdict, local, inherited;
     const char *why; /* one sentence, "" when identical */
     bool measured;   /* `difference` was computed from recorded bytes */
@@ -86,6 +87,9 @@ typedef struct lb_diff_report {
 LB_API lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *options,
                              lb_diff_report **report, lb_err *err);
 LB_API void lb_diff_report_free(lb_diff_report *report);
+/* The report for a person, with commands to type next; malloc'ed, NULL when out of memory. `path_a`, `path_b`: as they
+ * are to be typed again. `all`: every layer and value, also identical ones. */
+LB_API char *lb_diff_text(const lb_diff_report *report, const char *path_a, const char *path_b, bool all);
 
 #ifdef __cplusplus
 }

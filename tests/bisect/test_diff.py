@@ -83,3 +83,23 @@ def test_what_the_step_before_left_different_stays_diverged(lastbit, recorded):
     assert {layer for layer, (local, _) in verdicts.items() if local == "diverged"} == {"layers.3.norm"}
     for layer in ("layers.3.rnn", "layers.4.attention.qkv", "layers.5.mlp", "norm", "head", "loss"):
         assert verdicts[layer][1] == "diverged", (layer, verdicts[layer])
+
+
+def test_the_text_is_short_and_its_commands_run(lastbit, recorded, tmp_path):
+    a, b = (recorded(HYBRID, "--steps", "2", *fault, steps="0-1") for fault in ((), ("--fault", "dropped-term")))
+    text = lastbit.run("diff", a, b, expect=1).stdout
+    head, rest = text.split("\n\n", 1)
+    assert head.startswith("verdict: diverged") and "layers.3.norm, aten::mul.Tensor" in rest
+    table = re.search(r"^layer +verdict.*?(?=\n\n)", text, re.M | re.S).group().splitlines()
+    assert len(table) <= 26 and "more layers" in table[-1] and "--all" in table[-1]
+    shown = [line.split()[0] for line in table[1:-1]]
+    assert {"layers.3.norm", "layers.3.rnn", "layers.2", "head", "loss"} <= set(shown)
+    assert not any("weight" in name or "optimizer." in name for name in shown)
+    assert re.search(r"^parameters, states and inputs: \d+ differ \(\d+ diverged, all inherited\)", text, re.M)
+    commands = [line.split()[1:] for line in text.split("Next:\n")[1].splitlines()]
+    assert [command[0] for command in commands] == ["show", "show", "bisect"]
+    for command in commands:
+        done = lastbit.run(*command, expect=(0, 1), cwd=tmp_path)
+        assert "layers.3.norm" in done.stdout
+    everything = lastbit.run("diff", "--all", a, b, expect=1).stdout
+    assert "optimizer.exp_avg_sq:layers.5.norm.weight " in everything  # the whole name

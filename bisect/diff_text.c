@@ -1,0 +1,277 @@
+/* A diff for a person: see lastbit/diff.h. What differs first and why we know, a table short enough to be read, what to
+ * type next. */
+#define _GNU_SOURCE /* open_memstream */
+#include <lastbit/diff.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 24, GUILTY = 12, LAST = 3, FEW = 6 };
+
+static const char *verdict_sentence(lb_verdict v)
+{
+    switch (v) {
+    case LB_VERDICT_IDENTICAL: return "the same bits everywhere";
+    case LB_VERDICT_REORDERED: return "the same sums in another order";
+    case LB_VERDICT_ROUNDING: return "other bits, but both sides compute the same function in exact arithmetic";
+    case LB_VERDICT_NOISE: return "no more than two runs of the first side differ by";
+    case LB_VERDICT_DIVERGED: return "the two sides compute different things";
+    case LB_VERDICT_MISSING: return "something was captured on one side only, or could not be replayed";
+    case LB_VERDICT_OPAQUE: return "an op that replay does not know stands in between";
+    }
+    return "";
+}
+
+static const char *layer_name(const lb_diff_row *r)
+{
+    return *r->layer ? r->layer : "(outside every module)";
+}
+
+static bool differs(const lb_diff_row *r)
+{
+    return r->verdict != LB_VERDICT_IDENTICAL;
+}
+
+/* A path as a shell takes it. */
+static void print_path(FILE *out, const char *path)
+{
+    bool plain = *path && *path != '-';
+    for (const char *c = path; *c; c++)
+        plain &= (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') ||
+                 strchr("/._-+:,=@%", *c);
+    if (plain) {
+        fputs(path, out);
+        return;
+    }
+    fputc('\'', out);
+    for (const char *c = path; *c; c++) {
+        if (*c == '\'')
+            fputs("'\\''", out);
+        else
+            fputc(*c, out);
+    }
+    fputc('\'', out);
+}
+
+/* ---- what differs first ---- */
+
+static void print_numbers(FILE *out, const lb_diff_row *r)
+{
+    const lb_difference *d = &r->difference;
+    if (!r->measured) return;
+    fprintf(out, "    %" PRId64 " of %" PRId64 " elements differ; max abs %.3g, relative L2 %.3g, max %.3g ulp",
+            d->differing, d->elements, d->max_abs, d->rel_l2, d->max_ulp);
+    fprintf(out, "; %s%s%s\n", lb_pattern_text(d->pattern), d->detail[0] ? ": " : "", d->detail);
+}
+
+static void print_place(FILE *out, const char *title, const lb_diff_row *r)
+{
+    fprintf(out, "%s: step %" PRId64 ", ", title, r->step);
+    if (r->rank) fprintf(out, "rank %d, ", r->rank);
+    fprintf(out, "%s, %s, %s (op %u)\n    %s: %s\n", lb_phase_name(r->phase), layer_name(r), r->op ? r->op : "",
+            r->index, lb_verdict_name(r->verdict), r->why);
+    print_numbers(out, r);
+}
+
+static void print_head(FILE *out, const lb_diff_report *r)
+{
+    fprintf(out, "verdict: %s — %s\n%" PRIu64 " of %" PRIu64 " aligned ops have the same bits\n",
+            lb_verdict_name(r->verdict), verdict_sentence(r->verdict), r->identical, r->ops);
+    if (!r->has_first) return;
+    fputc('\n', out);
+    bool own = r->first.local == r->first.verdict;
+    const char *title = r->verdict == LB_VERDICT_DIVERGED && own ? "They part here" : "First such difference";
+    print_place(out, title, &r->first);
+    if (r->earliest.index != r->first.index || r->earliest.step != r->first.step)
+        print_place(out, "Bits differ from here on", &r->earliest);
+}
+
+/* ---- which layers are shown ---- */
+
+typedef struct choice {
+    const lb_diff_report *report;
+    uint8_t *shown; /* per row of layers */
+    uint32_t n_shown, n_differing;
+} choice;
+
+static bool is_candidate(const choice *c, uint32_t i)
+{
+    return i < c->report->n_layers && !c->report->layers[i].value && !c->shown[i] &&
+           differs(&c->report->layers[i]);
+}
+
+static void show_row(choice *c, uint32_t i)
+{
+    c->shown[i] = 1, c->n_shown++;
+}
+
+/* Rows in order of first execution; the one where the report's first difference lies, or the first that differs. */
+static uint32_t first_row(const lb_diff_report *r)
+{
+    for (uint32_t i = 0; r->has_first && i < r->n_layers; i++)
+        if (r->layers[i].rank == r->first.rank && !strcmp(r->layers[i].layer, r->first.layer)) return i;
+    return 0;
+}
+
+static void choose_rows(choice *c, bool all)
+{
+    const lb_diff_report *r = c->report;
+    for (uint32_t i = 0; i < r->n_layers; i++) c->n_differing += !r->layers[i].value && differs(&r->layers[i]);
+    if (all || c->n_differing <= ROWS) {
+        for (uint32_t i = 0; i < r->n_layers; i++)
+            if (all || (!r->layers[i].value && differs(&r->layers[i]))) show_row(c, i);
+        return;
+    }
+    for (uint32_t i = 0; i < r->n_layers && c->n_shown < GUILTY; i++) {
+        lb_verdict local = r->layers[i].local;
+        if (is_candidate(c, i) && (local == LB_VERDICT_DIVERGED || local == LB_VERDICT_MISSING)) show_row(c, i);
+    }
+    for (uint32_t i = r->n_layers, last = 0; i-- > 0 && last < LAST;)
+        if (is_candidate(c, i)) show_row(c, i), last++;
+    uint32_t middle = first_row(r);
+    for (uint32_t d = 0; d < r->n_layers && c->n_shown < ROWS; d++) {
+        if (is_candidate(c, middle + d)) show_row(c, middle + d);
+        if (d && d <= middle && c->n_shown < ROWS && is_candidate(c, middle - d)) show_row(c, middle - d);
+    }
+}
+
+/* ---- the table ---- */
+
+static int name_width(const choice *c)
+{
+    size_t width = strlen("layer");
+    for (uint32_t i = 0; i < c->report->n_layers; i++) {
+        size_t n = c->shown[i] ? strlen(layer_name(&c->report->layers[i])) : 0;
+        if (n > width) width = n;
+    }
+    return (int)width;
+}
+
+static bool many_ranks(const lb_diff_report *r)
+{
+    for (uint32_t i = 1; i < r->n_layers; i++)
+        if (r->layers[i].rank != r->layers[0].rank) return true;
+    return false;
+}
+
+static void print_row(FILE *out, const lb_diff_row *l, int width, bool ranks)
+{
+    if (ranks) fprintf(out, "%4d  ", l->rank);
+    fprintf(out, "%-*s  %-10s %-10s %-10s ", width, layer_name(l), lb_verdict_name(l->verdict),
+            lb_verdict_name(l->local), lb_verdict_name(l->inherited));
+    if (l->measured)
+        fprintf(out, "%9.3g %9.3g %9.3g\n", l->difference.max_abs, l->difference.rel_l2, l->difference.max_ulp);
+    else
+        fprintf(out, "%9s %9s %9s\n", "-", "-", "-");
+}
+
+static void print_left_out(FILE *out, const choice *c)
+{
+    uint32_t left = c->n_differing - c->n_shown, guilty = 0;
+    for (uint32_t i = 0; i < c->report->n_layers; i++)
+        guilty += is_candidate(c, i) && c->report->layers[i].local == LB_VERDICT_DIVERGED;
+    fprintf(out, "… and %u more layer%s", left, left == 1 ? "" : "s");
+    if (guilty)
+        fprintf(out, ", %u of them diverged by %s own doing", guilty, guilty == 1 ? "its" : "their");
+    else
+        fprintf(out, " that differ%s", left == 1 ? "s" : "");
+    fprintf(out, "; --all lists them\n");
+}
+
+static void print_table(FILE *out, const lb_diff_report *r, bool all)
+{
+    choice c = {.report = r, .shown = calloc(r->n_layers + 1, 1)};
+    if (!c.shown) return;
+    choose_rows(&c, all);
+    if (c.n_shown) {
+        int width = name_width(&c);
+        bool ranks = many_ranks(r);
+        fprintf(out, "\n%s%-*s  %-10s %-10s %-10s %9s %9s %9s\n", ranks ? "rank  " : "", width, "layer",
+                "verdict", "local", "inherited", "max abs", "rel L2", "max ulp");
+        for (uint32_t i = 0; i < r->n_layers; i++)
+            if (c.shown[i]) print_row(out, &r->layers[i], width, ranks);
+        if (!all && c.n_differing > c.n_shown) print_left_out(out, &c);
+    }
+    free(c.shown);
+}
+
+/* Parameters, states and batches in one line. */
+static void print_values(FILE *out, const lb_diff_report *r)
+{
+    uint32_t counts[LB_VERDICT_OPAQUE + 1] = {0}, n = 0, own = 0;
+    const lb_diff_row *worst = NULL;
+    for (uint32_t i = 0; i < r->n_layers; i++) {
+        const lb_diff_row *l = &r->layers[i];
+        if (!l->value || !differs(l)) continue;
+        n++, counts[l->verdict]++, own += l->local == LB_VERDICT_DIVERGED;
+        if (l->measured && (!worst || l->difference.rel_l2 > worst->difference.rel_l2)) worst = l;
+    }
+    if (!n) return;
+    fprintf(out, "\nparameters, states and inputs: %u differ (", n);
+    bool comma = false;
+    for (int v = 0; v <= LB_VERDICT_OPAQUE; v++) {
+        if (!counts[v]) continue;
+        fprintf(out, "%s%u %s", comma ? ", " : "", counts[v], lb_verdict_name((lb_verdict)v));
+        comma = true;
+    }
+    fprintf(out, "%s)", counts[LB_VERDICT_DIVERGED] && !own ? ", all inherited" : "");
+    if (worst) fprintf(out, ", most by relative L2 %.3g: %s", worst->difference.rel_l2, worst->layer);
+    fputc('\n', out);
+}
+
+static void print_structure(FILE *out, const lb_diff_report *r, bool all)
+{
+    for (uint32_t i = 0; i < r->n_structures && (all || i < FEW); i++) {
+        const lb_diff_structure *s = &r->structures[i];
+        if (i == 0) fprintf(out, "\nops on one side only:\n");
+        fprintf(out, "  step %" PRId64 ", ", s->step);
+        if (s->rank) fprintf(out, "rank %d, ", s->rank);
+        fprintf(out, "%s, %s: first {%s}, second {%s}\n", lb_phase_name(s->phase),
+                *s->layer ? s->layer : "(outside)", s->ops_a, s->ops_b);
+    }
+    if (!all && r->n_structures > FEW)
+        fprintf(out, "  … in %u more places; --all lists them\n", r->n_structures - FEW);
+}
+
+/* ---- what to do now ---- */
+
+static void print_next(FILE *out, const lb_diff_report *r, const char *a, const char *b)
+{
+    if (!r->has_first) return;
+    fprintf(out, "\nNext:\n");
+    const char *paths[] = {a, b};
+    for (int side = 0; side < 2; side++) {
+        uint32_t op = side == 0 ? r->first.index : r->first.other;
+        if (op == LB_NONE) continue;
+        fprintf(out, "  lastbit show ");
+        print_path(out, paths[side]);
+        fprintf(out, " --step %" PRId64 " --rank %d --op %u\n", r->first.step, r->first.rank, op);
+    }
+    if (r->verdict != LB_VERDICT_DIVERGED) return;
+    fprintf(out, "  lastbit bisect ");
+    print_path(out, b);
+    fprintf(out, " --against ");
+    print_path(out, a);
+    fputc('\n', out);
+}
+
+char *lb_diff_text(const lb_diff_report *r, const char *a, const char *b, bool all)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) return NULL;
+    print_head(out, r);
+    print_table(out, r, all);
+    print_values(out, r);
+    print_structure(out, r, all);
+    for (uint32_t i = 0; i < r->n_missing; i++) fprintf(out, "%smissing: %s\n", i ? "" : "\n", r->missing[i]);
+    print_next(out, r, a, b);
+    if (fclose(out) != 0) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}
