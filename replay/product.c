@@ -85,6 +85,64 @@ static lb_matrix moved(const lb_matrix *x, ptrdiff_t elements)
     return y;
 }
 
+/* ---- torch:N ------------------------------------------------------------------------------------------------------ */
+
+typedef struct shared_product {
+    const lb_product *shape;
+    lb_dtype type;
+    const lb_matmul_batch *batch;
+    const lb_matrix *a, *b;
+    lb_matmul_options options;
+    size_t extent; /* elements of the result, from the first batch's first to the last's last */
+} shared_product;
+
+/* Terms [from, from + terms) of every chain. */
+static lb_status product_of_block(const shared_product *p, int64_t from, int64_t terms, void *c)
+{
+    const size_t m = (size_t)p->shape->m, n = (size_t)p->shape->n;
+    const lb_matrix a = moved(p->a, from * p->a->col_stride), b = moved(p->b, from * p->b->row_stride);
+    return p->type == LB_F64 ? lb_matmul_batched_f64(p->batch, m, n, (size_t)terms, &a, &b, c, (ptrdiff_t)n, &p->options)
+                             : lb_matmul_batched_f32(p->batch, m, n, (size_t)terms, &a, &b, c, (ptrdiff_t)n, &p->options);
+}
+
+static void add_to(const shared_product *p, void *sum, const void *term)
+{
+    for (size_t i = 0; i < p->extent; i++) {
+        if (p->type == LB_F64) ((double *)sum)[i] += ((const double *)term)[i];
+        else ((float *)sum)[i] += ((const float *)term)[i];
+    }
+    if (p->options.accumulate && p->type == LB_F64) lb_round_to_grid_f64(sum, p->extent, p->options.accumulate, NULL);
+    if (p->options.accumulate && p->type == LB_F32) lb_round_to_grid_f32(sum, p->extent, p->options.accumulate, NULL);
+}
+
+static lb_status product_of_share(const shared_product *p, int64_t from, int64_t end, void *c, void *room)
+{
+    for (int64_t at = from, terms; at < end || at == from; at += terms) {
+        terms = lb_schedule_block(end - at);
+        LB_TRY(product_of_block(p, at, terms, at == from ? c : room));
+        if (at > from) add_to(p, c, room);
+        if (!terms) break;
+    }
+    return LB_OK;
+}
+
+static lb_status product_of_threads(const shared_product *p, int64_t threads, void *c)
+{
+    const size_t bytes = (p->extent + 1) * (p->type == LB_F64 ? 8 : 4);
+    const int64_t k = p->shape->k;
+    if (lb_schedule_block(k) == k) threads = 1; /* one block: nothing to share out */
+    void *sum = calloc(1, bytes), *room = calloc(1, bytes);
+    lb_status status = sum && room ? LB_OK : LB_ERR_NOMEM;
+    for (int64_t t = 0; t < threads && status == LB_OK; t++) {
+        status = product_of_share(p, k * t / threads, k * (t + 1) / threads, t ? sum : c, room);
+        if (t && status == LB_OK) add_to(p, c, sum);
+    }
+    free(sum), free(room);
+    return status;
+}
+
+/* ---- which engine ------------------------------------------------------------------------------------------------- */
+
 lb_status lb_product_matrices(const lb_product *s, lb_dtype type, const lb_method *method, const lb_matmul_batch *batch,
                               const lb_matrix *a, const lb_matrix *b, bool absolute, void *c)
 {
@@ -92,12 +150,17 @@ lb_status lb_product_matrices(const lb_product *s, lb_dtype type, const lb_metho
     const bool blas = named_openblas(method);
     const size_t m = (size_t)s->m, n = (size_t)s->n, k = (size_t)s->k;
     const lb_dtype compute = method->compute == type ? LB_NO_DTYPE : method->compute;
+    lb_matmul_options options = LB_MATMUL_OPTIONS_INIT;
+    options.block = block >= 0 ? (size_t)block : 0;
+    options.accumulate = method->accumulate;
+    options.input = compute;
+    options.absolute = absolute;
+    if (method->schedule && method->schedule->kind == LB_SCHEDULE_TORCH) {
+        const size_t extent = batch->batch ? (batch->batch - 1) * (size_t)batch->c_step + m * n : 0;
+        const shared_product shared = {s, type, batch, a, b, options, extent};
+        return product_of_threads(&shared, method->schedule->size, c);
+    }
     if (block >= 0 && !blas) {
-        lb_matmul_options options = LB_MATMUL_OPTIONS_INIT;
-        options.block = (size_t)block;
-        options.accumulate = method->accumulate;
-        options.input = compute;
-        options.absolute = absolute;
         return type == LB_F64 ? lb_matmul_batched_f64(batch, m, n, k, a, b, c, (ptrdiff_t)n, &options)
                               : lb_matmul_batched_f32(batch, m, n, k, a, b, c, (ptrdiff_t)n, &options);
     }

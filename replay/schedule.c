@@ -30,6 +30,8 @@ static const struct {
     {"splitk", LB_SCHEDULE_SPLITK, 0, INT64_MAX},
     {"lanes", LB_SCHEDULE_LANES, 0, LB_SCHEDULE_MAX_SIZE},
     {"butterfly", LB_SCHEDULE_BUTTERFLY, 0, LB_SCHEDULE_MAX_SIZE},
+    {"numpy", LB_SCHEDULE_NUMPY, -1, 0},
+    {"torch", LB_SCHEDULE_TORCH, 1, LB_SCHEDULE_MAX_SIZE},
     {"exact", LB_SCHEDULE_EXACT, -1, 0},
 };
 
@@ -74,7 +76,7 @@ lb_status lb_schedule_parse(const char *text, lb_schedule *schedule, lb_err *err
     }
     return lb_fail(err, LB_ERR_INVALID,
                    "\"%s\" is no order of a sum; one of sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, "
-                   "lanes:L, butterfly:THREADS[xVECTOR], exact",
+                   "lanes:L, butterfly:THREADS[xVECTOR], numpy, torch[:THREADS], exact",
                    text);
 }
 
@@ -87,6 +89,12 @@ const char *lb_schedule_print(const lb_schedule *schedule, char *text)
         if (schedule->kind == LB_SCHEDULE_BUTTERFLY) snprintf(text + n, 48 - (size_t)n, "x%lld", (long long)schedule->vector);
     }
     return text;
+}
+
+int64_t lb_schedule_block(int64_t left)
+{
+    enum { MOST = 384 };
+    return left > 2 * MOST ? MOST : left > MOST ? (left + 1) / 2 : left;
 }
 
 /* torch's CeilLog2 */

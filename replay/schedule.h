@@ -9,11 +9,16 @@
  *   lanes:L           term i goes to accumulator i mod L; accumulators added in order
  *   butterfly:T[xV]   T threads take V consecutive terms in turn; exchange by xor 16, 8, 4, 2, 1 in each warp of 32,
  *                     then again over the warps (padded with zeros to 32)
+ *   numpy             NumPy's sum of contiguous elements: halves down to 128 terms, those in eight accumulators
+ *   torch:N           what torch does on a CPU with N threads: a full sum of 32768 terms or more is cut into a piece per
+ *                     thread; a product (MKL, AVX-512, small matrices) chains fma over blocks of k
  *   exact             the real sum, rounded once
  *
  * cascade is read from torch's SumKernel.cpp (`multi_row_sum`, `row_sum`, `vectorized_{inner,outer}_sum`): four levels of
  * accumulators over blocks of 2^max(4, ceil(log2 n)/4) terms, four rows of lanes interleaved, the tail added first.
- * butterfly is that of FlashInfer's and TensorRT-LLM's norms (block reduction by shuffles). */
+ * butterfly is that of FlashInfer's and TensorRT-LLM's norms (block reduction by shuffles). numpy is `pairwise_sum` of
+ * NumPy's loops_utils.h.src. torch:N is `two_pass_reduction` of torch's TensorIteratorReduce.cpp with `parallel_for`'s
+ * pieces; of MKL's products it is what they were seen to do (lb_schedule_block). */
 #ifndef LB_REPLAY_SCHEDULE_H
 #define LB_REPLAY_SCHEDULE_H
 
@@ -27,7 +32,9 @@ typedef enum lb_schedule_kind {
     LB_SCHEDULE_SPLITK,
     LB_SCHEDULE_LANES,
     LB_SCHEDULE_BUTTERFLY,
-    LB_SCHEDULE_EXACT
+    LB_SCHEDULE_EXACT,
+    LB_SCHEDULE_NUMPY,
+    LB_SCHEDULE_TORCH
 } lb_schedule_kind;
 
 typedef struct lb_schedule {
@@ -58,5 +65,10 @@ void lb_sum_columns_f64(const lb_schedule *schedule, const double *x, int64_t st
  * loaded halves are added before they enter). */
 float lb_cascade_f32(const float *x, int64_t vectors, int lanes, const float *tail, int64_t n_tail,
                      lb_dtype accumulate);
+
+/* The terms of the next block when `left` terms of a product's chain are left, under torch:N: MKL's sgemm of AVX-512 takes
+ * 384 at a time and halves what lies between that and twice it. Seen with MKL 2024.2 for up to some 64 rows or columns,
+ * where two threads cut k in half first if it is more than one block; larger products are tiled otherwise. */
+int64_t lb_schedule_block(int64_t left);
 
 #endif

@@ -162,6 +162,29 @@ static void NAME(butterfly)(const REAL *x, int64_t stride, int64_t n, int thread
     for (int k = 0; k < w; k++) out[k] = acc[k];
 }
 
+/* Halves of multiples of eight terms, summed as trees; from 128 terms down eight accumulators and then the tail. */
+static void NAME(halves)(const REAL *x, int64_t stride, int64_t n, int w, REAL *out, lb_dtype accumulate)
+{
+    REAL acc[8 * MAX_WIDTH];
+    int64_t i = 0;
+    for (int k = 0; k < w; k++) out[k] = 0;
+    if (n > 128) {
+        int64_t half = n / 2 - n / 2 % 8;
+        NAME(halves)(x, stride, half, w, out, accumulate);
+        NAME(halves)(x + half * stride, stride, n - half, w, acc, accumulate);
+        ADD(out, acc, w);
+        return;
+    }
+    if (n >= 8) {
+        for (int k = 0; k < 8 * w; k++) acc[k] = x[k / w * stride + k % w];
+        for (i = 8; i < n - n % 8; i++) ADD(acc + i % 8 * w, x + i * stride, w);
+        for (int distance = 1; distance < 8; distance *= 2)
+            for (int r = 0; r < 8; r += 2 * distance) ADD(acc + r * w, acc + (r + distance) * w, w);
+        for (int k = 0; k < w; k++) out[k] = acc[k];
+    }
+    for (; i < n; i++) ADD(out, x + i * stride, w);
+}
+
 static void NAME(columns)(const lb_schedule *s, const REAL *x, int64_t stride, int64_t n, int w, REAL *out,
                           lb_dtype accumulate)
 {
@@ -173,22 +196,42 @@ static void NAME(columns)(const lb_schedule *s, const REAL *x, int64_t stride, i
     case LB_SCHEDULE_BUTTERFLY:
         NAME(butterfly)(x, stride, n, (int)s->size, s->vector, w, out, accumulate);
         return;
+    case LB_SCHEDULE_NUMPY: NAME(halves)(x, stride, n, w, out, accumulate); return;
     case LB_SCHEDULE_EXACT:
         for (int k = 0; k < w; k++) out[k] = NAME(exact)(x + k, stride, n);
         return;
     case LB_SCHEDULE_CASCADE:
+    case LB_SCHEDULE_TORCH:
     case LB_SCHEDULE_SEQUENTIAL: NAME(blocked)(x, stride, n, n ? n : 1, w, out, accumulate); return;
     }
+}
+
+static REAL NAME(vector_row)(const REAL *x, int64_t n, int lanes, lb_dtype accumulate)
+{
+    if (n < lanes) lanes = 1;
+    return NAME(cascade_row)(x, n / lanes, lanes, x + n / lanes * lanes, n % lanes, accumulate);
+}
+
+/* A piece per thread, none below the grain; then the pieces' sums, zeros for idle threads. */
+static REAL NAME(pieces)(const REAL *x, int64_t n, int threads, lb_dtype accumulate)
+{
+    enum { GRAIN = 32768 };
+    int lanes = (int)NAME(torch).size;
+    int64_t used = (n + GRAIN - 1) / GRAIN < threads ? (n + GRAIN - 1) / GRAIN : threads;
+    if (n < GRAIN || threads == 1) return NAME(vector_row)(x, n, lanes, accumulate);
+    REAL sums[LB_SCHEDULE_MAX_SIZE] = {0};
+    int64_t size = (n + used - 1) / used;
+    for (int64_t i = 0, t = 0; i < n; i += size, t++)
+        sums[t] = NAME(vector_row)(x + i, n - i < size ? n - i : size, lanes, accumulate);
+    return NAME(vector_row)(sums, threads, lanes, accumulate);
 }
 
 REAL NAME(lb_sum)(const lb_schedule *schedule, const REAL *x, int64_t n, lb_dtype accumulate)
 {
     const lb_schedule *s = schedule ? schedule : &NAME(torch);
     REAL sum = 0;
-    if (s->kind == LB_SCHEDULE_CASCADE) {
-        int lanes = n < s->size ? 1 : (int)s->size;
-        return NAME(cascade_row)(x, n / lanes, lanes, x + n / lanes * lanes, n % lanes, accumulate);
-    }
+    if (s->kind == LB_SCHEDULE_CASCADE) return NAME(vector_row)(x, n, (int)s->size, accumulate);
+    if (s->kind == LB_SCHEDULE_TORCH) return NAME(pieces)(x, n, (int)s->size, accumulate);
     NAME(columns)(s, x, 1, n, 1, &sum, accumulate);
     return sum;
 }
@@ -196,7 +239,7 @@ REAL NAME(lb_sum)(const lb_schedule *schedule, const REAL *x, int64_t n, lb_dtyp
 void NAME(lb_sum_columns)(const lb_schedule *schedule, const REAL *x, int64_t stride, int64_t n, int64_t width,
                           REAL *out, lb_dtype accumulate)
 {
-    const lb_schedule *s = schedule ? schedule : &NAME(torch);
+    const lb_schedule *s = schedule && schedule->kind != LB_SCHEDULE_TORCH ? schedule : &NAME(torch);
     if (s->kind == LB_SCHEDULE_CASCADE) {
         NAME(cascade_columns)(x, stride, n, width, (int)s->size, out, accumulate);
         return;

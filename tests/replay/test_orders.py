@@ -8,9 +8,9 @@ import torch
 import op_harness as H
 import test_ops_torch as T
 
-KINDS = ["sequential", "pairwise", "cascade", "blocked", "splitk", "lanes", "butterfly", "exact"]
+KINDS = ["sequential", "pairwise", "cascade", "blocked", "splitk", "lanes", "butterfly", "exact", "numpy", "torch"]
 ORDERS = [("sequential", 0, 0), ("pairwise", 0, 0), ("cascade", 8, 0), ("cascade", 16, 0), ("cascade", 1, 0),
-          ("blocked", 5, 0), ("blocked", 64, 0), ("splitk", 3, 0), ("lanes", 4, 0), ("butterfly", 32, 4), ("exact", 0, 0)]
+          ("blocked", 5, 0), ("blocked", 64, 0), ("splitk", 3, 0), ("lanes", 4, 0), ("butterfly", 32, 4), ("exact", 0, 0), ("numpy", 0, 0), ("torch", 2, 0)]
 BF16 = H.DTYPES[torch.bfloat16]
 
 
@@ -228,3 +228,38 @@ def test_rms_norm_backward_is_the_derivative():
                      [(4, 9), (9,)], dtype=torch.float64)
     assert torch.allclose(dx, x.grad, rtol=1e-12, atol=1e-12) and torch.allclose(dgamma, gamma.grad, rtol=1e-12, atol=1e-12)
     assert not math.isnan(float(dx.sum()))
+
+
+@pytest.mark.parametrize("n", [7, 8, 100, 129, 1000, 8191, 8192, 100003])
+def test_numpy_is_what_numpy_does(n):
+    x = randn(n, seed=n)
+    y, = run("sum", [x, None], [()], method(("numpy", 0, 0)))
+    assert y.item() == x.numpy().sum().item()
+
+
+@pytest.fixture
+def threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_torch_is_what_torch_does_with_as_many_threads(threads, count):
+    threads(count)
+    for n in (1000, 32767, 32768, 65537, 100003):
+        x = randn(n, seed=n)
+        y, = run("sum", [x, None], [()], method(("torch", count, 0)))
+        assert y.item() == x.sum().item(), n
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("k", [64, 500, 700, 1000, 1024, 1100])
+def test_torch_is_what_mkl_does_with_as_many_threads(threads, count, k):
+    """Read off from MKL; what it does on other processors and for large products is not known."""
+    if not torch.backends.mkl.is_available() or torch.backends.cpu.get_cpu_capability() != "AVX512":
+        pytest.skip("known of MKL with AVX-512 only")
+    threads(count)
+    a, b = randn(48, k, seed=k), randn(k, 64, seed=k + 1)
+    y, = run("mm", [a, b], [(48, 64)], method(("torch", count, 0)))
+    assert torch.equal(y, a @ b)

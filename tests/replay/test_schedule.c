@@ -85,6 +85,23 @@ static float by_butterfly(const float *x, int n, int threads, int vector)
     return warps[0];
 }
 
+static float by_halves(const float *x, int n)
+{
+    float lane[8], sum = 0;
+    int i = 0;
+    if (n > 128) {
+        int half = n / 2 - n / 2 % 8;
+        return by_halves(x, half) + by_halves(x + half, n - half);
+    }
+    if (n >= 8) {
+        for (int l = 0; l < 8; l++) lane[l] = in_order(x + l, n / 8, 8);
+        sum = ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
+        i = n / 8 * 8;
+    }
+    for (; i < n; i++) sum += x[i];
+    return sum;
+}
+
 static float defined(const lb_schedule *s, const float *x, int n)
 {
     switch (s->kind) {
@@ -94,13 +111,15 @@ static float defined(const lb_schedule *s, const float *x, int n)
     case LB_SCHEDULE_SPLITK: return in_blocks(x, n, n ? (int)((n + s->size - 1) / s->size) : 1);
     case LB_SCHEDULE_LANES: return by_lanes(x, n, (int)s->size);
     case LB_SCHEDULE_BUTTERFLY: return by_butterfly(x, n, (int)s->size, (int)s->vector);
+    case LB_SCHEDULE_NUMPY: return by_halves(x, n);
     default: return NAN;
     }
 }
 
 static const char *const texts[] = {"sequential", "pairwise",     "blocked:1",     "blocked:7",        "blocked:64",
                                     "splitk:3",   "splitk:8",     "lanes:1",       "lanes:8",          "lanes:100",
-                                    "butterfly:8x1", "butterfly:32x4", "butterfly:128x8", "butterfly:1024x1"};
+                                    "butterfly:8x1", "butterfly:32x4", "butterfly:128x8", "butterfly:1024x1",
+                                    "numpy"};
 #define TEXTS (sizeof texts / sizeof *texts)
 
 static bool same_bits(float a, float b)
