@@ -74,7 +74,8 @@ static lb_status replay_both(lb_walk *w, const lb_diff_options *options, lb_err 
     } else if (w->shadows.over_memory) {
         lb_report_missing(w->report, "some exact shadows did not fit the memory limit; raise --memory");
     }
-    return LB_OK;
+    if (!w->have_shadows) return LB_OK;
+    return lb_reorder_find(w->a, w->pa, w->pb, &w->alignment, w->differs, &w->shadows, &w->reorderings, err);
 }
 
 static lb_status diff_step(lb_walk *w, const lb_diff_options *options, const lb_map_rules *rules, lb_err *err)
@@ -121,7 +122,7 @@ static lb_status diff_rank(lb_capture *a, lb_capture *b, int32_t rank_a, int32_t
         status = diff_step(&w, options, rules, err);
         lb_alignment_release(&w.alignment);
         lb_shadow_pair_release(&w.shadows);
-        free(w.differs), free(w.settled);
+        free(w.differs), free(w.settled), free(w.reorderings);
     }
     lb_taints_release(&storages);
     return status;

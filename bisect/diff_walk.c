@@ -256,6 +256,19 @@ static void explain_disagreement(lb_walk *w, const lb_evidence *e, inputs *in)
     }
 }
 
+/* Both sides' bits come from the same inputs in an order that has a name. */
+static void note_order(lb_walk *w, uint32_t ia, lb_diff_row *row)
+{
+    const lb_reordering *r = w->reorderings ? &w->reorderings[ia] : NULL;
+    if (!r || !r->order[0][0] || !r->order[1][0]) return;
+    char why[200];
+    snprintf(why, sizeof why,
+             "the same terms in another order: the first side's bits are those of %s, the second's of %s",
+             r->order[0], r->order[1]);
+    row->why = lb_report_keep(w->report, why);
+    row->local = LB_VERDICT_REORDERED;
+}
+
 /* Inside a layer that is computed in other ops: only an A/A failure is blamed on the op itself. */
 static void walk_inside(lb_walk *w, uint32_t ia, const lb_evidence *e, lb_diff_row *row, const inputs *in)
 {
@@ -312,6 +325,7 @@ static void walk_pair(lb_walk *w, uint32_t ia, uint32_t ib)
     if (e.agreement == LB_SHADOW_AGREES && in.suspect != LB_NONE)
         judge_suspect(w, in.suspect, LB_VERDICT_ROUNDING);
     row.local = lb_judge_pair(&e, &row.why);
+    if (row.local == LB_VERDICT_ROUNDING && !in.differ) note_order(w, ia, &row);
     bool agrees = e.agreement == LB_SHADOW_AGREES,
          flip = e.decides && in.differ && row.local != LB_VERDICT_DIVERGED;
     /* Where exact values meet again, nothing worse than rounding is handed on of what this program made. */

@@ -488,6 +488,10 @@ lb_status lb_machine_run(lb_machine *machine, lb_machine_state *state, lb_err *e
     while (machine->next < program->n_ops) {
         if (machine->run->stop) return LB_OK;
         machine->serial++;
+        if (machine->run->plan->only && !machine->run->plan->only[machine->next]) {
+            end_op(machine);
+            continue;
+        }
         if (layers) LB_TRY(anchor_boundaries(machine));
         LB_TRY(run_both(machine, &program->ops[machine->next], &prepared->ops[machine->next]));
         if (prepared->ops[machine->next].action == LB_ACT_COLLECTIVE) {

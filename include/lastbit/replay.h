@@ -67,8 +67,10 @@ typedef struct lb_plan {
     uint64_t memory_bytes;         /* 0: no limit */
     bool force_decisions;          /* a changed decision (item, nonzero, top-k) takes its recorded outcome and the chain goes
                                       on, conditional; still undecided where the outcome was not kept */
+    const uint8_t *only;           /* isolated, one step of one rank, no skip and no Muon swap: per op of the recorded program,
+                                      whether it is run; NULL: all are */
 } lb_plan;
-#define LB_PLAN_INIT {sizeof(lb_plan), LB_REPLAY_ISOLATED, INT64_MIN, INT64_MAX, NULL, 0, NULL, 0, 0, true, false, 0, false}
+#define LB_PLAN_INIT {sizeof(lb_plan), LB_REPLAY_ISOLATED, INT64_MIN, INT64_MAX, NULL, 0, NULL, 0, 0, true, false, 0, false, NULL}
 
 /* One op has run (or stood in). Tensors are valid during the call only. */
 typedef struct lb_event {

@@ -2,6 +2,7 @@
 import re
 
 import pytest
+import torch
 
 HYBRID = "samples/hybrid_lm.py"
 HF = "tests/programs/hf_train.py"
@@ -103,3 +104,26 @@ def test_the_text_is_short_and_its_commands_run(lastbit, recorded, tmp_path):
         assert "layers.3.norm" in done.stdout
     everything = lastbit.run("diff", "--all", a, b, expect=1).stdout
     assert "optimizer.exp_avg_sq:layers.5.norm.weight " in everything  # the whole name
+
+
+ORDERS = "tests/programs/orders_of_sums.py"
+
+
+def check_order(lastbit, first, second, op, order):
+    answer = lastbit.json("diff", first, second, expect=0)
+    found = answer["first"]
+    assert answer["verdict"] == found["local"] == "reordered" and found["op"] == op, found
+    assert f"torch:1, the second's of {order}" in found["why"], found["why"]
+    assert lastbit.run("diff", "--exact", first, second).returncode == 1
+
+
+@pytest.mark.parametrize("args,order", [(("--threads", "2"), "torch:2"), (("--how", "numpy"), "numpy"), (("--how", "blocked"), "blocked:4096")])
+def test_a_sum_in_another_order_is_named(lastbit, recorded, args, order):
+    check_order(lastbit, recorded(ORDERS), recorded(ORDERS, *args), "aten::sum", order)
+
+
+def test_a_product_in_another_order_is_named(lastbit, recorded):
+    if not torch.backends.mkl.is_available() or torch.backends.cpu.get_cpu_capability() != "AVX512":
+        pytest.skip("known of MKL with AVX-512 only")
+    long = ("--inner", "1100")
+    check_order(lastbit, recorded(ORDERS, *long), recorded(ORDERS, *long, "--threads", "2"), "aten::mm", "torch:2")

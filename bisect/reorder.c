@@ -1,0 +1,176 @@
+/* Trying orders: see reorder.h. Each order is one isolated replay of the candidates alone; what it computes from A's inputs,
+ * which are B's too, is held against the digests of both recordings. */
+#include "reorder.h"
+
+#include "ops.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Likely ones first; "own" is the order that the op has by itself. */
+static const char orders[] =
+    "own torch:1 torch:2 torch:4 torch:3 torch:8 torch:6 torch:16 torch:12 sequential pairwise numpy exact "
+    "cascade:8 cascade:4 cascade:16 cascade:1 lanes:4 lanes:8 lanes:16 lanes:32 lanes:2 lanes:64 lanes:128 "
+    "lanes:256 "
+    "blocked:8 blocked:16 blocked:32 blocked:64 blocked:128 blocked:256 blocked:512 blocked:1024 blocked:4 "
+    "blocked:48 "
+    "blocked:96 blocked:192 blocked:320 blocked:384 blocked:2048 blocked:4096 splitk:2 splitk:3 splitk:4 "
+    "splitk:5 "
+    "splitk:6 splitk:7 splitk:8 splitk:12 splitk:16 splitk:32 splitk:64 butterfly:32 butterfly:64 "
+    "butterfly:128 "
+    "butterfly:256 butterfly:512 butterfly:1024 butterfly:32x4 butterfly:64x4 butterfly:128x4 butterfly:256x4 "
+    "butterfly:512x4 butterfly:32x8 butterfly:64x8 butterfly:128x8 butterfly:256x8 butterfly:512x8";
+enum { MOST = 512 };
+
+typedef struct trial {
+    const lb_program *pa, *pb;
+    const lb_alignment *alignment;
+    lb_reordering *rows;
+    uint8_t *wanted; /* per op of A; cleared when both sides' orders are known */
+    char order[48];
+    uint32_t left;
+} trial;
+
+/* ---- candidates ---- */
+
+typedef struct inputs {
+    const lb_program *p;
+    uint32_t values[64], n;
+    bool fits;
+} inputs;
+
+static void list_input(void *context, uint32_t value)
+{
+    inputs *in = context;
+    if (value == LB_NONE) return;
+    if (in->n < sizeof in->values / sizeof *in->values)
+        in->values[in->n++] = value;
+    else
+        in->fits = false;
+}
+
+static bool same_inputs(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b)
+{
+    inputs x = {.p = pa, .fits = true}, y = {.p = pb, .fits = true};
+    lb_op_each_input(pa, a, list_input, &x);
+    lb_op_each_input(pb, b, list_input, &y);
+    if (x.n != y.n || !x.fits || !y.fits) return false;
+    for (uint32_t i = 0; i < x.n; i++) {
+        const lb_value *va = &pa->values[x.values[i]], *vb = &pb->values[y.values[i]];
+        if (va->dtype != vb->dtype || lb_digest_is_none(va->logical) ||
+            !lb_digest_equal(va->logical, vb->logical))
+            return false;
+    }
+    return true;
+}
+
+static bool has_order(const char *name)
+{
+    lb_op_form form;
+    const lb_op_row *row = lb_op_find(name, &form);
+    return row && row->flags & (LB_ROW_REDUCTION | LB_ROW_MATMUL) &&
+           !(row->flags & (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS));
+}
+
+static bool is_candidate(const trial *t, const lb_shadow_pair *shadows, uint32_t i)
+{
+    uint32_t j = t->alignment->b_of_a[i];
+    if (j == LB_NONE || shadows->rows[i].own[0] > LB_VERDICT_ROUNDING ||
+        shadows->rows[i].own[1] > LB_VERDICT_ROUNDING)
+        return false;
+    const lb_op *a = &t->pa->ops[i], *b = &t->pb->ops[j];
+    return has_order(lb_op_name(t->pa, a)) && lb_op_same_args(t->pa, a, t->pb, b) &&
+           same_inputs(t->pa, a, t->pb, b);
+}
+
+/* ---- one order ---- */
+
+static bool gives(const lb_event *event, const lb_program *p, const lb_op *op)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < event->n_results; i++) {
+        uint32_t v = i < op->results ? lb_op_results(p, op)[i] : lb_op_written(p, op)[i - op->results];
+        if (v == LB_NONE || event->values[i] == LB_NONE || lb_digest_is_none(p->values[v].logical)) continue;
+        if (!event->computed[i].data || event->computed[i].dtype != p->values[v].dtype) return false;
+        if (!lb_digest_equal(lb_digest_tensor(&event->computed[i]), p->values[v].logical)) return false;
+        any = true;
+    }
+    return any;
+}
+
+static const char *own_order(const lb_program *p, uint32_t op)
+{
+    lb_op_form form;
+    const lb_op_row *row = lb_op_find(lb_op_name(p, &p->ops[op]), &form);
+    return row && row->flags & LB_ROW_MATMUL ? "sequential" : "torch:1";
+}
+
+static bool note_event(void *context, const lb_event *event)
+{
+    trial *t = context;
+    if (event->approximate || !t->wanted[event->op]) return true;
+    lb_reordering *row = &t->rows[event->op];
+    const lb_program *programs[] = {t->pa, t->pb};
+    uint32_t ops[] = {event->op, t->alignment->b_of_a[event->op]};
+    for (int side = 0; side < 2; side++) {
+        if (row->order[side][0] || !gives(event, programs[side], &programs[side]->ops[ops[side]])) continue;
+        snprintf(row->order[side], sizeof row->order[side], "%s",
+                 strcmp(t->order, "own") ? t->order : own_order(t->pa, event->op));
+    }
+    if (row->order[0][0] && row->order[1][0]) t->wanted[event->op] = 0, t->left--;
+    return true;
+}
+
+static lb_status try_order(lb_replay *replay, trial *t, lb_err *err)
+{
+    lb_plan plan = LB_PLAN_INIT;
+    lb_swap swap = {LB_SWAP_ORDER, "", t->order};
+    plan.first_step = plan.last_step = t->pa->step;
+    plan.ranks = &t->pa->rank, plan.n_ranks = 1;
+    plan.only = t->wanted, plan.compare = false;
+    if (strcmp(t->order, "own")) plan.swaps = &swap, plan.n_swaps = 1;
+    lb_observer observer = {.context = t, .op = note_event};
+    return lb_replay_run(replay, &plan, &observer, NULL, err);
+}
+
+/* ---- all of it ---- */
+
+static lb_status try_orders(lb_capture *a, trial *t, lb_err *err)
+{
+    lb_replay *replay = NULL;
+    LB_TRY(lb_replay_open(a, &replay, err));
+    lb_status status = LB_OK;
+    for (const char *at = orders; *at && t->left && status == LB_OK; at += strspn(at, " ")) {
+        int n = (int)strcspn(at, " ");
+        snprintf(t->order, sizeof t->order, "%.*s", n, at);
+        status = try_order(replay, t, err);
+        at += n;
+    }
+    lb_replay_close(replay);
+    return status;
+}
+
+lb_status lb_reorder_find(lb_capture *a, const lb_program *pa, const lb_program *pb,
+                          const lb_alignment *alignment, const uint8_t *differs, const lb_shadow_pair *shadows,
+                          lb_reordering **out, lb_err *err)
+{
+    trial t = {.pa = pa, .pb = pb, .alignment = alignment};
+    *out = NULL;
+    t.wanted = calloc(pa->n_ops + 1, 1);
+    if (!t.wanted) return lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for %u ops", pa->n_ops);
+    for (uint32_t i = 0; i < pa->n_ops && t.left < MOST; i++)
+        if (differs[i] && is_candidate(&t, shadows, i)) t.wanted[i] = 1, t.left++;
+    lb_status status = LB_OK;
+    if (t.left) {
+        t.rows = calloc(pa->n_ops + 1, sizeof *t.rows);
+        status = t.rows ? try_orders(a, &t, err)
+                        : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for %u ops", pa->n_ops);
+    }
+    free(t.wanted);
+    if (status == LB_OK)
+        *out = t.rows;
+    else
+        free(t.rows);
+    return status;
+}
