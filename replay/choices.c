@@ -134,7 +134,9 @@ static bool concerns(const parsed_swap *p, const lb_prepared_op *op)
     case LB_SWAP_KERNEL: return op->row && has_word(op->row->kernels, p->swap.argument);
     case LB_SWAP_ORDER:
         if (collective) return p->is_order;
-        return p->is_schedule && op->row && op->row->flags & (LB_ROW_REDUCTION | LB_ROW_MATMUL);
+        if (!p->is_schedule || !op->row) return false;
+        if (p->schedule.kind == LB_SCHEDULE_TENSOR_CORE) return op->row->flags & LB_ROW_MATMUL;
+        return op->row->flags & (LB_ROW_REDUCTION | LB_ROW_MATMUL);
     case LB_SWAP_RANK: return collective;
     default: return computes;
     }

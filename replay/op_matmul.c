@@ -5,6 +5,7 @@
  * "openblas" is whatever OpenBLAS does on this machine. */
 #include "frame.h"
 #include "product.h"
+#include "tensor_core.h"
 
 #include <math.h>
 #include <string.h>
@@ -75,6 +76,12 @@ static lb_matrix matrix_at(const lb_tensor *tensor, int kept, int64_t outer)
 
 static const lb_matmul_batch one_product = {1, 0, 0, 0};
 
+static void product_failed(lb_frame *f, lb_status status)
+{
+    const bool unit = status == LB_ERR_UNSUPPORTED;
+    lb_frame_fail(f, status, unit ? "this matrix unit does not multiply operands of this dtype" : "no memory for a product");
+}
+
 /* All products of the batch; those along its last dimension in one call. */
 static void multiply(factors *p, void *c)
 {
@@ -86,9 +93,9 @@ static void multiply(factors *p, void *c)
     if (ndim > 2) batch.b_step = (ptrdiff_t)p->b.layout.stride[ndim - 3];
     for (int64_t outer = 0; lb_frame_ok(&p->frame) && inner && outer < p->batch / inner; outer++) {
         const lb_matrix a = matrix_at(&p->a, kept, outer), b = matrix_at(&p->b, kept, outer);
-        if (lb_product_matrices(s, p->frame.type, &p->frame.call->method, &batch, &a, &b, p->twin,
-                                (char *)c + outer * inner * s->m * s->n * size) != LB_OK)
-            lb_frame_fail(&p->frame, LB_ERR_NOMEM, "no memory for a product");
+        const lb_status status = lb_product_matrices(s, p->frame.type, &p->frame.call->method, &batch, &a, &b, p->twin,
+                                                     (char *)c + outer * inner * s->m * s->n * size);
+        if (status != LB_OK) product_failed(&p->frame, status);
     }
 }
 
@@ -260,8 +267,10 @@ static lb_status linear_run(lb_call *call, bool twin)
     if (!lb_layout_is_contiguous(&input.layout)) a.data = reals(&f, &input, twin), a.dtype = f.type;
     const void *add = bias ? reals(&f, bias, twin) : NULL;
     void *y = lb_frame_output(&f, 0, s.m * s.n);
-    if (lb_frame_ok(&f) && lb_product_matrices(&s, f.type, &call->method, &one_product, &a, &b, twin, y) != LB_OK)
-        lb_frame_fail(&f, LB_ERR_NOMEM, "no memory for a product");
+    if (lb_frame_ok(&f)) {
+        const lb_status status = lb_product_matrices(&s, f.type, &call->method, &one_product, &a, &b, twin, y);
+        if (status != LB_OK) product_failed(&f, status);
+    }
     bool vector = input.layout.ndim == 1;
     if (add && vector && lb_frame_ok(&f) && !twin) lb_frame_round(&f, y, s.m * s.n, call->results[0].dtype);
     double scale = twin && vector && add ? lb_twin_scale(call, 0) : 1;
@@ -312,8 +321,10 @@ static lb_status grouped_run(lb_call *call, bool twin)
         lb_frame part = lb_frame_begin(call); /* the result of one group */
         const lb_matrix x = matrix_at(&ga, 2, 0), w = matrix_at(&gb, 2, 0);
         char *c = lb_frame_reals(&part, s.m * s.n);
-        if (lb_frame_ok(&part) && lb_product_matrices(&s, f.type, &call->method, &one_product, &x, &w, twin, c) != LB_OK)
-            lb_frame_fail(&part, LB_ERR_NOMEM, "no memory for a product");
+        if (lb_frame_ok(&part)) {
+            const lb_status status = lb_product_matrices(&s, f.type, &call->method, &one_product, &x, &w, twin, c);
+            if (status != LB_OK) product_failed(&part, status);
+        }
         if (lb_frame_ok(&part)) {
             for (int64_t i = 0; i < s.m; i++) {
                 int64_t to = a2 && b2 ? (g * s.m + i) * s.n : a2 ? (start + i) * s.n : i * columns + start;
@@ -449,7 +460,7 @@ static lb_status solve_triangular(lb_call *call) { return solve_run(call, false)
 static lb_status solve_triangular_twin(lb_call *call) { return solve_run(call, true); }
 
 #define PRODUCT(NAME, ARGS, KERNEL, ROUNDINGS, SAMPLES)                                                      \
-    {"aten::" NAME, ARGS, KERNEL, KERNEL##_twin, ROUNDINGS, 1, LB_ROW_MATMUL, "openblas", SAMPLES},
+    {"aten::" NAME, ARGS, KERNEL, KERNEL##_twin, ROUNDINGS, 1, LB_ROW_MATMUL, "openblas " LB_TENSOR_CORES, SAMPLES},
 const lb_op_row lb_rows_matmul[] = {
     PRODUCT("mm", "self mat2", mm, 1, "mm")
     PRODUCT("bmm", "self mat2", mm, 1, "bmm")

@@ -1,6 +1,7 @@
 /* Dense products in a stated order: which engine runs which schedule. See product.h. */
 #include "product.h"
 #include "schedule.h"
+#include "tensor_core.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -141,11 +142,53 @@ static lb_status product_of_threads(const shared_product *p, int64_t threads, vo
     return status;
 }
 
+/* ---- tensorcore:ARCH ---------------------------------------------------------------------------------------------- */
+
+/* Whether the method names a matrix unit, as its schedule or as its kernel. */
+static bool names_tensor_core(const lb_method *method, lb_schedule *unit)
+{
+    if (method->schedule) *unit = *method->schedule;
+    else if (!method->kernel || lb_schedule_parse(method->kernel, unit, NULL) != LB_OK) return false;
+    return unit->kind == LB_SCHEDULE_TENSOR_CORE;
+}
+
+static lb_status on_tensor_core(const lb_product *s, const lb_schedule *unit, const lb_method *method,
+                                const lb_matmul_batch *batch, const lb_matrix *a, const lb_matrix *b, float *c)
+{
+    lb_tensor_core core;
+    const lb_dtype compute = method->compute;
+    LB_TRY(lb_tensor_core_find((int)unit->size, compute ? compute : a->dtype, compute ? compute : b->dtype, method->accumulate,
+                               &core, NULL));
+    lb_status status = LB_OK;
+    for (size_t i = 0; status == LB_OK && i < batch->batch; i++) {
+        lb_matrix ai = moved(a, (ptrdiff_t)i * batch->a_step), bi = moved(b, (ptrdiff_t)i * batch->b_step);
+        void *copies[2] = {NULL, NULL};
+        if (compute) {
+            ai = (lb_matrix){dense(LB_F32, &ai, s->m, s->k, compute, false, &copies[0]), LB_F32, (ptrdiff_t)s->k, 1};
+            bi = (lb_matrix){dense(LB_F32, &bi, s->k, s->n, compute, false, &copies[1]), LB_F32, (ptrdiff_t)s->n, 1};
+        }
+        status = !ai.data || !bi.data ? LB_ERR_NOMEM
+                                      : lb_tensor_core_product(&core, (size_t)s->m, (size_t)s->n, (size_t)s->k, &ai, &bi,
+                                                               c + (ptrdiff_t)i * batch->c_step, (ptrdiff_t)s->n, unit->vector, false);
+        free(copies[0]);
+        free(copies[1]);
+    }
+    return status;
+}
+
 /* ---- which engine ------------------------------------------------------------------------------------------------- */
 
 lb_status lb_product_matrices(const lb_product *s, lb_dtype type, const lb_method *method, const lb_matmul_batch *batch,
                               const lb_matrix *a, const lb_matrix *b, bool absolute, void *c)
 {
+    lb_schedule unit;
+    lb_method plain;
+    if (names_tensor_core(method, &unit)) {
+        if (type == LB_F32 && !absolute) return on_tensor_core(s, &unit, method, batch, a, b, c);
+        plain = *method;
+        plain.schedule = NULL, plain.kernel = NULL;
+        method = &plain;
+    }
     const int64_t block = chain_block(s, method->schedule);
     const bool blas = named_openblas(method);
     const size_t m = (size_t)s->m, n = (size_t)s->n, k = (size_t)s->k;

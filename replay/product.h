@@ -2,8 +2,11 @@
  *
  * a is m * k, b is k * n, c is m * n and dense row-major, of a real type (LB_F32 or LB_F64). The default: every element of c
  * is the chain acc = fma(a[i, p], b[p, j], acc), p = 0 … k-1, from +0 (matmul.h). method->schedule: blocked:K and splitk:N
- * chain fma from 0 inside each block and add the blocks; torch:N does so as MKL cuts k; the others add up rounded products (exact: unrounded ones, in f64).
- * method->accumulate rounds after every fma or addition. method->kernel "openblas": OpenBLAS, bits unspecified. */
+ * chain fma from 0 inside each block and add the blocks; torch:N does so as MKL cuts k; the others add up rounded products
+ * (exact: unrounded ones, in f64).
+ * method->accumulate rounds after every fma or addition. method->kernel "openblas": OpenBLAS, bits unspecified;
+ * "tensorcore:ARCH", also as a schedule: the matrix unit of a GPU (tensor_core.h); products in f64 stay the chain of fma,
+ * which is what these units do there. */
 #ifndef LB_REPLAY_PRODUCT_H
 #define LB_REPLAY_PRODUCT_H
 
@@ -15,7 +18,8 @@ typedef struct lb_product {
     int64_t a_row, a_column, b_row, b_column; /* strides; both 0: dense row-major */
 } lb_product;
 
-/* Operands of `type`, rounded already. LB_ERR_NOMEM is the only failure. */
+/* Operands of `type`, rounded already. Fails with LB_ERR_NOMEM, or LB_ERR_UNSUPPORTED where a matrix unit does not take
+ * operands of their dtype. */
 lb_status lb_product_run(const lb_product *shape, lb_dtype type, const lb_method *method, const void *a, const void *b,
                          void *c);
 

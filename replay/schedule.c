@@ -3,6 +3,7 @@
  * exact is a superaccumulator: every term is an integer times a power of two, integers of one 32-bit window of exponents
  * add up in a 128-bit bin, and the bins are carried into one big number that is rounded once. */
 #include "schedule.h"
+#include "tensor_core.h"
 
 #include <lastbit/processor.h>
 #include <math.h>
@@ -56,8 +57,22 @@ static bool parse_sizes(const char *text, int64_t *size, int64_t *vector)
     return !*end;
 }
 
+/* "tensorcore:ARCH[:K]" */
+static bool parse_tensor_core(const char *text, lb_schedule *schedule)
+{
+    if (strncmp(text, "tensorcore:", 11)) return false;
+    const char *arch = text + 11;
+    const size_t length = strcspn(arch, ":");
+    lb_schedule s = {LB_SCHEDULE_TENSOR_CORE, lb_tensor_core_arch(arch, length), 0};
+    int64_t none = 0;
+    if (s.size < 0 || (arch[length] && (!parse_sizes(arch + length + 1, &s.vector, &none) || none))) return false;
+    *schedule = s;
+    return true;
+}
+
 lb_status lb_schedule_parse(const char *text, lb_schedule *schedule, lb_err *err)
 {
+    if (parse_tensor_core(text, schedule)) return LB_OK;
     size_t length = strcspn(text, ":");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strlen(names[i].name) != length || strncmp(names[i].name, text, length)) continue;
@@ -76,12 +91,18 @@ lb_status lb_schedule_parse(const char *text, lb_schedule *schedule, lb_err *err
     }
     return lb_fail(err, LB_ERR_INVALID,
                    "\"%s\" is no order of a sum; one of sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, "
-                   "lanes:L, butterfly:THREADS[xVECTOR], numpy, torch[:THREADS], exact",
+                   "lanes:L, butterfly:THREADS[xVECTOR], numpy, torch[:THREADS], exact, tensorcore:ARCH[:K] (v100 a100 ada h100 "
+                   "h100-fp8 b200)",
                    text);
 }
 
 const char *lb_schedule_print(const lb_schedule *schedule, char *text)
 {
+    if (schedule->kind == LB_SCHEDULE_TENSOR_CORE) {
+        int n = snprintf(text, 48, "tensorcore:%s", lb_tensor_core_name((int)schedule->size));
+        if (schedule->vector) snprintf(text + n, 48 - (size_t)n, ":%lld", (long long)schedule->vector);
+        return text;
+    }
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (names[i].kind != schedule->kind) continue;
         int n = snprintf(text, 48, "%s", names[i].name);

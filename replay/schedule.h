@@ -13,6 +13,8 @@
  *   torch:N           what torch does on a CPU with N threads: a full sum of 32768 terms or more is cut into a piece per
  *                     thread; a product (MKL, AVX-512, small matrices) chains fma over blocks of k
  *   exact             the real sum, rounded once
+ *   tensorcore:ARCH[:K]  of products alone: the matrix unit of v100 a100 ada h100 h100-fp8 b200 (tensor_core.h); K: a new
+ *                     chain every K terms, their sums added in order
  *
  * cascade is read from torch's SumKernel.cpp (`multi_row_sum`, `row_sum`, `vectorized_{inner,outer}_sum`): four levels of
  * accumulators over blocks of 2^max(4, ceil(log2 n)/4) terms, four rows of lanes interleaved, the tail added first.
@@ -34,13 +36,14 @@ typedef enum lb_schedule_kind {
     LB_SCHEDULE_BUTTERFLY,
     LB_SCHEDULE_EXACT,
     LB_SCHEDULE_NUMPY,
-    LB_SCHEDULE_TORCH
+    LB_SCHEDULE_TORCH,
+    LB_SCHEDULE_TENSOR_CORE
 } lb_schedule_kind;
 
 typedef struct lb_schedule {
     lb_schedule_kind kind;
-    int64_t size;   /* lanes, K, N or threads, as above */
-    int64_t vector; /* butterfly: V */
+    int64_t size;   /* lanes, K, N or threads, as above; tensorcore: the arch */
+    int64_t vector; /* butterfly: V; tensorcore: K */
 } lb_schedule;
 
 #define LB_SCHEDULE_MAX_SIZE 1024 /* of lanes and threads; blocks may be longer */

@@ -8,7 +8,8 @@ import torch
 import op_harness as H
 import test_ops_torch as T
 
-KINDS = ["sequential", "pairwise", "cascade", "blocked", "splitk", "lanes", "butterfly", "exact", "numpy", "torch"]
+KINDS = ["sequential", "pairwise", "cascade", "blocked", "splitk", "lanes", "butterfly", "exact", "numpy", "torch",
+         "tensorcore"]
 ORDERS = [("sequential", 0, 0), ("pairwise", 0, 0), ("cascade", 8, 0), ("cascade", 16, 0), ("cascade", 1, 0),
           ("blocked", 5, 0), ("blocked", 64, 0), ("splitk", 3, 0), ("lanes", 4, 0), ("butterfly", 32, 4), ("exact", 0, 0), ("numpy", 0, 0), ("torch", 2, 0)]
 BF16 = H.DTYPES[torch.bfloat16]
