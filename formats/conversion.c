@@ -3,14 +3,15 @@
  * Dense loops do the work, compiled once per instruction set; a strided side is gathered or scattered in chunks around
  * them. Element pointers may be unaligned (tensors inside a safetensors file are), hence the any_* types.
  */
-#include "float_format.h"
+#include "philox.h"
+#include "rounding.h"
 
 #include <math.h>
 #if LB_HAVE_X86
 #include <immintrin.h>
 #endif
 
-#define CHUNK 256 /* elements gathered, or random numbers drawn, at a time */
+#define CHUNK 256 /* elements gathered at a time */
 
 #define ANY __attribute__((aligned(1), may_alias))
 typedef uint16_t any_u16 ANY;
@@ -24,61 +25,6 @@ typedef float any_f32 ANY;
 typedef double any_f64 ANY;
 
 static const lb_cast torch_cast = LB_CAST_INIT;
-
-/* --- random numbers -------------------------------------------------------------------------------------------- */
-
-LB_INLINE void philox_round(uint32_t c[4], uint32_t k0, uint32_t k1)
-{
-    const uint64_t p0 = (uint64_t)0xD2511F53u * c[0], p1 = (uint64_t)0xCD9E8D57u * c[2];
-    const uint32_t n0 = (uint32_t)(p1 >> 32) ^ c[1] ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c[3] ^ k1;
-    c[0] = n0;
-    c[1] = (uint32_t)p1;
-    c[2] = n2;
-    c[3] = (uint32_t)p0;
-}
-
-LB_INLINE void philox_block(uint64_t key, uint64_t counter, uint64_t stream, uint32_t words[4])
-{
-    uint32_t c[4] = {(uint32_t)counter, (uint32_t)(counter >> 32), (uint32_t)stream, (uint32_t)(stream >> 32)};
-    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-    for (int i = 0; i < 10; i++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) philox_round(c, k0, k1);
-    for (int i = 0; i < 4; i++) words[i] = c[i];
-}
-
-void lb_philox(uint64_t key, uint64_t counter, uint64_t stream, uint32_t words[4])
-{
-    philox_block(key, counter, stream, words);
-}
-
-/* Blocks first .. first + CHUNK/4: the words of block b at random[4b .. 4b+3]. */
-LB_INLINE void random_chunk_body(uint32_t *random, uint64_t key, uint64_t first)
-{
-    uint32_t lanes[4][CHUNK / 4];
-    for (int b = 0; b < CHUNK / 4; b++) {
-        uint32_t words[4];
-        philox_block(key, first + (uint64_t)b, 0, words);
-        for (int w = 0; w < 4; w++) lanes[w][b] = words[w];
-    }
-    for (int b = 0; b < CHUNK / 4; b++)
-        for (int w = 0; w < 4; w++) random[4 * b + w] = lanes[w][b];
-}
-LB_PER_ISA(random_chunk, random_chunk_body, (uint32_t * random, uint64_t key, uint64_t first), (random, key, first))
-
-/* Element i of a cast draws word (counter + i) % 4 of block (counter + i) / 4. */
-typedef struct random_source {
-    const lb_cast *cast;
-    uint32_t words[CHUNK + 4];
-} random_source;
-
-/* The words of elements [at, at + n), n <= CHUNK - 3; NULL when the cast draws none. */
-static const uint32_t *random_draw(random_source *source, size_t at)
-{
-    if (source->cast->rounding != LB_STOCHASTIC) return NULL;
-    const uint64_t number = source->cast->counter + at;
-    random_chunk(source->words, source->cast->seed, number / 4);
-    return source->words + number % 4;
-}
-#define DRAWN (CHUNK - 4) /* elements served by one draw */
 
 /* --- f32 <- typed ---------------------------------------------------------------------------------------------- */
 
@@ -123,7 +69,18 @@ static void f16_load(float *dst, const any_u16 *src, size_t n)
     f16_load_scalar(dst, src, n);
 }
 
-static uint32_t nibble(const uint8_t *bytes, size_t i) { return (bytes[i / 2] >> (i % 2 * 4)) & 15u; }
+static void e2m1_load(float *dst, const uint8_t *src, size_t n)
+{
+    uint8_t codes[CHUNK];
+    for (size_t at = 0; at < n; at += CHUNK) {
+        const size_t count = n - at < CHUNK ? n - at : CHUNK;
+        for (size_t i = 0; i < (count + 1) / 2; i++) {
+            codes[2 * i] = src[at / 2 + i] & 15u;
+            codes[2 * i + 1] = src[at / 2 + i] >> 4;
+        }
+        u8_load(dst + at, codes, count, float_format_of(LB_E2M1));
+    }
+}
 
 #define LOAD_LOOP(type, expression)                                                                          \
     do {                                                                                                     \
@@ -146,7 +103,7 @@ void lb_load_f32(float *dst, lb_dtype src_dtype, const void *src, size_t n)
     case LB_E4M3FNUZ:
     case LB_E5M2FNUZ: u8_load(dst, (const uint8_t *)src, n, float_format_of(src_dtype)); return;
     case LB_E8M0: LOAD_LOOP(uint8_t, scale_decode(s[i]));
-    case LB_E2M1: LOAD_LOOP(uint8_t, float_decode(nibble(s, i), float_format_of(LB_E2M1)));
+    case LB_E2M1: e2m1_load(dst, (const uint8_t *)src, n); return;
     case LB_C32: LOAD_LOOP(any_u16, float_decode(s[2 * i], float_format_of(LB_F16)));
     case LB_C64: LOAD_LOOP(any_f32, s[2 * i]);
     case LB_C128: LOAD_LOOP(any_f64, (float)s[2 * i]);
@@ -216,23 +173,36 @@ LB_PER_ISA(bf16_store, bf16_store_body, (any_u16 *dst, const float *src, size_t 
     }
 
 #define NARROW_PARAMETERS(type)                                                                              \
-    (type * dst, const float *src, size_t n, const float_target *target, lb_rounding rounding, const uint32_t *random)
-#define NARROW_ARGUMENTS (dst, src, n, target, rounding, random)
-#define NARROW(mode, word) dst[i] = (__typeof__(*dst))float_encode_f32(src[i], &t, mode, word)
+    (type * dst, const float *src, size_t n, const float_target *target, const rounder *g, lb_rounding rounding,            \
+     const uint32_t *random)
+#define NARROW_ARGUMENTS (dst, src, n, target, g, rounding, random)
 
-LB_INLINE void u16_store_body NARROW_PARAMETERS(any_u16)
+/* bf16 has f32's exponents, too large for a rounder. */
+#define NARROW_BF16(mode, word) dst[i] = (uint16_t)float_encode_f32(src[i], &t, mode, word)
+LB_INLINE void bf16_round_body NARROW_PARAMETERS(any_u16)
 {
     const float_target t = *target;
-    ENCODE_LOOPS(NARROW)
+    (void)g;
+    ENCODE_LOOPS(NARROW_BF16)
 }
-LB_PER_ISA(u16_store, u16_store_body, NARROW_PARAMETERS(any_u16), NARROW_ARGUMENTS)
+LB_PER_ISA(bf16_round, bf16_round_body, NARROW_PARAMETERS(any_u16), NARROW_ARGUMENTS)
 
-LB_INLINE void u8_store_body NARROW_PARAMETERS(uint8_t)
+#define NARROW(mode, word) dst[i] = (__typeof__(*dst))round_to_code(src[i], &own, &t, mode, word)
+LB_INLINE void u16_round_body NARROW_PARAMETERS(any_u16)
 {
     const float_target t = *target;
+    const rounder own = *g;
     ENCODE_LOOPS(NARROW)
 }
-LB_PER_ISA(u8_store, u8_store_body, NARROW_PARAMETERS(uint8_t), NARROW_ARGUMENTS)
+LB_PER_ISA(u16_round, u16_round_body, NARROW_PARAMETERS(any_u16), NARROW_ARGUMENTS)
+
+LB_INLINE void u8_round_body NARROW_PARAMETERS(uint8_t)
+{
+    const float_target t = *target;
+    const rounder own = *g;
+    ENCODE_LOOPS(NARROW)
+}
+LB_PER_ISA(u8_round, u8_round_body, NARROW_PARAMETERS(uint8_t), NARROW_ARGUMENTS)
 
 #if LB_HAVE_X86
 LB_TARGET_AVX2 static size_t f16_store_f16c(any_u16 *dst, const float *src, size_t n)
@@ -250,7 +220,7 @@ static bool plain(const lb_cast *cast)
     return cast->rounding == LB_RNE && cast->overflow == LB_OVERFLOW_TORCH && !cast->flush_subnormals;
 }
 
-/* bf16, f16 and the 8-bit floats, at most DRAWN elements when numbers are drawn. */
+/* bf16, f16, the 8-bit floats, and e2m1 one code per byte; at most PHILOX_DRAWN elements when numbers are drawn. */
 static void narrow_store(lb_dtype dtype, void *dst, const float *src, size_t n, const lb_cast *cast,
                          const uint32_t *random)
 {
@@ -262,11 +232,15 @@ static void narrow_store(lb_dtype dtype, void *dst, const float *src, size_t n, 
 #if LB_HAVE_X86
     if (dtype == LB_F16 && plain(cast) && lb_processor_isa() != LB_ISA_SCALAR) done = f16_store_f16c(dst, src, n);
 #endif
-    const float_target target = float_target_of(float_format_of(dtype), cast);
-    if (lb_dtype_bits(dtype) == 16)
-        u16_store((any_u16 *)dst + done, src + done, n - done, &target, cast->rounding, random);
+    const float_format *format = float_format_of(dtype);
+    const float_target t = float_target_of(format, cast);
+    const rounder g = rounder_of(format);
+    if (dtype == LB_BF16)
+        bf16_round(dst, src, n, &t, &g, cast->rounding, random);
+    else if (dtype == LB_F16)
+        u16_round((any_u16 *)dst + done, src + done, n - done, &t, &g, cast->rounding, random);
     else
-        u8_store((uint8_t *)dst + done, src + done, n - done, &target, cast->rounding, random);
+        u8_round(dst, src, n, &t, &g, cast->rounding, random);
 }
 
 /* What cvttss2si, cvttsd2si and the usual code for unsigned targets leave; C leaves out of range undefined. */
@@ -306,6 +280,18 @@ static void put_nibble(uint8_t *bytes, size_t i, uint32_t code)
     bytes[i / 2] = (uint8_t)((bytes[i / 2] & (0xf0u >> at)) | (code << at));
 }
 
+/* n elements from an even one on. */
+static void e2m1_store(uint8_t *dst, const float *src, size_t n, const lb_cast *cast, const uint32_t *random)
+{
+    uint8_t codes[CHUNK];
+    for (size_t at = 0; at < n; at += CHUNK) {
+        const size_t count = n - at < CHUNK ? n - at : CHUNK;
+        narrow_store(LB_E2M1, codes, src + at, count, cast, random ? random + at : NULL);
+        for (size_t i = 0; i < count / 2; i++) dst[at / 2 + i] = (uint8_t)(codes[2 * i] | codes[2 * i + 1] << 4);
+        if (count % 2) put_nibble(dst, at + count - 1, codes[count - 1]);
+    }
+}
+
 /* Real parts at dst[2i], zeros between. */
 static void complex_from_f64(lb_dtype dtype, void *dst, size_t i, double x, const lb_cast *cast)
 {
@@ -337,10 +323,10 @@ void lb_store_f32(lb_dtype dst_dtype, void *dst, const float *src, size_t n, con
     }
     random_source source = {.cast = cast};
     const bool drawing = cast->rounding == LB_STOCHASTIC;
-    const size_t step = drawing ? DRAWN : n;
+    const size_t step = drawing ? PHILOX_DRAWN : n;
     for (size_t at = 0; at < n; at += step) {
         const size_t count = n - at < step ? n - at : step;
-        const uint32_t *random = random_draw(&source, at);
+        const uint32_t *random = random_draw(&source, at, count);
         switch (dst_dtype) {
         case LB_BF16:
         case LB_F16:
@@ -355,12 +341,7 @@ void lb_store_f32(lb_dtype dst_dtype, void *dst, const float *src, size_t n, con
                 ((uint8_t *)dst)[i] =
                     (uint8_t)scale_encode(src[i], cast->rounding, cast->overflow, random ? random[i - at] : 0);
             break;
-        case LB_E2M1: {
-            const float_target t = float_target_of(float_format_of(LB_E2M1), cast);
-            for (size_t i = at; i < at + count; i++)
-                put_nibble(dst, i, float_encode_f32(src[i], &t, cast->rounding, random ? random[i - at] : 0));
-            break;
-        }
+        case LB_E2M1: e2m1_store((uint8_t *)dst + at / 2, src + at, count, cast, random); break;
         case LB_C32:
         case LB_C64:
         case LB_C128:
@@ -410,9 +391,9 @@ void lb_store_f64(lb_dtype dst_dtype, void *dst, const double *src, size_t n, co
     }
     if (dst_dtype == LB_F32 || cast->exact) {
         random_source source = {.cast = cast};
-        for (size_t at = 0; at < n; at += DRAWN) {
-            const uint32_t *random = random_draw(&source, at);
-            for (size_t i = at; i < n && i < at + DRAWN; i++)
+        for (size_t at = 0; at < n; at += PHILOX_DRAWN) {
+            const uint32_t *random = random_draw(&source, at, n - at < PHILOX_DRAWN ? n - at : PHILOX_DRAWN);
+            for (size_t i = at; i < n && i < at + PHILOX_DRAWN; i++)
                 exact_store(dst_dtype, dst, i, src[i], cast, random ? random[i - at] : 0);
         }
         return;

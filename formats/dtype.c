@@ -25,7 +25,7 @@ static const properties table[LB_DTYPE_COUNT] = {
 
 static const properties *row(lb_dtype dtype) { return &table[dtype < LB_DTYPE_COUNT ? dtype : LB_NO_DTYPE]; }
 
-const char *lb_dtype_name(lb_dtype dtype) { return row(dtype)->name; }
+const char *lb_dtype_name(lb_dtype dtype) { return dtype == LB_TF32 ? "tf32" : row(dtype)->name; }
 const char *lb_dtype_torch(lb_dtype dtype) { return row(dtype)->torch; }
 const char *lb_dtype_safetensors(lb_dtype dtype) { return row(dtype)->safetensors; }
 const char *lb_dtype_numpy(lb_dtype dtype) { return row(dtype)->numpy; }
@@ -96,11 +96,19 @@ lb_dtype lb_dtype_parse(const char *text)
     return LB_NO_DTYPE;
 }
 
+lb_dtype lb_grid_parse(const char *text)
+{
+    if (text && same_word(text, "tf32")) return LB_TF32;
+    const lb_dtype dtype = lb_dtype_parse(text);
+    return lb_dtype_is_float(dtype) || dtype == LB_E8M0 ? dtype : LB_NO_DTYPE;
+}
+
 /* --- layouts --------------------------------------------------------------------------------------------------- */
 
 const float_format float_format_f32 = {23, 127, 31, 0x7f7fffff, 0x7f800000, 0x7fc00000, 1, 0x3fffff, 0,
                                        0x1p-149f, 0x7f800000, 0x7f800000};
 static const float_format bf16 = {7, 127, 15, 0x7f7f, 0x7f80, 0x7fc0, 0, 0, 0, 0x1p-133f, 0x7f80, 0x7f80};
+static const float_format tf32 = {10, 127, 18, 0x3fbff, 0x3fc00, 0x3fe00, 1, 0x1ff, 0, 0x1p-136f, 0x3fc00, 0x3fc00};
 static const float_format f16 = {10, 15, 15, 0x7bff, 0x7c00, 0x7e00, 1, 0x1ff, 0, 0x1p-24f, 0x7c00, 0x7c00};
 static const float_format e4m3fn = {3, 7, 7, 0x7e, 0, 0x7f, 1, 0, 0, 0x1p-9f, 0x7e, 0x7e};
 static const float_format e5m2 = {2, 15, 7, 0x7b, 0x7c, 0x7f, 1, 0, 0, 0x1p-16f, 0x7c, 0x7c};
@@ -112,6 +120,7 @@ const float_format *float_format_of(lb_dtype dtype)
 {
     switch (dtype) {
     case LB_BF16: return &bf16;
+    case LB_TF32: return &tf32;
     case LB_F16: return &f16;
     case LB_E4M3FN: return &e4m3fn;
     case LB_E5M2: return &e5m2;

@@ -26,7 +26,7 @@ typedef struct float_format {
     uint32_t torch_over, torch_inf; /* what torch's cast gives for finite overflow and for infinity */
 } float_format;
 
-/* bf16, f16 and the 8- and 4-bit floats; NULL for any other dtype (f32 has one of its own, for f64 sources). */
+/* bf16, f16, tf32 and the 8- and 4-bit floats; NULL for any other dtype (f32 has one of its own, for f64 sources). */
 const float_format *float_format_of(lb_dtype dtype);
 extern const float_format float_format_f32;
 

@@ -71,7 +71,10 @@ enum {
 #define LB_DTYPE_ENUM(NAME, code, name, torch, safetensors, numpy, bits, kind) LB_##NAME = code,
     LB_DTYPES(LB_DTYPE_ENUM)
 #undef LB_DTYPE_ENUM
-    LB_DTYPE_COUNT = 23 /* one past the last code */
+    LB_DTYPE_COUNT = 23, /* one past the last code */
+    /* A grid to round to (8 exponent bits, 10 fraction bits) whose values are held as f32: no element has this type. It has
+     * a name and the numbers below, is not valid, and stands only where lb_round_to_grid_* rounds. */
+    LB_TF32 = 64
 };
 
 /* --- names. A code outside the table reads as "none"; nothing here returns NULL. ------------------------------- */
@@ -81,6 +84,8 @@ LB_API const char *lb_dtype_safetensors(lb_dtype dtype); /* "BF16"; "" when it h
 LB_API const char *lb_dtype_numpy(lb_dtype dtype);       /* "<f4"; "" when NumPy itself has none */
 /* Any of those spellings, "torch.bfloat16", NumPy's long names, torch's aliases ("half", "long"); LB_NO_DTYPE if none. */
 LB_API lb_dtype lb_dtype_parse(const char *text);
+/* What can be rounded to: a float type, e8m0 or tf32; LB_NO_DTYPE for anything else. */
+LB_API lb_dtype lb_grid_parse(const char *text);
 
 /* --- properties ------------------------------------------------------------------------------------------------ */
 LB_API bool lb_dtype_valid(lb_dtype dtype);
@@ -153,7 +158,7 @@ LB_API void lb_convert(lb_dtype dst_dtype, void *dst, lb_dtype src_dtype, const 
 LB_API void lb_convert_strided(lb_dtype dst_dtype, void *dst, ptrdiff_t dst_stride, lb_dtype src_dtype,
                                const void *src, ptrdiff_t src_stride, size_t n, const lb_cast *cast);
 
-/* Round in place to the values of `dtype`, keeping f32 (f64) storage: the same values as a store and a load. */
+/* Round in place to the values of `dtype` (LB_TF32 too), keeping f32 (f64) storage: the same values as a store and a load. */
 LB_API void lb_round_to_grid_f32(float *x, size_t n, lb_dtype dtype, const lb_cast *cast);
 LB_API void lb_round_to_grid_f64(double *x, size_t n, lb_dtype dtype, const lb_cast *cast);
 /* To TF32 (8 exponent bits, 10 fraction bits); tensor cores truncate, cvt.rna.tf32 rounds ties away. Not stochastic. */
