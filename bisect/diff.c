@@ -75,7 +75,8 @@ static lb_status replay_both(lb_walk *w, const lb_diff_options *options, lb_err 
         lb_report_missing(w->report, "some exact shadows did not fit the memory limit; raise --memory");
     }
     if (!w->have_shadows) return LB_OK;
-    return lb_reorder_find(w->a, w->pa, w->pb, &w->alignment, w->differs, &w->shadows, &w->reorderings, err);
+    return lb_reorder_find(w->a, w->b, w->pa, w->pb, &w->alignment, w->differs, &w->shadows, &w->reorderings,
+                           err);
 }
 
 static lb_status diff_step(lb_walk *w, const lb_diff_options *options, const lb_map_rules *rules, lb_err *err)

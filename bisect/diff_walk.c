@@ -256,15 +256,27 @@ static void explain_disagreement(lb_walk *w, const lb_evidence *e, inputs *in)
     }
 }
 
-/* Both sides' bits come from the same inputs in an order that has a name. */
+static int64_t outcome_elements(const lb_walk *w, const lb_op *op)
+{
+    int64_t n = 0;
+    for (uint32_t i = 0; i < outcome_count(op); i++)
+        if (outcome(w->pa, op, i) != LB_NONE)
+            n += lb_layout_numel(&w->pa->values[outcome(w->pa, op, i)].layout);
+    return n;
+}
+
+/* Both sides' bits come from the same inputs in an order that has a name. How many elements bear it out is said, for a
+ * single one may do so by chance. */
 static void note_order(lb_walk *w, uint32_t ia, lb_diff_row *row)
 {
     const lb_reordering *r = w->reorderings ? &w->reorderings[ia] : NULL;
     if (!r || !r->order[0][0] || !r->order[1][0]) return;
-    char why[200];
+    char why[240];
+    int64_t n = outcome_elements(w, &w->pa->ops[ia]);
     snprintf(why, sizeof why,
-             "the same terms in another order: the first side's bits are those of %s, the second's of %s",
-             r->order[0], r->order[1]);
+             "the same terms in another order: the first side's bits are those of %s, the second's of %s (%lld "
+             "element%s)",
+             r->order[0], r->order[1], (long long)n, n == 1 ? "" : "s");
     row->why = lb_report_keep(w->report, why);
     row->local = LB_VERDICT_REORDERED;
 }
