@@ -5,6 +5,7 @@
 #include "msgpack_cursor.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 /* ---- gathering ----------------------------------------------------------------------------------------------------- */
 
@@ -119,6 +120,51 @@ lb_blob_row lb_index_blob(const lb_index *index, uint64_t row)
     return blob;
 }
 
+/* ---- tables of columns --------------------------------------------------------------------------------------------- */
+
+typedef struct column {
+    const char *name;
+    uint32_t width;     /* bytes per row */
+    const char **bytes; /* gets where the column lies */
+} column;
+
+static lb_status read_column(lb_cursor *c, const char *table, const column *column, int64_t rows)
+{
+    const void *bytes;
+    size_t length;
+    char field[64];
+    snprintf(field, sizeof field, "%s.%s", table, column->name);
+    LB_TRY(lb_cursor_bin(c, field, &bytes, &length));
+    if (rows < 0 || length != (uint64_t)rows * column->width)
+        return lb_cursor_fail(c, field, "%zu bytes for %" PRId64 " rows of %" PRIu32, length, rows, column->width);
+    *column->bytes = (const char *)bytes;
+    return LB_OK;
+}
+
+/* A map of "rows", which comes first and once, and a BIN per column; all of `columns` must be there. */
+static lb_status read_columns(lb_cursor *c, const char *table, const column *columns, uint32_t n, uint64_t *rows)
+{
+    uint32_t pairs, length;
+    const char *key;
+    int64_t number = -1;
+    LB_TRY(lb_cursor_map(c, table, &pairs));
+    for (uint32_t i = 0; i < pairs; i++) {
+        uint32_t k = 0;
+        LB_TRY(lb_cursor_str(c, table, &key, &length));
+        if (lb_text_is(key, length, "rows")) {
+            if (number >= 0) return lb_cursor_fail(c, table, "\"rows\" stands there twice");
+            LB_TRY(lb_cursor_int_in(c, table, 0, INT64_MAX / 64, &number));
+            continue;
+        }
+        while (k < n && !lb_text_is(key, length, columns[k].name)) k++;
+        LB_TRY(k < n ? read_column(c, table, &columns[k], number) : lb_cursor_skip(c, table));
+    }
+    for (uint32_t k = 0; k < n; k++)
+        if (!*columns[k].bytes) return lb_cursor_fail(c, table, "has no column '%s'", columns[k].name);
+    *rows = (uint64_t)number;
+    return LB_OK;
+}
+
 /* ---- the closing index as bytes ------------------------------------------------------------------------------------ */
 
 static void encode_segments(msgpack_packer *p, const char *key, const lb_segment_row *rows, uint32_t n, bool tables)
@@ -211,32 +257,12 @@ static lb_status read_segment(lb_cursor *c, const char *field, lb_segment_row *r
 
 static lb_status read_blobs(lb_cursor *c, lb_index *index)
 {
-    uint32_t pairs, n;
-    const char *key;
-    const void *bytes;
-    size_t length;
-    int64_t rows = -1;
-    LB_TRY(lb_cursor_map(c, "blobs", &pairs));
-    for (uint32_t i = 0; i < pairs; i++) {
-        LB_TRY(lb_cursor_str(c, "blobs", &key, &n));
-        if (lb_text_is(key, n, "rows")) LB_TRY(lb_cursor_int_in(c, "blobs.rows", 0, INT64_MAX / 64, &rows));
-#define TAKE(column, width)                                                                                  \
-    else if (lb_text_is(key, n, #column))                                                                    \
-    {                                                                                                        \
-        LB_TRY(lb_cursor_bin(c, "blobs." #column, &bytes, &length));                                         \
-        if (rows < 0 || length != (uint64_t)rows * width)                                                    \
-            return lb_cursor_fail(c, "blobs." #column, "%zu bytes for %" PRId64 " rows of %d", length, rows, width); \
-        index->blobs.column = (const char *)bytes;                                                           \
-    }
-        BLOB_COLUMNS(TAKE)
-#undef TAKE
-        else LB_TRY(lb_cursor_skip(c, "blobs"));
-    }
-#define REQUIRE(column, width)                                                                               \
-    if (!index->blobs.column) return lb_cursor_fail(c, "blobs", "has no column '" #column "'");
-    BLOB_COLUMNS(REQUIRE)
-#undef REQUIRE
-    index->blobs.rows = (uint64_t)rows;
+    lb_blob_columns found = {0, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
+#define COLUMN(name, width) {#name, width, &found.name},
+    const column columns[] = {BLOB_COLUMNS(COLUMN)};
+#undef COLUMN
+    LB_TRY(read_columns(c, "blobs", columns, sizeof columns / sizeof *columns, &found.rows));
+    index->blobs = found;
     return LB_OK;
 }
 
@@ -302,51 +328,20 @@ void lb_directory_encode(const lb_blob_row *rows, uint64_t n, byte_buffer *bytes
     buffer_release(&column);
 }
 
-typedef struct directory {
-    int64_t rows;
-    const char *digest, *offset, *size, *dtype;
-} directory;
-
-static lb_status read_directory(lb_cursor *c, directory *d)
-{
-    uint32_t pairs, n;
-    const char *key;
-    const void *bytes;
-    size_t length;
-    LB_TRY(lb_cursor_map(c, "directory", &pairs));
-    for (uint32_t i = 0; i < pairs; i++) {
-        LB_TRY(lb_cursor_str(c, "directory", &key, &n));
-        if (lb_text_is(key, n, "rows")) LB_TRY(lb_cursor_int_in(c, "directory.rows", 0, INT64_MAX / 64, &d->rows));
-#define TAKE(column, width)                                                                                  \
-    else if (lb_text_is(key, n, #column))                                                                    \
-    {                                                                                                        \
-        LB_TRY(lb_cursor_bin(c, "directory." #column, &bytes, &length));                                     \
-        if (d->rows < 0 || length != (uint64_t)d->rows * width)                                              \
-            return lb_cursor_fail(c, "directory." #column, "%zu bytes for %" PRId64 " rows of %d", length, d->rows, width); \
-        d->column = (const char *)bytes;                                                                     \
-    }
-        TAKE(digest, 16)
-        TAKE(offset, 8)
-        TAKE(size, 8)
-        TAKE(dtype, 1)
-#undef TAKE
-        else LB_TRY(lb_cursor_skip(c, "directory"));
-    }
-    return d->digest && d->offset && d->size && d->dtype ? LB_OK : lb_cursor_fail(c, "directory", "lacks a column");
-}
-
 lb_status lb_directory_decode(const void *bytes, size_t size, const char *source, uint64_t offset, uint64_t area,
                               uint64_t area_bytes, uint32_t pack, lb_index_rows *rows, lb_err *err)
 {
     lb_cursor c = lb_cursor_of(bytes, size, source, offset, err);
-    directory d = {-1, NULL, NULL, NULL, NULL};
-    LB_TRY(read_directory(&c, &d));
-    for (int64_t i = 0; i < d.rows; i++) {
-        lb_blob_row row = {.digest = digest_from_bytes(d.digest + i * 16), .pack = pack, .dtype = (lb_dtype)d.dtype[i]};
-        memcpy(&row.offset, d.offset + i * 8, 8);
-        memcpy(&row.size, d.size + i * 8, 8);
+    const char *digest = NULL, *at = NULL, *sizes = NULL, *dtype = NULL;
+    const column columns[] = {{"digest", 16, &digest}, {"offset", 8, &at}, {"size", 8, &sizes}, {"dtype", 1, &dtype}};
+    uint64_t n;
+    LB_TRY(read_columns(&c, "directory", columns, 4, &n));
+    for (uint64_t i = 0; i < n; i++) {
+        lb_blob_row row = {.digest = digest_from_bytes(digest + i * 16), .pack = pack, .dtype = (lb_dtype)dtype[i]};
+        memcpy(&row.offset, at + i * 8, 8);
+        memcpy(&row.size, sizes + i * 8, 8);
         if (row.size > area_bytes || row.offset > area_bytes - row.size)
-            return lb_cursor_fail(&c, "directory.offset", "row %" PRId64 ": blob of %" PRIu64 " bytes at %" PRIu64
+            return lb_cursor_fail(&c, "directory.offset", "row %" PRIu64 ": blob of %" PRIu64 " bytes at %" PRIu64
                                   " ends after the pack's %" PRIu64, i, row.size, row.offset, area_bytes);
         row.offset += area;
         row.stored = row.size;
@@ -382,43 +377,17 @@ lb_status lb_commit_decode(const void *bytes, size_t size, const char *source, u
                            lb_err *err)
 {
     lb_cursor c = lb_cursor_of(bytes, size, source, offset, err);
-    struct {
-        int64_t rows;
-        const char *kind, *header, *size, *digest;
-    } found = {-1, NULL, NULL, NULL, NULL}, *d = &found;
-    uint32_t pairs, length_of_key;
-    const char *key;
-    const void *column;
-    size_t length;
-    LB_TRY(lb_cursor_map(&c, "commit", &pairs));
-    for (uint32_t i = 0; i < pairs; i++) {
-        LB_TRY(lb_cursor_str(&c, "commit", &key, &length_of_key));
-        if (lb_text_is(key, length_of_key, "rows")) LB_TRY(lb_cursor_int_in(&c, "commit.rows", 0, INT64_MAX / 64, &d->rows));
-#define TAKE(name, width)                                                                                    \
-    else if (lb_text_is(key, length_of_key, #name))                                                          \
-    {                                                                                                        \
-        LB_TRY(lb_cursor_bin(&c, "commit." #name, &column, &length));                                        \
-        if (d->rows < 0 || length != (uint64_t)d->rows * width)                                              \
-            return lb_cursor_fail(&c, "commit." #name, "%zu bytes for %" PRId64 " rows of %d", length, d->rows, width); \
-        d->name = (const char *)column;                                                                      \
-    }
-        TAKE(kind, 1)
-        TAKE(header, 8)
-        TAKE(size, 8)
-        TAKE(digest, 16)
-#undef TAKE
-        else LB_TRY(lb_cursor_skip(&c, "commit"));
-    }
-    if (!d->kind || !d->header || !d->size || !d->digest) return lb_cursor_fail(&c, "commit", "lacks a column");
-    *n = (uint64_t)d->rows;
+    const char *kind = NULL, *header = NULL, *sizes = NULL, *digest = NULL;
+    const column columns[] = {{"kind", 1, &kind}, {"header", 8, &header}, {"size", 8, &sizes}, {"digest", 16, &digest}};
+    LB_TRY(read_columns(&c, "commit", columns, 4, n));
     *rows = (lb_entry_row *)calloc(*n + 1, sizeof **rows);
     if (!*rows) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", source);
     for (uint64_t i = 0; i < *n; i++) {
         lb_entry_row *row = &(*rows)[i];
-        memcpy(&row->header, d->header + i * 8, 8);
-        memcpy(&row->size, d->size + i * 8, 8);
-        row->digest = digest_from_bytes(d->digest + i * 16);
-        row->kind = (lb_record_kind)(uint8_t)d->kind[i];
+        memcpy(&row->header, header + i * 8, 8);
+        memcpy(&row->size, sizes + i * 8, 8);
+        row->digest = digest_from_bytes(digest + i * 16);
+        row->kind = (lb_record_kind)(uint8_t)kind[i];
     }
     return LB_OK;
 }

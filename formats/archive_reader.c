@@ -53,6 +53,7 @@ static lb_status use_closing_index(lb_archive *a, lb_err *err)
     if (l.file_bytes != a->size || l.index_size > a->size || l.index_data > a->size - l.index_size) return LB_OK;
     const char *bytes = a->map + l.index_data;
     if (!lb_digest_equal(lb_digest_bytes(bytes, l.index_size), l.index_digest)) return LB_OK;
+    a->index_at = l.index_data;
     a->closed = lb_index_decode(bytes, l.index_size, a->path, l.index_data, &a->index, NULL) == LB_OK;
     return LB_OK;
 }
@@ -165,7 +166,7 @@ static lb_status decode(const lb_archive *a, uint64_t offset, uint64_t stored, u
                         void **bytes, lb_err *err)
 {
     char where[320];
-    snprintf(where, sizeof where, "%s: offset %" PRIu64 ": %s", a->path, offset, what);
+    snprintf(where, sizeof where, "%.200s: offset %" PRIu64 ": %.60s", a->path, offset, what);
     *bytes = malloc(size ? size : 1);
     if (!*bytes) return lb_fail(err, LB_ERR_NOMEM, "%s: no memory for %" PRIu64 " bytes", where, size);
     lb_status status = lb_coding_decode(coding, a->map + offset, stored, *bytes, size, where, err);
@@ -206,7 +207,7 @@ static lb_status locate_blob(lb_archive *a, uint64_t number, const lb_blob_row *
     const void *area;
     if (row->pack != LB_NO_PACK) {
         if (row->pack >= a->index.n_packs)
-            return lb_fail(err, LB_ERR_CORRUPT, "%s: index: %s: pack %u of %u", a->path, what, row->pack, a->index.n_packs);
+            return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": blobs.pack: %s: pack %u of %u", a->path, a->index_at, what, row->pack, a->index.n_packs);
         const lb_pack_row *pack = &a->index.packs[row->pack];
         if (pack->size > LB_RECORD_PACK_MAX || row->size > pack->size || row->offset > pack->size - row->size)
             return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": %s: ends after its pack", a->path, pack->offset, what);
@@ -250,19 +251,30 @@ lb_status lb_archive_blob(lb_archive *archive, lb_digest digest, const void **by
 
 /* ---- programs and tables --------------------------------------------------------------------------------------------- */
 
-lb_status lb_archive_segment(const lb_archive *a, const lb_segment_row *row, const char *what, const void **bytes, size_t *size,
-                             void **owned, lb_err *err)
+/* The bytes of a program or table, and how messages about them begin. */
+typedef struct segment {
+    const void *bytes;
+    size_t size;
+    void *owned; /* malloc'ed when they were stored coded */
+    const char *source;
+    uint64_t base; /* offset of the bytes in the source */
+    char decompressed[320];
+} segment;
+
+static lb_status open_segment(const lb_archive *a, const lb_segment_row *row, const char *what, segment *s, lb_err *err)
 {
-    *owned = NULL;
     LB_TRY(check_range(a, row->offset, row->stored, row->size, row->coding, what, err));
+    *s = (segment){a->map + row->offset, row->size, NULL, a->path, row->offset, ""};
     if (!lb_digest_equal(lb_digest_bytes(a->map + row->offset, row->stored), row->digest))
         return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": %s: its bytes contradict its digest: the file is damaged there",
                        a->path, row->offset, what);
-    *bytes = a->map + row->offset;
-    *size = row->size;
     if (row->coding == 0) return LB_OK;
-    LB_TRY(decode(a, row->offset, row->stored, row->size, row->coding, what, owned, err));
-    *bytes = *owned;
+    LB_TRY(decode(a, row->offset, row->stored, row->size, row->coding, what, &s->owned, err));
+    s->bytes = s->owned;
+    /* Offsets in decompressed bytes are none in the file. */
+    snprintf(s->decompressed, sizeof s->decompressed, "%.200s: offset %" PRIu64 ": %.60s, decompressed", a->path, row->offset, what);
+    s->source = s->decompressed;
+    s->base = 0;
     return LB_OK;
 }
 
@@ -282,13 +294,11 @@ lb_status lb_archive_program(lb_archive *archive, uint32_t index, const lb_progr
     const lb_segment_row *row = &archive->index.programs[index];
     char what[64];
     snprintf(what, sizeof what, "program of step %" PRId64, row->step);
-    const void *bytes;
-    size_t size;
-    void *owned;
+    segment s;
     lb_program *mine, *expected = NULL;
-    LB_TRY(lb_archive_segment(archive, row, what, &bytes, &size, &owned, err));
-    lb_status status = lb_program_decode_from(bytes, size, archive->path, row->coding ? 0 : row->offset, &mine, err);
-    free(owned);
+    LB_TRY(open_segment(archive, row, what, &s, err));
+    lb_status status = lb_program_decode_from(s.bytes, s.size, s.source, s.base, &mine, err);
+    free(s.owned);
     LB_TRY(status);
     if (atomic_compare_exchange_strong(&archive->programs[index], &expected, mine)) {
         *program = mine;
@@ -299,6 +309,18 @@ lb_status lb_archive_program(lb_archive *archive, uint32_t index, const lb_progr
     return LB_OK;
 }
 
+lb_status lb_archive_read_table(const lb_archive *a, const lb_segment_row *row, char **json, lb_err *err)
+{
+    segment s;
+    char what[80];
+    *json = NULL;
+    snprintf(what, sizeof what, "table '%.60s'", row->name);
+    LB_TRY(open_segment(a, row, what, &s, err));
+    lb_status status = lb_table_decode(s.bytes, s.size, s.source, s.base, json, err);
+    free(s.owned);
+    return status;
+}
+
 const char *lb_archive_rank_table(lb_archive *archive, int32_t rank, const char *name)
 {
     for (uint32_t i = archive->index.n_tables; i-- > 0;) { /* a later one of the same name wins */
@@ -306,13 +328,7 @@ const char *lb_archive_rank_table(lb_archive *archive, int32_t rank, const char 
         if (row->rank != rank || strcmp(row->name, name) != 0) continue;
         char *standing = atomic_load(&archive->tables[i]), *mine;
         if (standing) return standing;
-        const void *bytes;
-        size_t size;
-        void *owned;
-        if (lb_archive_segment(archive, row, name, &bytes, &size, &owned, NULL) != LB_OK) return NULL;
-        lb_status status = lb_table_decode(bytes, size, archive->path, row->offset, &mine, NULL);
-        free(owned);
-        if (status != LB_OK) return NULL;
+        if (lb_archive_read_table(archive, row, &mine, NULL) != LB_OK) return NULL;
         if (atomic_compare_exchange_strong(&archive->tables[i], &standing, mine)) return mine;
         free(mine);
         return standing;

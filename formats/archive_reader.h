@@ -12,6 +12,7 @@ struct lb_archive {
     size_t size;
     lb_index index;
     bool closed;       /* the index of a closed archive was used; otherwise the file was scanned */
+    uint64_t index_at; /* offset of that index */
     uint64_t damages;  /* places that were skipped, records that were left out, before the last commit */
     uint64_t places;   /* all places that were skipped */
     uint64_t salvaged; /* records after the last commit that were taken */
@@ -25,9 +26,8 @@ struct lb_archive {
 
 /* `salvage`: also records after the last commit, if their digests are right. Never uses an index then. */
 lb_status lb_archive_open_scanned(const char *path, bool salvage, lb_archive **archive, lb_err *err);
-/* Bytes of a program or table, decoded when stored coded: then `*owned` is malloc'ed and `*bytes` equals it. */
-lb_status lb_archive_segment(const lb_archive *archive, const lb_segment_row *row, const char *what, const void **bytes,
-                             size_t *size, void **owned, lb_err *err);
+/* A table as JSON text, malloc'ed. */
+lb_status lb_archive_read_table(const lb_archive *archive, const lb_segment_row *row, char **json, lb_err *err);
 /* The table of a rank (LB_NO_RANK: of the archive); NULL when there is none. */
 const char *lb_archive_rank_table(lb_archive *archive, int32_t rank, const char *name);
 /* Blob by row, digest checked the first time. */

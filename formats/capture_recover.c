@@ -37,18 +37,12 @@ static lb_status copy_programs(lb_archive *a, lb_writer *w, lb_recovery *result,
     }
     for (uint32_t i = 0; i < a->index.n_tables; i++) {
         const lb_segment_row *row = &a->index.tables[i];
-        const void *bytes;
-        size_t size;
-        void *owned;
-        char *json = NULL;
-        lb_status status = lb_archive_segment(a, row, row->name, &bytes, &size, &owned, NULL);
-        if (status == LB_OK) status = lb_table_decode(bytes, size, a->path, row->offset, &json, NULL);
-        free(owned);
-        if (status != LB_OK) {
+        char *json;
+        if (lb_archive_read_table(a, row, &json, NULL) != LB_OK) {
             result->lost_tables++;
             continue;
         }
-        status = lb_writer_rank_table(w, row->rank, row->name, json, err);
+        lb_status status = lb_writer_rank_table(w, row->rank, row->name, json, err);
         free(json);
         LB_TRY(status);
         result->tables++;

@@ -139,15 +139,9 @@ static void check_programs(check *c, lb_archive *a)
     for (uint32_t i = 0; i < a->index.n_tables; i++) {
         const lb_segment_row *row = &a->index.tables[i];
         lb_err err = LB_ERR_INIT;
-        const void *bytes;
-        size_t size;
-        void *owned;
-        char *json = NULL;
-        lb_status status = lb_archive_segment(a, row, row->name, &bytes, &size, &owned, &err);
-        if (status == LB_OK) status = lb_table_decode(bytes, size, c->file, row->offset, &json, &err);
-        if (status != LB_OK) report(c, LB_DAMAGE_BYTES, row->offset, "%s", err.message);
+        char *json;
+        if (lb_archive_read_table(a, row, &json, &err) != LB_OK) report(c, LB_DAMAGE_BYTES, row->offset, "%s", err.message);
         free(json);
-        free(owned);
     }
     c->result->programs += a->index.n_programs;
     c->result->tables += a->index.n_tables;

@@ -1,5 +1,6 @@
 /* safetensors: u64 length of a JSON header, the header, the bytes. Sharded: a JSON index that names the files.
  * https://github.com/huggingface/safetensors (README, "Format"). Every size is checked against the file. */
+#define _GNU_SOURCE 1 /* memmem */
 #include "foreign_tensors.h"
 
 #include <inttypes.h>
@@ -13,6 +14,13 @@
 static lb_status bad(lb_err *err, const char *source, uint64_t offset, const char *name, const char *what)
 {
     return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": tensor '%.100s': %s", source, offset, name, what);
+}
+
+/* Where a name stands in JSON text, for messages: a parsed document does not tell. Escaped names are not found: 0. */
+static uint64_t place_of(const char *text, size_t size, const char *name)
+{
+    const char *at = (const char *)memmem(text, size, name, strlen(name));
+    return at ? (uint64_t)(at - text) : 0;
 }
 
 static bool read_shape(const json_t *shape, lb_layout *layout)
@@ -29,25 +37,27 @@ static bool read_shape(const json_t *shape, lb_layout *layout)
     return true;
 }
 
-static lb_status read_tensor(lb_foreign_tensors *tensors, const char *source, const char *name, const json_t *entry, const char *data,
-                             uint64_t data_offset, uint64_t data_size, lb_err *err)
+/* `at`: where the name stands in the file. */
+static lb_status read_tensor(lb_foreign_tensors *tensors, const char *source, uint64_t at, const char *name, const json_t *entry,
+                             const char *data, uint64_t data_size, lb_err *err)
 {
     const json_t *offsets = json_object_get(entry, "data_offsets");
     const char *type = json_string_value(json_object_get(entry, "dtype"));
     lb_layout layout;
     if (!type || json_array_size(offsets) != 2 || !json_is_integer(json_array_get(offsets, 0)) ||
         !json_is_integer(json_array_get(offsets, 1)))
-        return bad(err, source, 8, name, "needs dtype, shape and two data_offsets");
+        return bad(err, source, at, name, "needs dtype, shape and two data_offsets");
     if (!read_shape(json_object_get(entry, "shape"), &layout))
-        return bad(err, source, 8, name, "shape is no list of at most 16 sizes");
+        return bad(err, source, at, name, "shape is no list of at most 16 sizes");
     lb_dtype dtype = lb_dtype_parse(type);
-    if (dtype == LB_NO_DTYPE) return lb_fail(err, LB_ERR_UNSUPPORTED, "%s: tensor '%.100s': dtype %.20s is not known", source, name, type);
+    if (dtype == LB_NO_DTYPE) 
+        return lb_fail(err, LB_ERR_UNSUPPORTED, "%s: offset %" PRIu64 ": tensor '%.100s': dtype %.20s is not known", source, at, name, type);
     json_int_t begin = json_integer_value(json_array_get(offsets, 0)), end = json_integer_value(json_array_get(offsets, 1));
-    if (begin < 0 || end < begin || (uint64_t)end > data_size) return bad(err, source, data_offset, name, "data_offsets leave the file");
+    if (begin < 0 || end < begin || (uint64_t)end > data_size) return bad(err, source, at, name, "data_offsets leave the file");
     int64_t n = lb_layout_numel(&layout);
-    if (n < 0) return bad(err, source, 8, name, "the product of its sizes overflows");
+    if (n < 0) return bad(err, source, at, name, "the product of its sizes overflows");
     if (lb_dtype_bytes(dtype, (size_t)n) != (uint64_t)(end - begin))
-        return bad(err, source, data_offset + (uint64_t)begin, name, "its bytes do not fit its dtype and shape");
+        return bad(err, source, at, name, "data_offsets do not fit its dtype and shape");
     return lb_foreign_add(tensors, name, dtype, &layout, data + begin, (size_t)(end - begin), err);
 }
 
@@ -75,7 +85,7 @@ lb_status lb_safetensors_read(lb_foreign_tensors *tensors, const char *source, c
             tensors->metadata = json_dumps(entry, JSON_COMPACT);
             continue;
         }
-        status = read_tensor(tensors, source, name, entry, bytes + 8 + length, 8 + length, size - 8 - length, err);
+        status = read_tensor(tensors, source, 8 + place_of(bytes + 8, length, name), name, entry, bytes + 8 + length, size - 8 - length, err);
         if (status != LB_OK) break;
     }
     json_decref(header);
@@ -87,34 +97,40 @@ lb_status lb_safetensors_read(lb_foreign_tensors *tensors, const char *source, c
 /* Shard names come from a file: they must stay in its folder. */
 static bool is_plain_name(const char *name) { return *name && *name != '.' && !strchr(name, '/') && strlen(name) < 256; }
 
-static lb_status read_shard(lb_foreign_tensors *tensors, const char *index_path, const char *name, lb_err *err)
+static lb_status read_shard(lb_foreign_tensors *tensors, const char *index_path, uint64_t at, const char *name, lb_err *err)
 {
     const char *slash = strrchr(index_path, '/'), *bytes;
     size_t folder = slash ? (size_t)(slash - index_path) + 1 : 0, size;
-    if (!is_plain_name(name)) return lb_fail(err, LB_ERR_CORRUPT, "%s: weight_map: '%.60s' is no file name in this folder", index_path, name);
+    if (!is_plain_name(name))
+        return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": weight_map: '%.60s' is no file name in this folder", index_path, at, name);
     char *path = (char *)malloc(folder + strlen(name) + 1);
     if (!path) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", index_path);
     sprintf(path, "%.*s%s", (int)folder, index_path, name);
-    lb_status status = lb_foreign_map(tensors, path, &bytes, &size, err);
+    lb_err why = LB_ERR_INIT;
+    lb_status status = lb_foreign_map(tensors, path, &bytes, &size, &why);
+    if (status != LB_OK) lb_fail(err, status, "%s: offset %" PRIu64 ": weight_map: %s", index_path, at, why.message);
     if (status == LB_OK) status = lb_safetensors_read(tensors, path, bytes, size, err);
     free(path);
     return status;
 }
 
-static lb_status check_names(const lb_foreign_tensors *tensors, const json_t *map, const char *path, lb_err *err)
+/* Every name of the map is in a shard, and in one only. */
+static lb_status check_names(const lb_foreign_tensors *tensors, const json_t *map, const char *path, const char *bytes, size_t size,
+                             lb_err *err)
 {
     json_t *seen = json_object();
     lb_status status = seen ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     for (uint32_t i = 0; i < tensors->n && status == LB_OK; i++) {
-        if (json_object_get(seen, tensors->rows[i].name))
-            status = lb_fail(err, LB_ERR_CORRUPT, "%s: tensor '%.100s' is in two shards", path, tensors->rows[i].name);
-        json_object_set_new(seen, tensors->rows[i].name, json_true());
+        const char *name = tensors->rows[i].name;
+        if (json_object_get(seen, name))
+            status = bad(err, path, place_of(bytes, size, name), name, "weight_map: is in two shards");
+        json_object_set_new(seen, name, json_true());
     }
     const char *name;
     json_t *file;
     json_object_foreach((json_t *)(uintptr_t)map, name, file)
         if (status == LB_OK && !json_object_get(seen, name))
-            status = lb_fail(err, LB_ERR_CORRUPT, "%s: weight_map: tensor '%.100s' is in no shard", path, name);
+            status = bad(err, path, place_of(bytes, size, name), name, "weight_map: is in no shard");
     json_decref(seen);
     return status;
 }
@@ -135,12 +151,12 @@ lb_status lb_safetensors_read_index(lb_foreign_tensors *tensors, const char *pat
     json_object_foreach(map, name, file)
     {
         const char *shard = json_string_value(file);
-        if (status == LB_OK && !shard) status = lb_fail(err, LB_ERR_CORRUPT, "%s: weight_map: '%.60s' names no file", path, name);
+        if (status == LB_OK && !shard) status = bad(err, path, place_of(bytes, size, name), name, "weight_map: names no file");
         if (status != LB_OK || json_object_get(done, shard)) continue;
         json_object_set_new(done, shard, json_true());
-        status = read_shard(tensors, path, shard, err);
+        status = read_shard(tensors, path, place_of(bytes, size, shard), shard, err);
     }
-    if (status == LB_OK) status = check_names(tensors, map, path, err);
+    if (status == LB_OK) status = check_names(tensors, map, path, bytes, size, err);
     json_decref(done);
     json_decref(index);
     return status;

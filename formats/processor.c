@@ -4,14 +4,27 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#if LB_HAVE_X86
+#include <cpuid.h>
+#endif
 
 static atomic_int level_in_use = -1; /* -1: not looked at yet */
+
+#if LB_HAVE_X86
+/* Not every compiler's __builtin_cpu_supports knows it. That the system saves the wide registers says avx2. */
+static bool has_f16c(void)
+{
+    unsigned eax, ebx, ecx = 0, edx;
+    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
+}
+#endif
 
 lb_isa lb_processor_best(void)
 {
 #if LB_HAVE_X86
     __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c"))
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi") ||
+        !__builtin_cpu_supports("bmi2") || !has_f16c())
         return LB_ISA_SCALAR;
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))

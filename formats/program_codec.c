@@ -346,20 +346,17 @@ static void spread(const char *from, unsigned width, char *to, size_t stride, co
 }
 
 /* Some rows at a time, all columns of them: a row of values is five lines of the cache, and there are fourteen columns. */
-static lb_status fill_rows(const decoder *d, lb_program_table_id id, const stored_column *found, uint32_t rows, char *array)
+static void fill_rows(lb_program_table_id id, const stored_column *found, const unsigned *width, uint32_t rows, char *array)
 {
     enum { STRIP = 64 };
     const lb_program_table *table = &lb_program_tables[id];
     const column *columns = columns_of[id].columns;
-    unsigned width[MAX_COLUMNS];
-    for (uint32_t k = 0; k < columns_of[id].count; k++) LB_TRY(check_column(d, table, &columns[k], &found[k], rows, &width[k]));
     for (uint32_t first = 0; first < rows; first += STRIP) {
         uint32_t n = rows - first < STRIP ? rows - first : STRIP;
         for (uint32_t k = 0; k < columns_of[id].count; k++)
             spread(found[k].bytes + (size_t)first * width[k], width[k], array + first * table->row_bytes + columns[k].offset,
                    table->row_bytes, &columns[k], n);
     }
-    return LB_OK;
 }
 
 /* Shapes and strides of all values. */
@@ -423,16 +420,16 @@ static lb_status read_table(decoder *d, lb_program_table_id id)
     stored_column found[MAX_COLUMNS + 2] = {{NULL, 0}};
     char **array = (char **)((char *)d->program + table->array);
     uint32_t rows = 0, n = columns_of[id].count;
+    unsigned width[MAX_COLUMNS];
     if (*array) return lb_cursor_fail(&d->cursor, table->name, "stands there twice");
     LB_TRY(read_columns(d, id, &rows, found));
-    /* A row costs at least a byte on disk: nothing is allocated for rows that are only claimed. */
-    if (!found[0].bytes || found[0].size < rows)
-        return column_failed(d, table->name, columns_of[id].columns[0].name, "bytes for the rows", found[0].size, rows);
+    /* A row costs at least a byte per column on disk: nothing is allocated for rows that are only claimed. */
+    for (uint32_t k = 0; k < n; k++) LB_TRY(check_column(d, table, &columns_of[id].columns[k], &found[k], rows, &width[k]));
     *array = (char *)calloc((size_t)rows + 1, table->row_bytes);
     if (!*array) return lb_fail(d->cursor.err, LB_ERR_NOMEM, "program: no memory for %" PRIu32 " %s", rows, table->name);
     d->program->store->capacity[id] = rows + 1;
     *(uint32_t *)((char *)d->program + table->count) = rows;
-    LB_TRY(fill_rows(d, id, found, rows, *array));
+    fill_rows(id, found, width, rows, *array);
     return id == LB_TABLE_VALUES ? fill_dims(d, &found[n], &found[n + 1]) : LB_OK;
 }
 

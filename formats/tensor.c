@@ -83,8 +83,9 @@ lb_rows lb_rows_of(const lb_layout *layout)
     /* Merge from the innermost dimension outwards; dims[] holds them innermost first. */
     int64_t shape[LB_MAX_DIMS], stride[LB_MAX_DIMS];
     int n = 0;
+    for (int d = 0; d < layout->ndim; d++) rows.empty |= layout->shape[d] <= 0;
+    if (rows.empty) return rows; /* beside a size 0 the others may be anything */
     for (int d = layout->ndim - 1; d >= 0; d--) {
-        if (layout->shape[d] <= 0) rows.empty = true;
         if (layout->shape[d] == 1) continue;
         int64_t inner_span;
         if (n > 0 && !__builtin_mul_overflow(shape[n - 1], stride[n - 1], &inner_span) &&
@@ -95,7 +96,7 @@ lb_rows lb_rows_of(const lb_layout *layout)
         shape[n] = layout->shape[d];
         stride[n++] = layout->stride[d];
     }
-    if (rows.empty || n == 0) return rows;
+    if (n == 0) return rows;
     rows.count = shape[0];
     rows.stride = stride[0];
     rows.ndim = n - 1;

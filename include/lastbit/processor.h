@@ -26,8 +26,13 @@ LB_API const char *lb_isa_name(lb_isa level); /* "scalar", "avx2", "avx512" */
 #if defined(__x86_64__) && defined(__GNUC__)
 #define LB_HAVE_X86 1
 #define LB_TARGET_AVX2 __attribute__((target("avx2,fma,f16c,bmi,bmi2")))
+#if defined(__clang__) /* knows the width by another name, and vectorises these loops at 512 bits or 256 as it sees fit */
+#define LB_WIDE_VECTORS
+#else
+#define LB_WIDE_VECTORS ",prefer-vector-width=512"
+#endif
 #define LB_TARGET_AVX512                                                                                     \
-    __attribute__((target("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
+    __attribute__((target("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl" LB_WIDE_VECTORS)))
 #else
 #define LB_HAVE_X86 0
 #define LB_TARGET_AVX2

@@ -248,9 +248,19 @@ LB_API const char *lb_program_text(const lb_program *program, uint32_t string);
 LB_API const char *lb_op_name(const lb_program *program, const lb_op *op);
 LB_API const char *lb_op_layer(const lb_program *program, const lb_op *op); /* scope path */
 LB_API const char *lb_op_class(const lb_program *program, const lb_op *op); /* class of the scope, "" when unknown */
-static inline const lb_arg *lb_op_args(const lb_program *program, const lb_op *op) { return program->args + op->first_arg; }
-static inline const uint32_t *lb_op_results(const lb_program *program, const lb_op *op) { return program->refs + op->first_result; }
-static inline const uint32_t *lb_op_written(const lb_program *program, const lb_op *op) { return program->refs + op->first_written; }
+/* NULL in a program that has no args, or no refs, at all. */
+static inline const lb_arg *lb_op_args(const lb_program *program, const lb_op *op)
+{
+    return program->args ? program->args + op->first_arg : NULL;
+}
+static inline const uint32_t *lb_op_results(const lb_program *program, const lb_op *op)
+{
+    return program->refs ? program->refs + op->first_result : NULL;
+}
+static inline const uint32_t *lb_op_written(const lb_program *program, const lb_op *op)
+{
+    return program->refs ? program->refs + op->first_written : NULL;
+}
 /* Calls `visit` for every value among the args of an op, lists entered, in schema order. */
 LB_API void lb_op_each_input(const lb_program *program, const lb_op *op, void (*visit)(void *context, uint32_t value), void *context);
 

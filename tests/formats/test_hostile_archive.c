@@ -3,32 +3,11 @@
 #include "cmocka_first.h"
 #include "coding.h"
 #include "crafted_archive.h"
+#include "held_memory.h"
 #include "program_sample.h"
 #include "scratch_folder.h"
 
 #include <lastbit/maintenance.h>
-
-/* ---- how much memory is held; known under AddressSanitizer only ---------------------------------------------------- */
-
-#if defined(__SANITIZE_ADDRESS__)
-size_t __sanitizer_get_allocated_size(const volatile void *p);
-void __sanitizer_malloc_hook(const volatile void *p, size_t n);
-void __sanitizer_free_hook(const volatile void *p);
-static _Atomic long held, most;
-void __sanitizer_malloc_hook(const volatile void *p, size_t n)
-{
-    (void)p;
-    long now = held += (long)n;
-    if (now > most) most = now;
-}
-void __sanitizer_free_hook(const volatile void *p) { held -= (long)__sanitizer_get_allocated_size(p); }
-static void forget_memory(void) { most = held; }
-static long memory_used(void) { return most; }
-#else
-static void forget_memory(void) {}
-static long memory_used(void) { return 0; }
-#endif
-#define MEMORY_LIMIT (64l << 20)
 
 static const float data[6] = {1, 2, 3, 4, 5, 6};
 

@@ -1,0 +1,359 @@
+/* One function per reader: takes bytes nobody has checked and does with them whatever a command would do.
+ *
+ * The fuzzers and the test of their corpora are both made of these. What must hold besides "no crash, no leak": a refusal
+ * names the source and the offset, memory is never what ran out, and what was accepted survives being written again. */
+#ifndef LB_TESTS_READER_TARGETS_H
+#define LB_TESTS_READER_TARGETS_H
+#include "archive_reader.h"
+#include "coding.h"
+#include "msgpack_cursor.h"
+
+#include <lastbit/maintenance.h>
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* X(name, checksums are put right after a mutation, what its input is) */
+#define READER_TARGETS(X)                                                                                      \
+    X(archive, true, "an archive")                                                                             \
+    X(damaged, false, "an archive as it lies there")                                                           \
+    X(packed, true, "a packed capture")                                                                        \
+    X(index, false, "a byte that chooses, then an index, pack directory, commit, descriptor or locator")       \
+    X(program, false, "a program segment")                                                                     \
+    X(table, false, "a table")                                                                                 \
+    X(msgpack, false, "MessagePack of any kind")                                                               \
+    X(coding, false, "a coding, a size, and bytes stored so")                                                  \
+    X(safetensors, false, "a safetensors file")                                                                \
+    X(shards, false, "an index over safetensors files")                                                        \
+    X(npy, false, "a .npy file")                                                                               \
+    X(npz, false, "a .npz file")
+
+/* Where the files lie that readers want to map; set before the first call. */
+static char target_folder[64];
+
+static const char *file_of(const char *name, const uint8_t *bytes, size_t size)
+{
+    static char path[128];
+    snprintf(path, sizeof path, "%s/%s", target_folder, name);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (fd < 0 || write(fd, bytes, size) != (ssize_t)size) abort();
+    close(fd);
+    return path;
+}
+
+static unsigned accepted_readings, refused_readings;
+
+/* A refusal says where; these inputs are small, so memory never is the reason. */
+static bool accepted(lb_status status, const lb_err *err, const char *source)
+{
+    accepted_readings += status == LB_OK;
+    refused_readings += status != LB_OK;
+    if (status == LB_OK) return true;
+    bool says =
+        strstr(err->message, source) && (status == LB_ERR_UNSUPPORTED || status == LB_ERR_VERSION ||
+                                         status == LB_ERR_NOT_CAPTURED || strstr(err->message, "offset"));
+    if (says && status != LB_ERR_NOMEM && status == err->status) return false;
+    fprintf(stderr, "%s: '%s'\n", lb_status_name(status), err->message);
+    abort();
+}
+
+/* ---- programs and tables --------------------------------------------------------------------------------------------- */
+
+static void count_input(void *context, uint32_t value)
+{
+    *(uint64_t *)context += value;
+}
+
+static void walk_program(const lb_program *p)
+{
+    uint64_t sum = 0;
+    if (lb_program_validate(p, NULL) != LB_OK) abort();
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        lb_op_each_input(p, &p->ops[i], count_input, &sum);
+        sum += strlen(lb_op_name(p, &p->ops[i])) + strlen(lb_op_layer(p, &p->ops[i])) +
+               strlen(lb_op_class(p, &p->ops[i]));
+    }
+}
+
+static void target_program(const uint8_t *bytes, size_t size)
+{
+    lb_program *p, *again;
+    void *out, *twice;
+    size_t n, m;
+    lb_err err = LB_ERR_INIT;
+    if (!accepted(lb_program_decode(bytes, size, &p, &err), &err, "program")) return;
+    walk_program(p);
+    if (lb_program_encode(p, &out, &n, NULL) != LB_OK || lb_program_decode(out, n, &again, NULL) != LB_OK ||
+        lb_program_encode(again, &twice, &m, NULL) != LB_OK || n != m || memcmp(out, twice, n) != 0)
+        abort();
+    free(out), free(twice);
+    lb_program_free(again);
+    again = lb_program_copy(p);
+    walk_program(again);
+    lb_program_free(again);
+    lb_program_free(p);
+}
+
+static void target_table(const uint8_t *bytes, size_t size)
+{
+    char *json, *again;
+    void *out;
+    size_t n;
+    lb_err err = LB_ERR_INIT;
+    if (!accepted(lb_table_decode(bytes, size, "table", 0, &json, &err), &err, "table")) return;
+    if (lb_table_encode(json, &out, &n, &err) != LB_OK ||
+        lb_table_decode(out, n, "table", 0, &again, &err) != LB_OK) {
+        fprintf(stderr, "%s\n", err.message);
+        abort();
+    }
+    if (strcmp(json, again) != 0) abort();
+    free(json), free(again), free(out);
+}
+
+/* ---- MessagePack ------------------------------------------------------------------------------------------------------- */
+
+/* Reads one object with the readers of its type; `deep` is what is left of the depth. */
+static lb_status walk_object(lb_cursor *c, int deep)
+{
+    const char *text;
+    const void *bytes;
+    uint32_t n;
+    size_t size;
+    int64_t integer;
+    double real;
+    bool truth;
+    if (deep == 0) return lb_cursor_skip(c, "deep");
+    switch (lb_cursor_peek(c)) {
+    case LB_MSGPACK_BOOL: return lb_cursor_bool(c, "bool", &truth);
+    case LB_MSGPACK_INT: return lb_cursor_int(c, "int", &integer);
+    case LB_MSGPACK_FLOAT: return lb_cursor_f64(c, "float", &real);
+    case LB_MSGPACK_STR:
+        LB_TRY(lb_cursor_str(c, "str", &text, &n));
+        return n && memchr(text, 0xc1, n) == text ? lb_cursor_fail(c, "str", "begins with c1")
+                                                  : LB_OK; /* touches every byte */
+    case LB_MSGPACK_BIN: LB_TRY(lb_cursor_bin(c, "bin", &bytes, &size)); return LB_OK;
+    case LB_MSGPACK_ARRAY:
+        LB_TRY(lb_cursor_array(c, "array", &n));
+        for (uint32_t i = 0; i < n; i++) LB_TRY(walk_object(c, deep - 1));
+        return LB_OK;
+    case LB_MSGPACK_MAP:
+        LB_TRY(lb_cursor_map(c, "map", &n));
+        for (uint32_t i = 0; i < 2 * n; i++) LB_TRY(walk_object(c, deep - 1));
+        return LB_OK;
+    default: return lb_cursor_skip(c, "other");
+    }
+}
+
+static void target_msgpack(const uint8_t *bytes, size_t size)
+{
+    lb_err err = LB_ERR_INIT, skipping = LB_ERR_INIT;
+    lb_cursor c = lb_cursor_of(bytes, size, "bytes", 0, &err),
+              s = lb_cursor_of(bytes, size, "bytes", 0, &skipping);
+    while (c.at < c.end) {
+        bool walked = accepted(walk_object(&c, 40), &err, "bytes"),
+             skipped = accepted(lb_cursor_skip(&s, "object"), &skipping, "bytes");
+        if (walked && (!skipped || c.at != s.at))
+            abort(); /* whatever can be read can be skipped, and is as long */
+        if (!walked) return;
+    }
+}
+
+/* ---- index, directory, commit, descriptor, locator ----------------------------------------------------------------------- */
+
+static void use_index(lb_index *index)
+{
+    for (uint64_t i = 0; i < index->blobs.rows; i++) {
+        lb_blob_row row = lb_index_blob(index, i);
+        lb_index_find(index, row.digest); /* any row: the digests may not be sorted */
+    }
+    lb_index_release(index);
+}
+
+static void target_index(const uint8_t *bytes, size_t size)
+{
+    lb_err err = LB_ERR_INIT;
+    lb_index index;
+    lb_index_rows rows = {0};
+    lb_entry_row *entries;
+    lb_descriptor descriptor;
+    lb_locator locator;
+    uint64_t n;
+    if (size == 0) return;
+    const uint8_t *rest = bytes + 1;
+    size--;
+    switch (bytes[0] % 5) {
+    case 0:
+        if (accepted(lb_index_decode(rest, size, "index", 0, &index, &err), &err, "index")) use_index(&index);
+        break;
+    case 1:
+        accepted(lb_directory_decode(rest, size, "directory", 0, 4096, 1u << 20, LB_NO_PACK, &rows, &err), &err,
+                 "directory");
+        if (lb_index_build(&rows, &index, NULL) == LB_OK) use_index(&index);
+        lb_index_rows_release(&rows);
+        break;
+    case 2:
+        if (accepted(lb_commit_decode(rest, size, "commit", 0, &entries, &n, &err), &err, "commit"))
+            free(entries);
+        break;
+    case 3:
+        if (!accepted(lb_descriptor_decode(rest, size, "descriptor", 0, &descriptor, &err), &err, "descriptor"))
+            break;
+        char again[LB_DESCRIPTOR_MAX];
+        lb_descriptor same;
+        n = lb_descriptor_encode(&descriptor, again);
+        if (lb_descriptor_decode(again, n, "again", 0, &same, NULL) != LB_OK || same.kind != descriptor.kind)
+            abort();
+        break;
+    default:
+        if (size >= LB_LOCATOR_BYTES) lb_locator_decode((const char *)rest, &locator);
+    }
+}
+
+/* ---- codings --------------------------------------------------------------------------------------------------------------- */
+
+/* One byte says the coding, four the size that is claimed. */
+static void target_coding(const uint8_t *bytes, size_t size)
+{
+    static const lb_coding codings[] = {0, 1, 2, 4, 8, 16, 3, 255};
+    uint32_t claimed;
+    lb_err err = LB_ERR_INIT;
+    if (size < 5) return;
+    memcpy(&claimed, bytes + 1, 4);
+    lb_coding coding = codings[bytes[0] % 8];
+    bytes += 5, size -= 5;
+    lb_status status = lb_coding_check(coding, bytes, size, claimed, "file: offset 0: coding", &err);
+    if (!accepted(status, &err, "file") || claimed > 8u << 20)
+        return; /* honest but large: no news for the price */
+    char *out = (char *)malloc(claimed + 1u);
+    if (coding)
+        accepted(lb_coding_decode(coding, bytes, size, out, claimed, "file: offset 0: coding", &err), &err,
+                 "file");
+    free(out);
+}
+
+/* ---- whole files ----------------------------------------------------------------------------------------------------------- */
+
+static void read_values(lb_capture *c, const lb_program *p)
+{
+    for (uint32_t v = 0; v < p->n_values; v++) {
+        lb_tensor t;
+        lb_err err = LB_ERR_INIT;
+        bool has = lb_capture_has_value(c, p, v);
+        lb_status status = lb_capture_value(c, p, v, &t, &err);
+        if (!accepted(status, &err, "") || !has) continue;
+        if (lb_layout_numel(&t.layout) > 1 << 16) continue; /* a stride of 0 makes much out of little */
+        lb_digest_tensor(&t);
+        lb_statistics_of(&t);
+    }
+}
+
+static void read_capture(const char *path)
+{
+    lb_capture *c;
+    lb_err err = LB_ERR_INIT;
+    const int32_t *ranks;
+    const int64_t *steps;
+    if (!accepted(lb_capture_open(path, &c, &err), &err, path)) return;
+    uint32_t n_ranks = lb_capture_ranks(c, &ranks), n_steps = lb_capture_steps(c, &steps);
+    for (uint32_t r = 0; r < n_ranks && r < 4; r++) {
+        for (uint32_t s = 0; s < n_steps && s < 4; s++) {
+            const lb_program *p;
+            lb_err_clear(&err);
+            lb_status status = lb_capture_program(c, ranks[r], steps[s], &p, &err);
+            if (status == LB_ERR_NOT_FOUND || !accepted(status, &err, path)) continue;
+            walk_program(p);
+            read_values(c, p);
+        }
+        lb_capture_table(c, ranks[r], "receipt");
+    }
+    lb_capture_close(c);
+}
+
+static void check_damage(void *context, const lb_damage *damage)
+{
+    if (!strstr(damage->message, (const char *)context)) abort();
+}
+
+static void read_archive(const char *path)
+{
+    lb_archive *a;
+    lb_verification v;
+    lb_err err = LB_ERR_INIT;
+    for (int salvage = 0; salvage < 2; salvage++) {
+        lb_err_clear(&err);
+        if (!accepted(lb_archive_open_scanned(path, salvage, &a, &err), &err, path)) continue;
+        lb_archive_complete(a);
+        lb_archive_close(a);
+    }
+    lb_err_clear(&err);
+    if (accepted(lb_archive_open(path, &a, &err), &err, path)) {
+        for (uint64_t i = 0; i < a->index.blobs.rows; i++) {
+            const void *bytes;
+            size_t size;
+            lb_err_clear(&err);
+            lb_status status = lb_archive_blob_row(a, i, &bytes, &size, &err);
+            if (accepted(status, &err, path) && size) lb_digest_bytes(bytes, size);
+        }
+        lb_archive_close(a);
+    }
+    lb_err_clear(&err);
+    accepted(lb_capture_verify(path, check_damage, (void *)(uintptr_t)path, &v, &err), &err, path);
+    read_capture(path);
+}
+
+static void target_archive(const uint8_t *bytes, size_t size)
+{
+    read_archive(file_of("x.tar", bytes, size));
+}
+static void target_damaged(const uint8_t *bytes, size_t size)
+{
+    read_archive(file_of("x.tar", bytes, size));
+}
+static void target_packed(const uint8_t *bytes, size_t size)
+{
+    read_archive(file_of("x.lbz", bytes, size));
+}
+static void target_safetensors(const uint8_t *bytes, size_t size)
+{
+    read_capture(file_of("x.safetensors", bytes, size));
+}
+static void target_npy(const uint8_t *bytes, size_t size)
+{
+    read_capture(file_of("x.npy", bytes, size));
+}
+static void target_npz(const uint8_t *bytes, size_t size)
+{
+    read_capture(file_of("x.npz", bytes, size));
+}
+
+/* An index over two shards that are there: "a.safetensors" with tensor "a", "b.safetensors" with tensor "b". */
+static void target_shards(const uint8_t *bytes, size_t size)
+{
+    for (char name = 'a'; name <= 'b'; name++) {
+        char file[20], shard[128];
+        uint64_t length =
+            (uint64_t)snprintf(shard + 8, sizeof shard - 8,
+                               "{\"%c\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", name);
+        memcpy(shard, &length, 8);
+        memset(shard + 8 + length, 0, 4);
+        snprintf(file, sizeof file, "%c.safetensors", name);
+        file_of(file, (const uint8_t *)shard, 8 + length + 4);
+    }
+    read_capture(file_of("x.safetensors.index.json", bytes, size));
+}
+
+typedef void reader_target(const uint8_t *bytes, size_t size);
+static const struct {
+    const char *name;
+    reader_target *read;
+    bool repaired;
+} reader_targets[] = {
+#define READER_TARGET(target, repaired, text) {#target, target_##target, repaired},
+    READER_TARGETS(READER_TARGET)
+#undef READER_TARGET
+};
+#define READER_TARGET_COUNT (sizeof reader_targets / sizeof reader_targets[0])
+
+#endif
