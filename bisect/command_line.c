@@ -116,6 +116,16 @@ void lb_print_json(const char *command, json_t *object)
     json_decref(object);
 }
 
+const char *lb_bytes_text(uint64_t bytes, char text[16])
+{
+    static const char *const units[] = {"bytes", "KB", "MB", "GB", "TB"};
+    double number = (double)bytes;
+    int unit = 0;
+    for (; number >= 1024 && unit < 4; unit++) number /= 1024;
+    snprintf(text, 16, "%.*f %s", unit && number < 100 ? 1 : 0, number, units[unit]);
+    return text;
+}
+
 static bool progress_shown;
 
 void lb_progress(const char *what, uint64_t done, uint64_t total)

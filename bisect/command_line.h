@@ -66,6 +66,9 @@ int lb_command_misused(const char *command, const char *format, ...) LB_PRINTF(2
 /* Prints one object with "schema": "lastbit.NAME/1" first, frees it. */
 void lb_print_json(const char *command, json_t *object);
 
+/* "10.3 MB", in powers of 1024 as --budget takes them; gives `text`. */
+const char *lb_bytes_text(uint64_t bytes, char text[16]);
+
 /* A bar on stderr, only when it is a terminal. */
 void lb_progress(const char *what, uint64_t done, uint64_t total);
 void lb_progress_end(void);

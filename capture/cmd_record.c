@@ -178,15 +178,6 @@ static void look(const char *folder, lb_recorded *recorded)
     lb_capture_close(capture);
 }
 
-static void print_size(char *text, size_t size, uint64_t bytes)
-{
-    static const char *const units[] = {"bytes", "KB", "MB", "GB", "TB"};
-    double number = (double)bytes;
-    int unit = 0;
-    for (; number >= 1024 && unit < 4; unit++) number /= 1024;
-    snprintf(text, size, "%.*f %s", unit && number < 100 ? 1 : 0, number, units[unit]);
-}
-
 enum { LB_WHY = sizeof((lb_err *)0)->message };
 
 static void explain_nothing(const lb_recorded *recorded, const lb_launch_report *notes, char *why, size_t size)
@@ -222,7 +213,7 @@ static void say(const lb_record_options *o, const lb_recorded *recorded, const l
         fprintf(stderr, "lastbit: nothing was recorded: %s\n", why);
         return;
     }
-    print_size(size, sizeof size, recorded->bytes);
+    lb_bytes_text(recorded->bytes, size);
     if (recorded->steps == 1) snprintf(steps, sizeof steps, "step %" PRId64, recorded->first_step);
     else snprintf(steps, sizeof steps, "%u steps (%" PRId64 " to %" PRId64 ")", recorded->steps, recorded->first_step, recorded->last_step);
     fprintf(stderr, "lastbit: %s: %s of %u rank%s, %s%s%s. Next: lastbit bisect %s\n", o->out, steps, recorded->archives,

@@ -63,12 +63,11 @@ static lb_status use_scan(lb_archive *a, bool salvage, lb_err *err)
     lb_scan scan;
     lb_index_rows rows;
     memset(&rows, 0, sizeof rows);
-    uint64_t left_out = 0;
     lb_status status = lb_scan_run(a->map, a->size, a->path, &scan, err);
     if (status == LB_OK)
-        status = lb_scan_rows(a->map, a->path, &scan, salvage ? scan.n : scan.committed, &rows, &left_out, err);
+        status = lb_scan_rows(a->map, a->path, &scan, salvage ? scan.n : scan.committed, &rows, &a->left_out, err);
     if (status == LB_OK) status = lb_index_build(&rows, &a->index, err);
-    a->damages = scan.damages + left_out;
+    a->damages = scan.damages + a->left_out.packs + a->left_out.programs + a->left_out.tables + a->left_out.others;
     a->places = scan.skipped;
     for (uint64_t i = scan.committed; i < scan.n && salvage; i++) a->salvaged += lb_scan_is_content(&scan.entries[i]);
     a->damaged_at = scan.damaged_at;

@@ -14,6 +14,7 @@ struct lb_archive {
     bool closed;       /* the index of a closed archive was used; otherwise the file was scanned */
     uint64_t index_at; /* offset of that index */
     uint64_t damages;  /* places that were skipped, records that were left out, before the last commit */
+    lb_left_out left_out;
     uint64_t places;   /* all places that were skipped */
     uint64_t salvaged; /* records after the last commit that were taken */
     uint64_t damaged_at;

@@ -191,19 +191,24 @@ static lb_status add_rows(const char *map, const char *path, const lb_scan_entry
     return added ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
 }
 
-lb_status lb_scan_rows(const char *map, const char *path, const lb_scan *scan, uint64_t count, lb_index_rows *rows,
-                       uint64_t *left_out, lb_err *err)
+static void leave_out(lb_left_out *left_out, lb_record_kind kind)
 {
-    *left_out = 0;
+    left_out->packs += kind == LB_RECORD_PACK;
+    left_out->programs += kind == LB_RECORD_PROGRAM;
+    left_out->tables += kind == LB_RECORD_TABLE;
+    left_out->others += kind < LB_RECORD_PACK || kind > LB_RECORD_TABLE;
+}
+
+lb_status lb_scan_rows(const char *map, const char *path, const lb_scan *scan, uint64_t count, lb_index_rows *rows,
+                       lb_left_out *left_out, lb_err *err)
+{
+    memset(left_out, 0, sizeof *left_out);
     for (uint64_t i = 0; i < count; i++) {
-        if (!lb_scan_entry_holds(map, &scan->entries[i])) {
-            ++*left_out;
-            continue;
-        }
+        const lb_scan_entry *entry = &scan->entries[i];
         lb_err why = LB_ERR_INIT;
-        lb_status status = add_rows(map, path, &scan->entries[i], rows, &why);
+        lb_status status = lb_scan_entry_holds(map, entry) ? add_rows(map, path, entry, rows, &why) : LB_ERR_CORRUPT;
         if (status == LB_ERR_NOMEM) return lb_fail(err, status, "%s", why.message);
-        *left_out += status != LB_OK;
+        if (status != LB_OK) leave_out(left_out, entry->descriptor.kind);
     }
     return LB_OK;
 }

@@ -25,9 +25,14 @@ typedef struct lb_scan {
 lb_status lb_scan_run(const char *map, size_t size, const char *path, lb_scan *scan, lb_err *err);
 void lb_scan_release(lb_scan *scan);
 
-/* Rows of entries[0 … count), pack directories read. A record whose directory is damaged is left out and counted. */
+/* Records that are there but not whole, by kind. */
+typedef struct lb_left_out {
+    uint64_t packs, programs, tables, others;
+} lb_left_out;
+
+/* Rows of entries[0 … count), pack directories read. A record whose digest or directory is damaged is left out. */
 lb_status lb_scan_rows(const char *map, const char *path, const lb_scan *scan, uint64_t count, lb_index_rows *rows,
-                       uint64_t *left_out, lb_err *err);
+                       lb_left_out *left_out, lb_err *err);
 
 /* Does the payload of a program, table, commit, index or pack directory have its digest? Blobs: not looked at, true. */
 bool lb_scan_entry_holds(const char *map, const lb_scan_entry *entry);

@@ -1,6 +1,7 @@
 /* Packing: the programs that are wanted and the bytes they name, of every rank, in one compressed file. */
 #include "archive_writer.h"
 #include "capture_reader.h"
+#include "capture_strip.h"
 
 #include <lastbit/maintenance.h>
 
@@ -14,63 +15,12 @@ typedef struct packing {
     lb_writer *writer;
     lb_pack_options options;
     lb_packing *result;
-    lb_digest *stripped; /* sorted; bytes that must not go in, whichever value names them */
-    uint64_t n_stripped, room;
+    lb_strip_list stripped;
 } packing;
 
 static bool is_wanted(const packing *p, const lb_program_row *row)
 {
     return !p->options.want || p->options.want(p->options.context, row->rank, row->step);
-}
-
-/* ---- stripping ------------------------------------------------------------------------------------------------------- */
-
-static bool is_stripped_kind(const packing *p, const lb_value *value)
-{
-    uint32_t strip = p->options.strip;
-    if ((strip & LB_STRIP_DATA) && (value->source == LB_SOURCE_BATCH || (value->flags & LB_VALUE_INPUT))) return true;
-    if ((strip & LB_STRIP_PARAMS) && (value->source == LB_SOURCE_PARAMETER || (value->flags & LB_VALUE_PARAMETER))) return true;
-    if ((strip & LB_STRIP_STATE) && (value->source == LB_SOURCE_STATE || (value->flags & LB_VALUE_STATE))) return true;
-    return (strip & LB_STRIP_RESULTS) && !(value->flags & LB_VALUE_SOURCE);
-}
-
-static int by_digest(const void *a, const void *b)
-{
-    const lb_digest *x = (const lb_digest *)a, *y = (const lb_digest *)b;
-    if (x->hi != y->hi) return x->hi < y->hi ? -1 : 1;
-    return (x->lo > y->lo) - (x->lo < y->lo);
-}
-
-/* The same bytes may be named by a parameter here and by a carried source there: they are found by digest, in all programs
- * of the capture, before anything is written. A source kept under --strip results stays, though a result equals it. */
-static lb_status list_stripped(packing *p, lb_err *err)
-{
-    if (p->options.strip == 0) return LB_OK;
-    for (uint32_t r = 0; r < p->capture->n_rows; r++) {
-        const lb_program *program;
-        LB_TRY(lb_capture_program(p->capture, p->capture->rows[r].rank, p->capture->rows[r].step, &program, err));
-        for (uint32_t v = 0; v < program->n_values; v++) {
-            const lb_value *value = &program->values[v];
-            bool only_result = !(value->flags & LB_VALUE_SOURCE) && (p->options.strip & LB_STRIP_RESULTS);
-            if (lb_digest_is_none(value->blob) || only_result || !is_stripped_kind(p, value)) continue;
-            if (p->n_stripped == p->room) {
-                uint64_t wanted = p->room ? p->room * 2 : 1024;
-                lb_digest *grown = (lb_digest *)realloc(p->stripped, wanted * sizeof *grown);
-                if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-                p->stripped = grown;
-                p->room = wanted;
-            }
-            p->stripped[p->n_stripped++] = value->blob;
-        }
-    }
-    if (p->n_stripped) qsort(p->stripped, p->n_stripped, sizeof *p->stripped, by_digest);
-    return LB_OK;
-}
-
-static bool is_stripped(const packing *p, const lb_value *value)
-{
-    if ((p->options.strip & LB_STRIP_RESULTS) && !(value->flags & LB_VALUE_SOURCE)) return true;
-    return p->n_stripped && bsearch(&value->blob, p->stripped, p->n_stripped, sizeof *p->stripped, by_digest);
 }
 
 /* ---- writing --------------------------------------------------------------------------------------------------------- */
@@ -84,7 +34,9 @@ static lb_status pack_values(packing *p, const lb_program *program, lb_err *err)
         const void *bytes;
         size_t size;
         int64_t first, last;
-        if (is_stripped(p, value)) {
+        bool anew;
+        if (lb_strip_list_holds(&p->stripped, value->blob, &anew)) {
+            if (!anew) continue;
             p->result->stripped_blobs++;
             lb_layout_dense_range(&value->layout, &first, &last, NULL);
             p->result->stripped_bytes += lb_dtype_bytes(value->dtype, (size_t)(last - first));
@@ -168,7 +120,7 @@ lb_status lb_capture_pack(const char *path, const char *out, const lb_pack_optio
     how.overwrite = p.options.overwrite;
     lb_status status = lb_writer_open_coded(out, &how, p.options.level, &p.writer, err);
     if (status == LB_OK) {
-        status = list_stripped(&p, err);
+        status = lb_strip_list_make(p.capture, p.options.strip, &p.stripped, err);
         if (status == LB_OK) status = pack_programs(&p, err);
         if (status == LB_OK) status = pack_tables(&p, err);
         if (status == LB_OK) status = pack_note(&p, err);
@@ -181,7 +133,7 @@ lb_status lb_capture_pack(const char *path, const char *out, const lb_pack_optio
     }
     struct stat st;
     if (status == LB_OK && stat(out, &st) == 0) result->file_bytes = (uint64_t)st.st_size;
-    free(p.stripped);
+    lb_strip_list_release(&p.stripped);
     lb_capture_close(p.capture);
     return status;
 }

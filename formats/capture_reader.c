@@ -252,12 +252,34 @@ lb_status lb_capture_blob(lb_capture *capture, int32_t rank, lb_digest digest, c
 
 const char *lb_capture_table(lb_capture *capture, int32_t rank, const char *name)
 {
+    if (capture->foreign) return strcmp(name, "metadata") == 0 ? lb_foreign_metadata(capture->foreign) : NULL;
     for (uint32_t m = 0; m < capture->n_members; m++) {
         const lb_member *member = &capture->members[m];
         if (member->rank != LB_NO_RANK && member->rank != rank) continue;
         const char *json = member->rank == LB_NO_RANK ? lb_archive_rank_table(member->archive, rank, name) : NULL;
         if (!json) json = lb_archive_table(member->archive, name);
         if (json) return json;
+    }
+    return NULL;
+}
+
+static bool has_table(const lb_member *member, int32_t rank, const lb_segment_row *row)
+{
+    return member->rank == LB_NO_RANK ? row->rank == rank || row->rank == LB_NO_RANK : member->rank == rank && row->rank == LB_NO_RANK;
+}
+
+const char *lb_capture_table_name(const lb_capture *capture, int32_t rank, uint32_t index)
+{
+    if (capture->foreign) return index == 0 && lb_foreign_metadata(capture->foreign) ? "metadata" : NULL;
+    for (uint32_t m = 0; m < capture->n_members; m++) {
+        const lb_index *x = &capture->members[m].archive->index;
+        for (uint32_t i = 0; i < x->n_tables; i++) {
+            bool later = false; /* a name is told where it stands for the last time */
+            if (!has_table(&capture->members[m], rank, &x->tables[i])) continue;
+            for (uint32_t k = i + 1; k < x->n_tables && !later; k++)
+                later = has_table(&capture->members[m], rank, &x->tables[k]) && strcmp(x->tables[k].name, x->tables[i].name) == 0;
+            if (!later && index-- == 0) return x->tables[i].name;
+        }
     }
     return NULL;
 }
@@ -290,17 +312,26 @@ bool lb_capture_has_value(lb_capture *capture, const lb_program *program, uint32
     return find_blob(capture, program->rank, blob, &row) != NULL;
 }
 
+static lb_status not_kept(const lb_capture *c, const lb_program *p, uint32_t value, lb_err *err)
+{
+    static const char *const levels[] = {"stats", "sources", "layers", "ops"};
+    return lb_fail(err, LB_ERR_NOT_CAPTURED, "%s: rank %" PRId32 ", step %" PRId64 ", value %u: its bytes were not kept (level %s)%s", c->path,
+                   p->rank, p->step, value, levels[p->level & 3], p->level < 3 ? ": record with --level ops, or --keep its layer" : "");
+}
+
 /* The dense range of a value that is not empty. */
 static lb_status value_bytes(lb_capture *capture, const lb_program *program, uint32_t value, size_t expected, const char **bytes,
                              lb_err *err)
 {
     size_t offset, size;
     const void *blob;
+    lb_err why = LB_ERR_INIT;
     uint32_t holder = find_holder(capture, program, value, &offset);
     if (holder == LB_NONE)
-        return lb_fail(err, LB_ERR_NOT_CAPTURED, "%s: rank %" PRId32 ", step %" PRId64 ", value %u: its bytes were not kept",
-                       capture->path, program->rank, program->step, value);
-    LB_TRY(lb_capture_blob(capture, program->rank, program->values[holder].blob, &blob, &size, err));
+        return not_kept(capture, program, value, err);
+    lb_status status = lb_capture_blob(capture, program->rank, program->values[holder].blob, &blob, &size, err ? &why : NULL);
+    if (status == LB_ERR_NOT_CAPTURED) return not_kept(capture, program, value, err);
+    if (status != LB_OK) return lb_fail(err, status, "%s", why.message);
     if (holder == value ? size != expected : size < offset || size - offset < expected)
         return lb_fail(err, LB_ERR_CORRUPT, "%s: step %" PRId64 ", value %u: blob of %zu bytes, its layout needs %zu",
                        capture->path, program->step, value, size, offset + expected);

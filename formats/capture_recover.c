@@ -64,6 +64,9 @@ static lb_status recover_archive(const char *path, const char *out, lb_recovery 
     LB_TRY(lb_archive_open_scanned(path, true, &a, err));
     result->places += a->places;
     result->salvaged += a->salvaged;
+    result->lost_packs += a->left_out.packs;
+    result->lost_programs += a->left_out.programs;
+    result->lost_tables += a->left_out.tables;
     lb_status status = lb_writer_open_coded(out, NULL, is_coded(a) ? 9 : 0, &w, err);
     if (status == LB_OK) {
         status = copy_blobs(a, w, result, err);

@@ -117,12 +117,14 @@ static void check_values(check *c, const lb_archive *a, const lb_program *p)
         lb_layout_dense_range(&value->layout, &first, &last, NULL);
         size_t expected = lb_dtype_bytes(value->dtype, (size_t)(last - first));
         uint64_t row = lb_index_find(&a->index, value->blob);
+        char which[160];
+        snprintf(which, sizeof which, "rank %" PRId32 ", step %" PRId64 ", value %" PRIu32 "%s%.80s", p->rank, p->step, v,
+                 value->name == LB_NONE ? "" : " ", lb_program_text(p, value->name));
         if (row == UINT64_MAX && !(c->whole && lb_capture_has_value(c->whole, p, v)))
-            report(c, LB_DAMAGE_MISSING, 0, "%s: step %" PRId64 ", value %" PRIu32 ": its bytes were kept once and are not here", c->file,
-                   p->step, v);
+            report(c, LB_DAMAGE_MISSING, 0, "%s: %s: its bytes were kept once and are not here", c->file, which);
         else if (row != UINT64_MAX && last > first && lb_index_blob(&a->index, row).size != expected)
-            report(c, LB_DAMAGE_PROGRAM, 0, "%s: step %" PRId64 ", value %" PRIu32 ": blob of %" PRIu64 " bytes, its layout needs %zu",
-                   c->file, p->step, v, lb_index_blob(&a->index, row).size, expected);
+            report(c, LB_DAMAGE_PROGRAM, lb_index_blob(&a->index, row).offset, "%s: %s: blob of %" PRIu64 " bytes, its layout needs %zu", c->file, which,
+                   lb_index_blob(&a->index, row).size, expected);
     }
 }
 
@@ -168,7 +170,7 @@ static void check_index(check *c, const lb_scan *scan, const lb_archive *scanned
     }
     if (indexed->closed) {
         c->result->closed++;
-        if (!same) report(c, LB_DAMAGE_INDEX, at, "%s: offset %" PRIu64 ": the closing index does not list what the records hold", c->file, at);
+        if (!same && scanned->damages == 0) report(c, LB_DAMAGE_INDEX, at, "%s: offset %" PRIu64 ": the closing index does not list what the records hold", c->file, at);
     }
     lb_archive_close(indexed);
 }

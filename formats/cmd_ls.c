@@ -1,268 +1,211 @@
 /* lastbit ls: what a capture holds, and how much of it was kept. */
-#include "command_line.h"
-
-#include <lastbit/archive.h>
+#include "cmd_ls.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 
-static int one_step = 0, one_rank = 0, layers, ops, values;
+static int layers, ops, values, tables;
 static char *step_text, *rank_text;
 
 static const struct poptOption options[] = {
     {"step", 0, POPT_ARG_STRING, &step_text, 0, "this step only", "N"},
     {"rank", 0, POPT_ARG_STRING, &rank_text, 0, "this rank only", "N"},
-    {"layers", 'l', POPT_ARG_NONE, &layers, 0, "list layers", NULL},
-    {"ops", 'o', POPT_ARG_NONE, &ops, 0, "list ops", NULL},
+    {"layers", 'l', POPT_ARG_NONE, &layers, 0, "list layers: ops, and how many results were kept", NULL},
+    {"ops", 'o', POPT_ARG_NONE, &ops, 0, "list ops with their arguments", NULL},
     {"values", 'v', POPT_ARG_NONE, &values, 0, "list values", NULL},
+    {"tables", 't', POPT_ARG_NONE, &tables, 0, "print the tables: receipt, coverage, findings", NULL},
     POPT_TABLEEND,
 };
 
 static const lb_command command = {
     .name = "ls",
     .synopsis = "CAPTURE",
-    .about = "Lists the steps and ranks of a capture: ops by phase, values, and of each kind of value how many\n"
-             "kept their bytes (the others are known by digest and statistics). CAPTURE is a folder NAME.lb, a\n"
-             "packed file, one archive, or a safetensors, .npy or .npz file.",
+    .about =
+        "Lists the steps and ranks of a capture: ops by phase, values, and of each kind of value how many\n"
+        "kept their bytes (the others are known by digest and statistics). Many steps are listed in a line "
+        "each;\n"
+        "--step and --rank show one in full. CAPTURE is a folder NAME.lb, a packed file, one archive, or "
+        "weights:\n"
+        "safetensors (file, index or folder), .npy, .npz, a torch distributed checkpoint.",
     .example = "  lastbit ls run.lb\n  lastbit ls run.lb --step 3 --rank 0 --layers",
     .options = options,
     .min_args = 1,
     .max_args = 1,
 };
 
-/* Values of one level: all, those with bytes, and the bytes. */
-typedef struct kept {
-    uint64_t total, kept, bytes;
-} kept;
+const char *const ls_level_names[LS_LEVELS] = {"sources", "layers", "ops"};
+const char *const ls_levels_reached[4] = {"stats", "sources", "layers", "ops"};
 
-enum level { SOURCES, LAYERS, OPS, LEVELS };
-static const char *const level_names[] = {"sources", "layers", "ops"};
-static const char *const reached[] = {"stats", "sources", "layers", "ops"};
+/* From this many programs on each gets a line, not a paragraph. */
+#define MANY 9
 
-/* The first level that keeps each value: sources, then inputs and outputs of layers, then what is left. */
-static uint8_t *levels_of(const lb_program *p)
-{
-    uint8_t *level = malloc(p->n_values + 1u);
-    if (!level) return NULL;
-    memset(level, OPS, p->n_values + 1u);
-    for (uint32_t i = 0; i < p->n_boundaries; i++) level[p->boundaries[i].value] = LAYERS;
-    for (uint32_t i = 0; i < p->n_values; i++)
-        if (p->values[i].flags & LB_VALUE_SOURCE) level[i] = SOURCES;
-    return level;
-}
+/* ---- counting ------------------------------------------------------------------------------------------------------ */
 
 static uint64_t bytes_of(const lb_value *value)
 {
     return lb_dtype_bytes(value->dtype, (size_t)lb_layout_numel(&value->layout));
 }
 
-static bool count_levels(lb_capture *capture, const lb_program *p, kept counts[LEVELS])
+static void count(ls_kept *k, const ls_view *view, uint32_t value)
 {
+    k->total++;
+    if (!view->kept[value]) return;
+    k->kept++;
+    k->bytes += bytes_of(&view->p->values[value]);
+}
+
+/* The first level that keeps each value; malloc'ed. */
+static uint8_t *levels_of(const lb_program *p)
+{
+    uint8_t *level = malloc(p->n_values + 1u);
+    if (!level) return NULL;
+    memset(level, LS_OPS, p->n_values + 1u);
+    for (uint32_t i = 0; i < p->n_boundaries; i++) level[p->boundaries[i].value] = LS_LAYERS;
+    for (uint32_t i = 0; i < p->n_values; i++)
+        if (p->values[i].flags & LB_VALUE_SOURCE) level[i] = LS_SOURCES;
+    return level;
+}
+
+bool ls_view_make(ls_view *view, lb_capture *capture, const lb_program *p)
+{
+    memset(view, 0, sizeof *view);
+    view->capture = capture;
+    view->p = p;
+    view->kept = malloc(p->n_values + 1u);
+    view->op_of = lb_program_producers(p);
     uint8_t *level = levels_of(p);
-    if (!level) return false;
-    for (uint32_t i = 0; i < p->n_values; i++) {
-        kept *k = &counts[level[i]];
-        k->total++;
-        if (!lb_capture_has_value(capture, p, i)) continue;
-        k->kept++;
-        k->bytes += bytes_of(&p->values[i]);
+    bool made = view->kept && view->op_of && level;
+    for (uint32_t i = 0; i < p->n_values && made; i++) {
+        view->kept[i] = lb_capture_has_value(capture, p, i);
+        count(&view->levels[level[i]], view, i);
     }
+    for (uint32_t i = 0; i < p->n_ops; i++) view->phases[p->ops[i].phase]++;
     free(level);
-    return true;
+    if (!made) ls_view_release(view);
+    return made;
 }
 
-static json_t *shape_json(const lb_layout *layout)
+void ls_view_release(ls_view *view)
 {
-    json_t *shape = json_array();
-    for (int d = 0; d < layout->ndim; d++) json_array_append_new(shape, json_integer(layout->shape[d]));
-    return shape;
+    free(view->kept);
+    free(view->op_of);
+    memset(view, 0, sizeof *view);
 }
 
-/* ---- JSON ---------------------------------------------------------------------------------------------------------- */
-
-typedef struct layer_count {
-    uint64_t ops, by_phase[LB_PHASE_OTHER + 1];
-} layer_count;
-
-static layer_count *count_layers(const lb_program *p)
+ls_layer *ls_count_layers(const ls_view *view)
 {
-    layer_count *counts = calloc(p->n_scopes, sizeof *counts);
-    if (!counts) return NULL;
+    const lb_program *p = view->p;
+    ls_layer *all = calloc(p->n_scopes, sizeof *all);
+    if (!all) return NULL;
     for (uint32_t i = 0; i < p->n_ops; i++) {
-        counts[p->ops[i].scope].ops++;
-        counts[p->ops[i].scope].by_phase[p->ops[i].phase]++;
+        all[p->ops[i].scope].ops++;
+        all[p->ops[i].scope].by_phase[p->ops[i].phase]++;
     }
-    return counts;
-}
-
-static json_t *layers_json(const lb_program *p)
-{
-    json_t *list = json_array();
-    layer_count *counts = count_layers(p);
-    for (uint32_t s = 0; counts && s < p->n_scopes; s++)
-        json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:I, s:I}", "layer", lb_program_text(p, p->scopes[s].path), "class",
-                                              lb_program_text(p, p->scopes[s].class_name), "ops", (json_int_t)counts[s].ops,
-                                              "forward", (json_int_t)counts[s].by_phase[LB_PHASE_FORWARD], "backward",
-                                              (json_int_t)counts[s].by_phase[LB_PHASE_BACKWARD]));
-    free(counts);
-    return list;
-}
-
-static json_t *ids_json(const uint32_t *rows, uint32_t n)
-{
-    json_t *list = json_array();
-    for (uint32_t i = 0; i < n; i++) json_array_append_new(list, rows[i] == LB_NONE ? json_null() : json_integer(rows[i]));
-    return list;
-}
-
-static json_t *ops_json(const lb_program *p)
-{
-    json_t *list = json_array();
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const lb_op *op = &p->ops[i];
-        json_array_append_new(list, json_pack("{s:I, s:s, s:s, s:s, s:i, s:o, s:o}", "op", (json_int_t)i, "name", lb_op_name(p, op),
-                                              "layer", lb_op_layer(p, op), "phase", lb_phase_name((lb_phase)op->phase), "call",
-                                              (int)op->call, "results", ids_json(lb_op_results(p, op), op->results), "written",
-                                              ids_json(lb_op_written(p, op), op->written)));
-    }
-    return list;
-}
-
-static json_t *values_json(lb_capture *capture, const lb_program *p)
-{
-    json_t *list = json_array();
-    for (uint32_t i = 0; i < p->n_values; i++) {
-        const lb_value *v = &p->values[i];
-        char digest[33];
-        lb_digest_format(v->logical, digest);
-        json_array_append_new(
-            list, json_pack("{s:I, s:s, s:s, s:o, s:s, s:s, s:I, s:I, s:b}", "value", (json_int_t)i, "name",
-                            lb_program_text(p, v->name), "dtype", lb_dtype_name(v->dtype), "shape", shape_json(&v->layout), "source",
-                            lb_source_kind_name((lb_source_kind)v->source), "digest", digest, "storage", (json_int_t)v->storage,
-                            "version", (json_int_t)v->version, "kept", (int)lb_capture_has_value(capture, p, i)));
-    }
-    return list;
-}
-
-static json_t *program_json(lb_capture *capture, const lb_program *p)
-{
-    kept counts[LEVELS] = {{0, 0, 0}};
-    uint64_t phases[LB_PHASE_OTHER + 1] = {0};
-    if (!count_levels(capture, p, counts)) return NULL;
-    json_t *by_phase = json_object(), *by_level = json_object(), *scalars = json_object(), *notices = json_array();
-    for (uint32_t i = 0; i < p->n_ops; i++) phases[p->ops[i].phase]++;
-    for (int k = 0; k <= LB_PHASE_OTHER; k++)
-        json_object_set_new(by_phase, lb_phase_name((lb_phase)k), json_integer((json_int_t)phases[k]));
-    for (int k = 0; k < LEVELS; k++)
-        json_object_set_new(by_level, level_names[k],
-                            json_pack("{s:I, s:I, s:I}", "values", (json_int_t)counts[k].total, "kept", (json_int_t)counts[k].kept,
-                                      "bytes", (json_int_t)counts[k].bytes));
-    for (uint32_t i = 0; i < p->n_scalars; i++) {
-        json_t *number = json_real(p->scalars[i].number); /* NULL for a NaN: JSON has none */
-        json_object_set_new(scalars, lb_program_text(p, p->scalars[i].name), number ? number : json_null());
-    }
-    for (uint32_t i = 0; i < p->n_notices; i++)
-        json_array_append_new(notices, json_pack("{s:s, s:s}", "kind", lb_program_text(p, p->notices[i].kind), "message",
-                                                 lb_program_text(p, p->notices[i].message)));
-    json_t *all = json_pack("{s:i, s:I, s:i, s:s, s:b, s:s, s:I, s:o, s:I, s:o, s:I, s:o, s:o}", "rank", (int)p->rank, "step",
-                            (json_int_t)p->step, "world", (int)p->world, "level", reached[p->level], "complete", (int)p->complete,
-                            "shard", lb_program_text(p, p->shard), "ops", (json_int_t)p->n_ops, "phases", by_phase, "values",
-                            (json_int_t)p->n_values, "kept", by_level, "collectives", (json_int_t)p->n_collectives, "scalars",
-                            scalars, "notices", notices);
-    if (layers) json_object_set_new(all, "layers", layers_json(p));
-    if (ops) json_object_set_new(all, "op_list", ops_json(p));
-    if (values) json_object_set_new(all, "value_list", values_json(capture, p));
+    for (uint32_t v = 0; v < p->n_values; v++)
+        if (view->op_of[v] != LB_NONE) count(&all[p->ops[view->op_of[v]].scope].results, view, v);
     return all;
 }
 
-/* ---- text ---------------------------------------------------------------------------------------------------------- */
-
-static const char *human(uint64_t bytes, char text[16])
+bool ls_is_option(const lb_program *p, uint32_t scalar)
 {
-    static const char *const units[] = {"B", "KB", "MB", "GB", "TB"};
-    double amount = (double)bytes;
-    int unit = 0;
-    while (amount >= 1000 && unit < 4) amount /= 1000, unit++;
-    snprintf(text, 16, unit ? "%.1f %s" : "%.0f %s", amount, units[unit]);
-    return text;
+    for (uint32_t g = 0; g < p->n_groups; g++)
+        if (scalar - p->groups[g].first_option < p->groups[g].options) return true;
+    return false;
 }
 
-static const char *shape_text(const lb_layout *layout, char text[LB_MAX_DIMS * 21 + 3])
-{
-    char *at = text;
-    at += sprintf(at, "[");
-    for (int d = 0; d < layout->ndim; d++) at += sprintf(at, d ? ",%" PRId64 : "%" PRId64, layout->shape[d]);
-    sprintf(at, "]");
-    return text;
-}
+/* ---- what the capture was ---------------------------------------------------------------------------------------------- */
 
-static void print_layers(const lb_program *p)
+static uint64_t file_bytes(lb_capture *capture, const int32_t *ranks, uint32_t n)
 {
-    layer_count *counts = count_layers(p);
-    if (!counts) return;
-    printf("    %8s %8s %8s  %s\n", "ops", "forward", "backward", "layer (class)");
-    for (uint32_t s = 0; s < p->n_scopes; s++)
-        printf("    %8" PRIu64 " %8" PRIu64 " %8" PRIu64 "  %s%s%s%s\n", counts[s].ops, counts[s].by_phase[LB_PHASE_FORWARD],
-               counts[s].by_phase[LB_PHASE_BACKWARD], s ? lb_program_text(p, p->scopes[s].path) : "(outside)",
-               p->scopes[s].class_name == LB_NONE ? "" : " (", lb_program_text(p, p->scopes[s].class_name),
-               p->scopes[s].class_name == LB_NONE ? "" : ")");
-    free(counts);
-}
-
-static void print_ops(const lb_program *p)
-{
-    char shape[LB_MAX_DIMS * 21 + 3];
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const lb_op *op = &p->ops[i];
-        printf("    %7" PRIu32 " %-9s %-32s %s", i, lb_phase_name((lb_phase)op->phase), lb_op_name(p, op), lb_op_layer(p, op));
-        for (uint32_t r = 0; r < op->results; r++) {
-            uint32_t v = lb_op_results(p, op)[r];
-            if (v == LB_NONE) continue;
-            printf(" v%" PRIu32 ":%s%s", v, lb_dtype_name(p->values[v].dtype), shape_text(&p->values[v].layout, shape));
-        }
-        putchar('\n');
+    struct stat st;
+    uint64_t bytes = 0;
+    if (stat(lb_capture_path(capture), &st) != 0) return 0;
+    if (!S_ISDIR(st.st_mode)) return (uint64_t)st.st_size;
+    for (uint32_t r = 0; r < n; r++) {
+        char *path = lb_capture_archive_path(lb_capture_path(capture), ranks[r]);
+        if (path && stat(path, &st) == 0) bytes += (uint64_t)st.st_size;
+        free(path);
     }
+    return bytes;
 }
 
-static void print_values(lb_capture *capture, const lb_program *p)
+/* The receipt in one line: by whom, with what, when. Whatever it lacks is left out. */
+static void print_receipt(lb_capture *capture, int32_t rank)
 {
-    char shape[LB_MAX_DIMS * 21 + 3], digest[33];
-    for (uint32_t i = 0; i < p->n_values; i++) {
-        const lb_value *v = &p->values[i];
-        lb_digest_format(v->logical, digest);
-        printf("    v%-7" PRIu32 " %-8s %-20s %.12s %-4s %-10s %s\n", i, lb_dtype_name(v->dtype), shape_text(&v->layout, shape), digest,
-               lb_capture_has_value(capture, p, i) ? "kept" : "-", lb_source_kind_name((lb_source_kind)v->source),
-               lb_program_text(p, v->name));
+    const char *text = lb_capture_table(capture, rank, "receipt");
+    json_t *receipt = text ? json_loads(text, 0, NULL) : NULL, *versions = json_object_get(receipt, "versions"),
+           *word;
+    json_t *argv = json_object_get(json_object_get(receipt, "process"), "argv");
+    time_t seconds = (time_t)json_number_value(json_object_get(receipt, "time"));
+    struct tm utc;
+    size_t index;
+    char when[40] = "";
+    if (seconds && gmtime_r(&seconds, &utc)) strftime(when, sizeof when, " %Y-%m-%d %H:%M UTC", &utc);
+    if (*when || json_array_size(argv)) printf("  recorded%s", when);
+    json_array_foreach(argv, index, word)
+        printf("%s%s", index ? " " : " by ", json_string_value(word) ? json_string_value(word) : "…");
+    const char *key, *between = json_array_size(argv) || *when ? "; " : "  ";
+    json_t *version;
+    json_object_foreach(versions, key, version)
+    {
+        if (json_string_value(version) && strcmp(key, "implementation") != 0)
+            printf("%s%s %s", between, key, json_string_value(version)), between = ", ";
     }
+    if (*when || json_array_size(argv) || json_object_size(versions)) putchar('\n');
+    json_decref(receipt);
 }
 
-static void print_program(lb_capture *capture, const lb_program *p)
+/* What is not whole: a process that ended early, bytes that were dropped or stripped. */
+static void print_gaps(lb_capture *capture, const int32_t *ranks, uint32_t n)
 {
-    kept counts[LEVELS] = {{0, 0, 0}};
-    uint64_t phases[LB_PHASE_OTHER + 1] = {0};
+    for (uint32_t r = 0; r < n; r++) {
+        const char *text = lb_capture_table(capture, ranks[r], "coverage");
+        json_t *coverage = text ? json_loads(text, 0, NULL) : NULL,
+               *closed = json_object_get(coverage, "closed");
+        json_int_t skipped = json_integer_value(json_object_get(coverage, "skipped_values")),
+                   unseen = json_integer_value(json_object_get(coverage, "unseen_writes"));
+        if (json_is_false(closed))
+            printf(
+                "  rank %" PRId32
+                " has not closed its archive: it records still, or was cut off; every step listed is whole\n",
+                ranks[r]);
+        if (skipped)
+            printf("  rank %" PRId32 ": %lld values were not kept for lack of room\n", ranks[r],
+                   (long long)skipped);
+        if (unseen) printf("  rank %" PRId32 ": %lld unseen writes\n", ranks[r], (long long)unseen);
+        json_decref(coverage);
+    }
+    const char *text = n ? lb_capture_table(capture, ranks[0], "pack") : NULL;
+    json_t *pack = text ? json_loads(text, 0, NULL) : NULL, *kind;
+    size_t index;
+    json_array_foreach(json_object_get(pack, "strip"), index, kind)
+        printf("%s%s", index ? ", " : "  packed without: ", json_string_value(kind));
+    if (json_array_size(json_object_get(pack, "strip"))) putchar('\n');
+    json_decref(pack);
+}
+
+static void print_capture(lb_capture *capture, const int32_t *ranks, uint32_t n_ranks, const int64_t *steps,
+                          uint32_t n_steps)
+{
     char text[16];
-    count_levels(capture, p, counts);
-    for (uint32_t i = 0; i < p->n_ops; i++) phases[p->ops[i].phase]++;
-    printf("rank %" PRId32 " of %" PRId32 ", step %" PRId64 ": level %s%s%s%s\n", p->rank, p->world, p->step, reached[p->level],
-           p->complete ? "" : ", incomplete", p->shard == LB_NONE ? "" : ", shard ", lb_program_text(p, p->shard));
-    printf("  %" PRIu32 " ops:", p->n_ops);
-    for (int k = 0; k <= LB_PHASE_OTHER; k++)
-        if (phases[k]) printf(" %" PRIu64 " %s", phases[k], lb_phase_name((lb_phase)k));
-    printf("; %" PRIu32 " layers; %" PRIu32 " values:", p->n_scopes - 1, p->n_values);
-    for (int k = 0; k < LEVELS; k++)
-        printf("%s %" PRIu64 "/%" PRIu64 " %s kept (%s)", k ? "," : "", counts[k].kept, counts[k].total, level_names[k],
-               human(counts[k].bytes, text));
-    putchar('\n');
-    for (uint32_t i = 0; i < p->n_scalars; i++)
-        printf("%s%s %.9g", i ? ", " : "  ", lb_program_text(p, p->scalars[i].name), p->scalars[i].number);
-    if (p->n_scalars) putchar('\n');
-    for (uint32_t i = 0; i < p->n_notices; i++)
-        printf("  %s: %s\n", lb_program_text(p, p->notices[i].kind), lb_program_text(p, p->notices[i].message));
-    if (layers) print_layers(p);
-    if (ops) print_ops(p);
-    if (values) print_values(capture, p);
+    printf("%s: %u rank%s, %u step%s", lb_capture_path(capture), n_ranks, ls_plural(n_ranks), n_steps,
+           ls_plural(n_steps));
+    if (n_steps > 1) printf(" (%" PRId64 " to %" PRId64 ")", steps[0], steps[n_steps - 1]);
+    printf(", %s\n", lb_bytes_text(file_bytes(capture, ranks, n_ranks), text));
+    if (n_steps == 0) printf("  no step was committed; `lastbit recover` may find some\n");
+    if (n_ranks) print_receipt(capture, ranks[0]);
+    print_gaps(capture, ranks, n_ranks);
+    for (uint32_t r = 0; r < n_ranks && tables; r++) {
+        json_t *all = ls_tables_json(capture, ranks[r]);
+        printf("tables of rank %" PRId32 ": ", ranks[r]);
+        json_dumpf(all, stdout, JSON_INDENT(2));
+        putchar('\n');
+        json_decref(all);
+    }
 }
 
 /* ---- the command ----------------------------------------------------------------------------------------------------- */
@@ -274,61 +217,95 @@ static bool number_of(const char *text, int64_t *number)
     return *text && !*end;
 }
 
-static int list(lb_capture *capture, int64_t step, int64_t rank, bool json, lb_err *err)
-{
+typedef struct listing {
+    lb_capture *capture;
     const int32_t *ranks;
     const int64_t *steps;
-    uint32_t n_ranks = lb_capture_ranks(capture, &ranks), n_steps = lb_capture_steps(capture, &steps), shown = 0;
-    json_t *programs = json_array();
-    if (!json) printf("%s: %u rank%s, %u step%s\n", lb_capture_path(capture), n_ranks, n_ranks == 1 ? "" : "s", n_steps, n_steps == 1 ? "" : "s");
-    for (uint32_t s = 0; s < n_steps; s++)
-        for (uint32_t r = 0; r < n_ranks; r++) {
-            const lb_program *p;
-            if ((one_step && steps[s] != step) || (one_rank && ranks[r] != rank)) continue;
-            lb_status status = lb_capture_program(capture, ranks[r], steps[s], &p, err);
-            if (status == LB_ERR_NOT_FOUND) {
-                lb_err_clear(err);
-                continue;
-            }
-            if (status != LB_OK) return json_decref(programs), lb_command_fail("ls", err);
-            shown++;
-            if (json)
-                json_array_append_new(programs, program_json(capture, p));
-            else
-                print_program(capture, p);
-        }
-    if (shown == 0 && (one_step || one_rank)) {
-        lb_fail(err, LB_ERR_NOT_FOUND, "%s: no such step or rank was recorded", lb_capture_path(capture));
-        return json_decref(programs), lb_command_fail("ls", err);
+    uint32_t n_ranks, n_steps;
+    int64_t step, rank; /* where chosen */
+    json_t *programs;   /* NULL: as text */
+    uint32_t shown;
+} listing;
+
+static bool is_chosen(const listing *l, uint32_t s, uint32_t r)
+{
+    return (!step_text || l->steps[s] == l->step) && (!rank_text || l->ranks[r] == l->rank);
+}
+
+static lb_status list_program(listing *l, uint32_t s, uint32_t r, bool brief, lb_err *err)
+{
+    const lb_program *p;
+    ls_view view;
+    ls_options lists = {layers, ops, values};
+    lb_status status = lb_capture_program(l->capture, l->ranks[r], l->steps[s], &p, err);
+    if (status == LB_ERR_NOT_FOUND) { /* not every rank records every step */
+        lb_err_clear(err);
+        return LB_OK;
     }
-    if (json) {
-        json_t *all = json_pack("{s:s, s:[], s:[], s:o}", "capture", lb_capture_path(capture), "ranks", "steps", "programs", programs);
-        for (uint32_t r = 0; r < n_ranks; r++) json_array_append_new(json_object_get(all, "ranks"), json_integer(ranks[r]));
-        for (uint32_t s = 0; s < n_steps; s++) json_array_append_new(json_object_get(all, "steps"), json_integer(steps[s]));
-        lb_print_json("ls", all);
-    } else {
-        json_decref(programs);
-    }
-    return LB_EXIT_SAME;
+    LB_TRY(status);
+    if (!ls_view_make(&view, l->capture, p)) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (l->programs)
+        json_array_append_new(l->programs, ls_program_json(&view, &lists));
+    else if (brief)
+        ls_print_line(&view, l->shown == 0);
+    else
+        ls_print_program(&view, &lists);
+    ls_view_release(&view);
+    l->shown++;
+    return LB_OK;
+}
+
+static lb_status list(listing *l, lb_err *err)
+{
+    uint64_t chosen = 0;
+    for (uint32_t s = 0; s < l->n_steps; s++)
+        for (uint32_t r = 0; r < l->n_ranks; r++) chosen += is_chosen(l, s, r);
+    if (chosen == 0 && (step_text || rank_text))
+        return lb_fail(err, LB_ERR_NOT_FOUND, "%s: no such step or rank was recorded", lb_capture_path(l->capture));
+    bool brief = chosen >= MANY && !layers && !ops && !values;
+    if (!l->programs) print_capture(l->capture, l->ranks, l->n_ranks, l->steps, l->n_steps);
+    for (uint32_t s = 0; s < l->n_steps; s++)
+        for (uint32_t r = 0; r < l->n_ranks; r++)
+            if (is_chosen(l, s, r)) LB_TRY(list_program(l, s, r, brief, err));
+    if (l->shown || (!step_text && !rank_text)) return LB_OK;
+    return lb_fail(err, LB_ERR_NOT_FOUND, "%s: no such step or rank was recorded", lb_capture_path(l->capture));
+}
+
+static void print_listing(listing *l)
+{
+    json_t *all = json_pack("{s:s, s:[], s:[], s:O}", "capture", lb_capture_path(l->capture), "ranks", "steps",
+                            "programs", l->programs);
+    for (uint32_t r = 0; r < l->n_ranks; r++)
+        json_array_append_new(json_object_get(all, "ranks"), json_integer(l->ranks[r]));
+    for (uint32_t s = 0; s < l->n_steps; s++)
+        json_array_append_new(json_object_get(all, "steps"), json_integer(l->steps[s]));
+    json_t *by_rank = tables ? json_array() : NULL;
+    for (uint32_t r = 0; r < l->n_ranks && tables; r++)
+        json_array_append_new(by_rank, json_pack("{s:i, s:o}", "rank", (int)l->ranks[r], "tables",
+                                                 ls_tables_json(l->capture, l->ranks[r])));
+    if (tables) json_object_set_new(all, "tables", by_rank);
+    lb_print_json("ls", all);
 }
 
 int lb_cmd_ls(int argc, const char **argv)
 {
     lb_arguments arguments;
     lb_err err = LB_ERR_INIT;
-    lb_capture *capture;
-    int64_t step = 0, rank = 0;
+    listing l = {.step = 0};
     int code = lb_arguments_parse(&command, argc, argv, &arguments);
     if (code >= 0) return code;
-    one_step = step_text != NULL;
-    one_rank = rank_text != NULL;
-    if ((one_step && !number_of(step_text, &step)) || (one_rank && !number_of(rank_text, &rank)))
+    if ((step_text && !number_of(step_text, &l.step)) || (rank_text && !number_of(rank_text, &l.rank))) {
         code = lb_command_misused("ls", "--step and --rank take a number");
-    else if (lb_capture_open(arguments.args[0], &capture, &err) != LB_OK)
+    } else if (lb_capture_open(arguments.args[0], &l.capture, &err) != LB_OK) {
         code = lb_command_fail("ls", &err);
-    else {
-        code = list(capture, step, rank, arguments.json, &err);
-        lb_capture_close(capture);
+    } else {
+        l.n_ranks = lb_capture_ranks(l.capture, &l.ranks);
+        l.n_steps = lb_capture_steps(l.capture, &l.steps);
+        l.programs = arguments.json ? json_array() : NULL;
+        code = list(&l, &err) == LB_OK ? LB_EXIT_SAME : lb_command_fail("ls", &err);
+        if (l.programs && code == LB_EXIT_SAME) print_listing(&l);
+        json_decref(l.programs);
+        lb_capture_close(l.capture);
     }
     lb_arguments_release(&arguments);
     return code;

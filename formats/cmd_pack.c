@@ -24,10 +24,15 @@ static const struct poptOption options[] = {
 static const lb_command command = {
     .name = "pack",
     .synopsis = "CAPTURE",
-    .about = "Packs a capture into one file that every command reads in place of the folder: bytes compressed, equal\n"
-             "bytes of all ranks stored once. --strip leaves bytes out (batches, parameters, optimizer state, results\n"
-             "of ops) but keeps programs, digests and statistics. What was computed from private data may still tell\n"
-             "something about it: strip results too when that matters.",
+    .about =
+        "Packs a capture into one file that every command reads in place of the folder: bytes compressed, "
+        "equal\n"
+        "bytes of all ranks stored once. --strip leaves bytes out (data: batches; params; state: optimizer "
+        "state\n"
+        "and buffers; results of ops), with copies and casts of them, but keeps programs, digests and "
+        "statistics.\n"
+        "What was computed from private data may still tell something about it: strip results too when that\n"
+        "matters, and look at `lastbit ls --tables`.",
     .example = "  lastbit pack run.lb\n  lastbit pack run.lb -o bug.lbz --steps 41-43 --strip data,params",
     .options = options,
     .min_args = 1,
@@ -96,6 +101,16 @@ static void progress(void *context, uint64_t done, uint64_t total)
     lb_progress("packing", done, total);
 }
 
+static void print_packing(const char *to, const lb_packing *r)
+{
+    char in[16], out_bytes[16], left[16];
+    printf("%s: %" PRIu64 " programs and %" PRIu64 " blobs of %s in %s\n", to, r->programs, r->blobs,
+           lb_bytes_text(r->blob_bytes, in), lb_bytes_text(r->file_bytes, out_bytes));
+    if (strip_text)
+        printf("left out (%s): %" PRIu64 " blobs of %s\n", strip_text, r->stripped_blobs,
+               lb_bytes_text(r->stripped_bytes, left));
+}
+
 static int pack(const char *path, const char *to, uint32_t strip, bool json)
 {
     lb_err err = LB_ERR_INIT;
@@ -108,17 +123,21 @@ static int pack(const char *path, const char *to, uint32_t strip, bool json)
     how.progress = progress;
     lb_status status = lb_capture_pack(path, to, &how, &r, &err);
     lb_progress_end();
+    if (status == LB_ERR_EXISTS) { /* the library knows no options */
+        lb_err_clear(&err);
+        lb_fail(&err, status, "%s exists; --force replaces it, -o writes another", to);
+    }
     if (status != LB_OK) return lb_command_fail("pack", &err);
     double ratio = r.file_bytes ? (double)r.blob_bytes / (double)r.file_bytes : 0;
     if (json)
-        lb_print_json("pack", json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "capture", path, "output", to, "programs",
-                                        (json_int_t)r.programs, "blobs", (json_int_t)r.blobs, "blob_bytes", (json_int_t)r.blob_bytes,
-                                        "stripped_blobs", (json_int_t)r.stripped_blobs, "stripped_bytes", (json_int_t)r.stripped_bytes,
-                                        "file_bytes", (json_int_t)r.file_bytes, "ratio", ratio));
+        lb_print_json("pack",
+                      json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "capture", path, "output", to,
+                                "programs", (json_int_t)r.programs, "blobs", (json_int_t)r.blobs, "blob_bytes",
+                                (json_int_t)r.blob_bytes, "stripped_blobs", (json_int_t)r.stripped_blobs,
+                                "stripped_bytes", (json_int_t)r.stripped_bytes, "file_bytes",
+                                (json_int_t)r.file_bytes, "ratio", ratio));
     else
-        printf("%s: %" PRIu64 " programs, %" PRIu64 " blobs of %" PRIu64 " bytes in %" PRIu64 " bytes (%.2f times smaller); %" PRIu64
-               " blobs of %" PRIu64 " bytes stripped\n", to, r.programs, r.blobs, r.blob_bytes, r.file_bytes, ratio, r.stripped_blobs,
-               r.stripped_bytes);
+        print_packing(to, &r);
     return LB_EXIT_SAME;
 }
 

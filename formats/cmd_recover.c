@@ -11,15 +11,18 @@
 static char *out;
 
 static const struct poptOption options[] = {
-    {"output", 'o', POPT_ARG_STRING, &out, 0, "where to write (default: CAPTURE with .recovered before its suffix)", "PATH"},
+    {"output", 'o', POPT_ARG_STRING, &out, 0,
+     "where to write (default: CAPTURE with .recovered before its suffix)", "PATH"},
     POPT_TABLEEND,
 };
 
 static const lb_command command = {
     .name = "recover",
     .synopsis = "CAPTURE",
-    .about = "Writes a new capture with every record of the old one that is whole, also those after the last commit, and\n"
-             "with a closing index. The old one is not changed. Exit code 0 when nothing was lost, 1 when something was.",
+    .about = "Writes a new capture with every record of the old one that is whole, also those after the last "
+             "commit, and\n"
+             "with a closing index. The old one is not changed. Exit code 0 when nothing was lost, 1 when "
+             "something was.",
     .example = "  lastbit recover run.lb -o whole.lb",
     .options = options,
     .min_args = 1,
@@ -39,6 +42,42 @@ static char *default_output(const char *path)
     return name;
 }
 
+static uint64_t lost(const lb_recovery *r)
+{
+    return r->lost_blobs + r->lost_programs + r->lost_tables + r->lost_packs + r->places;
+}
+
+static void print_json(const char *path, const char *to, const lb_recovery *r)
+{
+    lb_print_json("recover",
+                  json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "capture", path,
+                            "output", to, "blobs", (json_int_t)r->blobs, "programs", (json_int_t)r->programs,
+                            "tables", (json_int_t)r->tables, "lost_blobs", (json_int_t)r->lost_blobs,
+                            "lost_programs", (json_int_t)r->lost_programs, "lost_tables",
+                            (json_int_t)r->lost_tables, "lost_packs", (json_int_t)r->lost_packs, "places",
+                            (json_int_t)r->places, "salvaged", (json_int_t)r->salvaged));
+}
+
+static void print_text(const char *to, const lb_recovery *r)
+{
+    printf("%s: %" PRIu64 " blobs, %" PRIu64 " programs, %" PRIu64 " tables recovered", to, r->blobs,
+           r->programs, r->tables);
+    if (r->salvaged) printf(", %" PRIu64 " of them from behind the last commit", r->salvaged);
+    putchar('\n');
+    if (!lost(r)) {
+        puts("nothing was lost");
+        return;
+    }
+    printf("lost: %" PRIu64 " programs, %" PRIu64 " tables, %" PRIu64 " blobs", r->lost_programs,
+           r->lost_tables, r->lost_blobs);
+    if (r->lost_packs)
+        printf(", %" PRIu64 " pack%s of small blobs", r->lost_packs, r->lost_packs == 1 ? "" : "s");
+    if (r->places)
+        printf(", and whatever stood at %" PRIu64 " place%s where no record is left", r->places,
+               r->places == 1 ? "" : "s");
+    putchar('\n');
+}
+
 int lb_cmd_recover(int argc, const char **argv)
 {
     lb_arguments arguments;
@@ -50,19 +89,11 @@ int lb_cmd_recover(int argc, const char **argv)
     if (!to || lb_capture_recover(arguments.args[0], to, &r, &err) != LB_OK) {
         code = lb_command_fail("recover", &err);
     } else {
-        uint64_t lost = r.lost_blobs + r.lost_programs + r.lost_tables + r.places;
-        code = lost ? LB_EXIT_DIFFERENT : LB_EXIT_SAME;
+        code = lost(&r) ? LB_EXIT_DIFFERENT : LB_EXIT_SAME;
         if (arguments.json)
-            lb_print_json("recover", json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "capture", arguments.args[0], "output", to,
-                                               "blobs", (json_int_t)r.blobs, "programs", (json_int_t)r.programs, "tables",
-                                               (json_int_t)r.tables, "lost_blobs", (json_int_t)r.lost_blobs, "lost_programs",
-                                               (json_int_t)r.lost_programs, "lost_tables", (json_int_t)r.lost_tables, "places",
-                                               (json_int_t)r.places, "salvaged", (json_int_t)r.salvaged));
+            print_json(arguments.args[0], to, &r);
         else
-            printf("%s: %" PRIu64 " blobs, %" PRIu64 " programs, %" PRIu64 " tables recovered (%" PRIu64 " records from behind the last commit)\n"
-                   "lost: %" PRIu64 " blobs, %" PRIu64 " programs, %" PRIu64 " tables, and %" PRIu64 " place%s where no record is left\n",
-                   to, r.blobs, r.programs, r.tables, r.salvaged, r.lost_blobs, r.lost_programs, r.lost_tables, r.places,
-                   r.places == 1 ? "" : "s");
+            print_text(to, &r);
     }
     free(to);
     lb_arguments_release(&arguments);

@@ -16,8 +16,10 @@ static const struct poptOption options[] = {
 static const lb_command command = {
     .name = "verify",
     .synopsis = "CAPTURE",
-    .about = "Reads every record of a capture, whatever its index says: checksums, sizes, the rules of programs, and\n"
-             "whether the bytes that programs call kept are there. What a killed writer left behind its last commit is\n"
+    .about = "Reads every record of a capture, whatever its index says: checksums, sizes, the rules of "
+             "programs, and\n"
+             "whether the bytes that programs call kept are there. What a killed writer left behind its last "
+             "commit is\n"
              "no damage. Exit code 1 when something is damaged.",
     .example = "  lastbit verify run.lb || lastbit recover run.lb -o whole.lb",
     .options = options,
@@ -38,10 +40,43 @@ static void found(void *context, const lb_damage *damage)
     findings *f = (findings *)context;
     bool many = damage->kind == LB_DAMAGE_MISSING && f->missing++ >= MISSING_SHOWN;
     if (f->list && !many)
-        json_array_append_new(f->list, json_pack("{s:s, s:s, s:I, s:s}", "kind", lb_damage_kind_name(damage->kind), "file", damage->file,
-                                                 "offset", (json_int_t)damage->offset, "message", damage->message));
+        json_array_append_new(
+            f->list, json_pack("{s:s, s:s, s:I, s:s}", "kind", lb_damage_kind_name(damage->kind), "file",
+                               damage->file, "offset", (json_int_t)damage->offset, "message", damage->message));
     else if (!f->list && !quiet && !many)
         printf("%s: %s\n", lb_damage_kind_name(damage->kind), damage->message);
+}
+
+static const char *verdict_of(const lb_verification *v)
+{
+    return v->damages ? "damaged" : "whole";
+}
+
+static void print_json(const char *path, const lb_verification *v, findings *f)
+{
+    lb_print_json("verify",
+                  json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "capture",
+                            path, "verdict", verdict_of(v), "archives", (json_int_t)v->archives, "closed",
+                            (json_int_t)v->closed, "records", (json_int_t)v->records, "blobs",
+                            (json_int_t)v->blobs, "programs", (json_int_t)v->programs, "tables",
+                            (json_int_t)v->tables, "bytes", (json_int_t)v->bytes, "uncommitted",
+                            (json_int_t)v->uncommitted, "damages", (json_int_t)v->damages, "missing",
+                            (json_int_t)v->missing, "findings", f->list));
+}
+
+static void print_text(const char *path, const lb_verification *v)
+{
+    char bytes[16];
+    if (v->missing > MISSING_SHOWN)
+        printf("missing: %" PRIu64 " more; `lastbit ls` says whether `pack --strip` left them out\n",
+               v->missing - MISSING_SHOWN);
+    printf("%s: %s: %" PRIu32 " archive%s (%" PRIu32 " closed), %" PRIu64 " records, %" PRIu64
+           " blobs of %s, %" PRIu64 " programs, %" PRIu64 " tables; %" PRIu64 " uncommitted, %" PRIu64
+           " damaged, %" PRIu64 " missing\n",
+           path, verdict_of(v), v->archives, v->archives == 1 ? "" : "s", v->closed, v->records, v->blobs,
+           lb_bytes_text(v->bytes, bytes), v->programs, v->tables, v->uncommitted, v->damages, v->missing);
+    if (v->damages || v->uncommitted)
+        printf("next: `lastbit recover %s` writes what is whole into a new capture\n", path);
 }
 
 int lb_cmd_verify(int argc, const char **argv)
@@ -56,20 +91,11 @@ int lb_cmd_verify(int argc, const char **argv)
         json_decref(f.list);
         code = lb_command_fail("verify", &err);
     } else {
-        const char *verdict = v.damages ? "damaged" : "whole";
         code = v.damages ? LB_EXIT_DIFFERENT : LB_EXIT_SAME;
         if (arguments.json)
-            lb_print_json("verify", json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "capture", arguments.args[0],
-                                              "verdict", verdict, "archives", (json_int_t)v.archives, "closed", (json_int_t)v.closed,
-                                              "records", (json_int_t)v.records, "blobs", (json_int_t)v.blobs, "programs",
-                                              (json_int_t)v.programs, "tables", (json_int_t)v.tables, "bytes", (json_int_t)v.bytes,
-                                              "uncommitted", (json_int_t)v.uncommitted, "damages", (json_int_t)v.damages, "missing",
-                                              (json_int_t)v.missing, "findings", f.list));
+            print_json(arguments.args[0], &v, &f);
         else if (!quiet)
-            printf("%s: %s: %" PRIu32 " archive%s (%" PRIu32 " closed), %" PRIu64 " records, %" PRIu64 " blobs of %" PRIu64
-                   " bytes, %" PRIu64 " programs, %" PRIu64 " tables; %" PRIu64 " uncommitted, %" PRIu64 " damaged, %" PRIu64
-                   " missing\n", arguments.args[0], verdict, v.archives, v.archives == 1 ? "" : "s", v.closed, v.records, v.blobs, v.bytes,
-                   v.programs, v.tables, v.uncommitted, v.damages, v.missing);
+            print_text(arguments.args[0], &v);
     }
     lb_arguments_release(&arguments);
     return code;

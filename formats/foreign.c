@@ -294,6 +294,8 @@ static lb_status make_program(lb_foreign *f, lb_err *err)
     return LB_OK;
 }
 
+const char *lb_foreign_metadata(const lb_foreign *foreign) { return foreign->tensors.metadata; }
+
 lb_status lb_foreign_program(lb_foreign *foreign, const lb_program **program, lb_err *err)
 {
     pthread_mutex_lock(&foreign->lock);

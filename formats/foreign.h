@@ -13,6 +13,8 @@ typedef struct lb_foreign lb_foreign;
 bool lb_foreign_recognises(const char *path, bool folder);
 lb_status lb_foreign_open(const char *path, lb_foreign **foreign, lb_err *err);
 void lb_foreign_close(lb_foreign *foreign);
+/* JSON text, or NULL. */
+const char *lb_foreign_metadata(const lb_foreign *foreign);
 lb_status lb_foreign_program(lb_foreign *foreign, const lb_program **program, lb_err *err);
 bool lb_foreign_has_blob(lb_foreign *foreign, lb_digest digest);
 lb_status lb_foreign_blob(lb_foreign *foreign, lb_digest digest, const void **bytes, size_t *size, lb_err *err);

@@ -276,3 +276,18 @@ void lb_op_each_input(const lb_program *program, const lb_op *op, void (*visit)(
 {
     each_value(program, lb_op_args(program, op), op->args, visit, context);
 }
+
+uint32_t *lb_program_producers(const lb_program *program)
+{
+    uint32_t *ops = (uint32_t *)malloc((program->n_values + 1u) * sizeof *ops);
+    if (!ops) return NULL;
+    for (uint32_t v = 0; v < program->n_values; v++) ops[v] = LB_NONE;
+    for (uint32_t i = program->n_ops; i-- > 0;) { /* the first has the last word */
+        const lb_op *op = &program->ops[i];
+        for (uint32_t r = 0; r < op->results; r++)
+            if (lb_op_results(program, op)[r] != LB_NONE) ops[lb_op_results(program, op)[r]] = i;
+        for (uint32_t r = 0; r < op->written; r++)
+            if (lb_op_written(program, op)[r] != LB_NONE) ops[lb_op_written(program, op)[r]] = i;
+    }
+    return ops;
+}

@@ -3,6 +3,8 @@
  * Everything here trusts nothing about a layout: sizes come from files, so each product and sum is checked. */
 #include <lastbit/tensor.h>
 
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 int64_t lb_layout_numel(const lb_layout *layout)
@@ -74,6 +76,102 @@ lb_status lb_layout_dense_range(const lb_layout *layout, int64_t *first, int64_t
     *last = high;
     return LB_OK;
 }
+
+/* ---- parts of a view -------------------------------------------------------------------------------------------------- */
+
+/* One item of a slice: an index, or a range whose missing parts are INT64_MIN. */
+typedef struct slice_item {
+    bool is_range, is_ellipsis;
+    int64_t first, last, step;
+} slice_item;
+
+static bool take_number(const char **at, int64_t *number)
+{
+    char *end;
+    errno = 0;
+    *number = strtoll(*at, &end, 10);
+    if (end == *at) *number = INT64_MIN;
+    *at = end;
+    return errno == 0;
+}
+
+static bool take_item(const char **at, slice_item *item)
+{
+    while (**at == ' ') ++*at;
+    *item = (slice_item){false, strncmp(*at, "...", 3) == 0, INT64_MIN, INT64_MIN, INT64_MIN};
+    if (item->is_ellipsis) {
+        *at += 3;
+    } else if (!take_number(at, &item->first)) {
+        return false;
+    } else if (**at == ':') {
+        item->is_range = true;
+        ++*at;
+        if (!take_number(at, &item->last)) return false;
+        if (**at == ':' && (++*at, !take_number(at, &item->step))) return false;
+    } else if (item->first == INT64_MIN) {
+        return false;
+    }
+    while (**at == ' ') ++*at;
+    return **at == ',' || **at == '\0' || **at == ']';
+}
+
+/* Python's rules: negative numbers count from the end, ranges are clamped. */
+static int64_t clamp(int64_t number, int64_t size)
+{
+    if (number < 0) number += size;
+    return number < 0 ? 0 : number > size ? size : number;
+}
+
+static lb_status apply_item(const lb_layout *layout, int d, const slice_item *item, lb_layout *part, lb_err *err)
+{
+    int64_t size = layout->shape[d], stride = layout->stride[d];
+    if (!item->is_range) {
+        int64_t index = item->first < 0 ? item->first + size : item->first;
+        if (index < 0 || index >= size)
+            return lb_fail(err, LB_ERR_INVALID, "slice: index %lld is out of range for dimension %d of size %lld", (long long)item->first, d,
+                           (long long)size);
+        part->offset += index * stride;
+        return LB_OK;
+    }
+    int64_t step = item->step == INT64_MIN ? 1 : item->step;
+    if (step < 1) return lb_fail(err, LB_ERR_INVALID, "slice: dimension %d: a step must be positive", d);
+    int64_t first = item->first == INT64_MIN ? 0 : clamp(item->first, size), last = item->last == INT64_MIN ? size : clamp(item->last, size);
+    int64_t count = last > first ? (last - first - 1) / step + 1 : 0;
+    if (count > 0) part->offset += first * stride;
+    part->shape[part->ndim] = count;
+    part->stride[part->ndim++] = count > 1 ? stride * step : stride;
+    return LB_OK;
+}
+
+lb_status lb_layout_slice(const lb_layout *layout, const char *text, lb_layout *part, lb_err *err)
+{
+    slice_item items[LB_MAX_DIMS + 1];
+    int n = 0, ellipsis = -1;
+    const char *at = text + (*text == '[');
+    for (bool more = *at != '\0' && *at != ']'; more;) {
+        if (n > LB_MAX_DIMS || !take_item(&at, &items[n]) || (items[n].is_ellipsis && ellipsis >= 0))
+            return lb_fail(err, LB_ERR_INVALID, "slice: '%.60s' is none; write it as in NumPy, e.g. 0,:,4:8", text);
+        if (items[n].is_ellipsis) ellipsis = n;
+        n++;
+        more = *at == ',';
+        at += more;
+    }
+    if (strcmp(at, *text == '[' ? "]" : "") != 0) return lb_fail(err, LB_ERR_INVALID, "slice: '%.60s' does not end where it should", text);
+    if (n - (ellipsis >= 0) > layout->ndim)
+        return lb_fail(err, LB_ERR_INVALID, "slice: '%.60s' has more items than the value's %d dimensions", text, (int)layout->ndim);
+    static const slice_item all = {true, false, INT64_MIN, INT64_MIN, INT64_MIN};
+    int skipped = layout->ndim - (n - (ellipsis >= 0)); /* dimensions that the ellipsis, or the end, stands for */
+    if (ellipsis < 0) ellipsis = n;
+    memset(part, 0, sizeof *part);
+    for (int d = 0; d < layout->ndim; d++) {
+        bool is_skipped = d >= ellipsis && d < ellipsis + skipped;
+        const slice_item *item = is_skipped ? &all : d < ellipsis ? &items[d] : &items[d - skipped + 1];
+        LB_TRY(apply_item(layout, d, item, part, err));
+    }
+    return LB_OK;
+}
+
+/* ---- runs ---------------------------------------------------------------------------------------------------------------- */
 
 lb_rows lb_rows_of(const lb_layout *layout)
 {

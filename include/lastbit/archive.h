@@ -77,6 +77,8 @@ LB_API uint32_t lb_capture_steps(const lb_capture *capture, const int64_t **step
 LB_API lb_status lb_capture_program(lb_capture *capture, int32_t rank, int64_t step, const lb_program **program, lb_err *err);
 LB_API lb_status lb_capture_blob(lb_capture *capture, int32_t rank, lb_digest digest, const void **bytes, size_t *size, lb_err *err);
 LB_API const char *lb_capture_table(lb_capture *capture, int32_t rank, const char *name);
+/* Names of a rank's tables, each once; NULL when there are no more than `index`. Foreign files: "metadata". */
+LB_API const char *lb_capture_table_name(const lb_capture *capture, int32_t rank, uint32_t index);
 /* The recorded bytes of a value as a strided view (read-only), found in a kept value of the same version that contains them
  * where it was not kept itself (slices). LB_ERR_NOT_CAPTURED when they were not kept. */
 LB_API lb_status lb_capture_value(lb_capture *capture, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err);

@@ -47,6 +47,7 @@ LB_API lb_status lb_capture_verify(const char *path, void (*found)(void *context
 typedef struct lb_recovery {
     uint64_t blobs, programs, tables;          /* written to the new archives */
     uint64_t lost_blobs, lost_programs, lost_tables; /* there, but damaged */
+    uint64_t lost_packs;                       /* of small blobs, nobody knows which: their directory is damaged */
     uint64_t places;                           /* places that are no records any more: what was there is not known */
     uint64_t salvaged;                         /* whole records after the last commit that were kept */
 } lb_recovery;
@@ -57,9 +58,11 @@ LB_API lb_status lb_capture_recover(const char *path, const char *out, lb_recove
 
 /* ---- pack ----------------------------------------------------------------------------------------------------------- */
 
+/* Bytes are left out of all steps and ranks, also where the same bytes lie under another name, and with them whatever
+ * shares their storage. Copies that ops made of them (a cast, an embedding) are results. */
 typedef enum lb_strip {
-    LB_STRIP_DATA = 1,   /* bytes of batches */
-    LB_STRIP_PARAMS = 2, /* bytes of parameters and of values named like them */
+    LB_STRIP_DATA = 1,   /* bytes of batches and of what the outermost forward was given */
+    LB_STRIP_PARAMS = 2, /* bytes of parameters */
     LB_STRIP_STATE = 4,  /* bytes of optimizer state and buffers */
     LB_STRIP_RESULTS = 8 /* bytes of everything that is no source */
 } lb_strip;

@@ -264,6 +264,9 @@ static inline const uint32_t *lb_op_written(const lb_program *program, const lb_
 /* Calls `visit` for every value among the args of an op, lists entered, in schema order. */
 LB_API void lb_op_each_input(const lb_program *program, const lb_op *op, void (*visit)(void *context, uint32_t value), void *context);
 
+/* The op that first gave each value as a result or wrote it, LB_NONE for none; malloc'ed, NULL when out of memory. */
+LB_API uint32_t *lb_program_producers(const lb_program *program);
+
 /* Checks every rule stated above; a decoded program has passed it. */
 LB_API lb_status lb_program_validate(const lb_program *program, lb_err *err);
 

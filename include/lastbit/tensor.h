@@ -41,6 +41,11 @@ LB_API bool lb_layout_same_shape(const lb_layout *a, const lb_layout *b);
  * Fails with LB_ERR_INVALID on overflow or a negative first element. */
 LB_API lb_status lb_layout_dense_range(const lb_layout *layout, int64_t *first, int64_t *last, lb_err *err);
 
+/* A part of a view, in NumPy's basic indexing: "3", "0,:,4:-1", "...,::2", also in brackets. An index drops its dimension; steps
+ * are positive. `*part` has the offset of its element 0 relative to that of `layout`. LB_ERR_INVALID when the text is no such
+ * thing, has too many items, or an index is out of range. */
+LB_API lb_status lb_layout_slice(const lb_layout *layout, const char *text, lb_layout *part, lb_err *err);
+
 /* Visits a view as runs along its innermost dimension, after dropping dimensions of size 1 and merging
  * neighbours: for (lb_rows r = lb_rows_of(&layout); lb_rows_next(&r);) use(data + r.offset, r.count, r.stride);
  * Order is row-major; an empty view yields nothing. Offsets are relative to element 0 of the view. */

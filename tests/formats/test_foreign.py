@@ -97,7 +97,7 @@ def test_safetensors_sharded_by_index_and_by_folder(lastbit, tmp_path):
     check_tensors(lastbit, tmp_path)
     index["weight_map"]["absent"] = "model-1.safetensors"
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert "'absent' is in no shard" in lastbit.run("ls", tmp_path, expect=128).stderr
+    assert "tensor 'absent': weight_map: is in no shard" in lastbit.run("ls", tmp_path, expect=128).stderr
     index["weight_map"]["absent"] = "../../etc/passwd"
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     assert "no file name in this folder" in lastbit.run("ls", tmp_path, expect=128).stderr

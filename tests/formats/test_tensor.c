@@ -149,9 +149,51 @@ static void strided_elements_below_a_byte_are_refused(void **state)
     assert_int_equal(lb_tensor_gather(&strided, out, NULL), LB_ERR_UNSUPPORTED);
 }
 
+static void a_slice_is_numpys(void **state)
+{
+    (void)state;
+    lb_layout whole = LAYOUT(0, STRIDE(12, 4, 1), 2, 3, 4), part;
+    static const struct {
+        const char *text;
+        int ndim;
+        int64_t offset, shape[3], stride[3];
+    } right[] = {
+        {"", 3, 0, {2, 3, 4}, {12, 4, 1}},        {"1", 2, 12, {3, 4}, {4, 1}},         {"[-1,-1,-1]", 0, 23, {0}, {0}},
+        {"...,2", 2, 2, {2, 3}, {12, 4}},         {"0,...,1:3", 2, 1, {3, 2}, {4, 1}},  {":,::2,::3", 3, 0, {2, 2, 2}, {12, 8, 3}},
+        {"1,-2:,:-1", 2, 16, {2, 3}, {4, 1}},     {"5:9", 3, 0, {0, 3, 4}, {12, 4, 1}}, {":,1:1", 3, 0, {2, 0, 4}, {12, 4, 1}},
+        {" 0 , 1:99 , : ", 2, 4, {2, 4}, {4, 1}}, {"...", 3, 0, {2, 3, 4}, {12, 4, 1}}, {"0,0,0,...", 0, 0, {0}, {0}},
+        {"::9223372036854775807", 3, 0, {1, 3, 4}, {12, 4, 1}},
+    };
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
+        lb_err err = LB_ERR_INIT;
+        if (lb_layout_slice(&whole, right[i].text, &part, &err) != LB_OK) fail_msg("'%s': %s", right[i].text, err.message);
+        assert_int_equal(part.ndim, right[i].ndim);
+        assert_int_equal(part.offset, right[i].offset);
+        assert_memory_equal(part.shape, right[i].shape, (size_t)part.ndim * 8);
+        assert_memory_equal(part.stride, right[i].stride, (size_t)part.ndim * 8);
+    }
+    static const char *const wrong[] = {"2", "-3", "a", "0,", "0,0,0,0", "1:2:0", "::-1", "...,...", "[0", "0]", "1..2", "99999999999999999999", "0 1", ",", "0:1:2:3"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        lb_err err = LB_ERR_INIT;
+        if (lb_layout_slice(&whole, wrong[i], &part, &err) != LB_ERR_INVALID) fail_msg("'%s' was taken", wrong[i]);
+        assert_non_null(strstr(err.message, "slice"));
+    }
+}
+
+/* Beside a size 0 the other sizes may be anything. */
+static void an_empty_layout_has_no_runs_however_large_it_says_it_is(void **state)
+{
+    (void)state;
+    lb_layout empty = LAYOUT(0, STRIDE(INT64_MAX / 2, 3, 1), 3, INT64_MAX / 2, 0);
+    lb_rows rows = lb_rows_of(&empty);
+    assert_false(lb_rows_next(&rows));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_slice_is_numpys),
+        cmocka_unit_test(an_empty_layout_has_no_runs_however_large_it_says_it_is),
         cmocka_unit_test(numel_reports_overflow_and_negative_sizes),
         cmocka_unit_test(contiguity_ignores_strides_of_size_one),
         cmocka_unit_test(dense_range_covers_every_touched_element),

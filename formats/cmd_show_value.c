@@ -1,0 +1,396 @@
+/* lastbit show: one value as text, as JSON and as a .npy file. Elements are read in pieces: memory does not grow with them. */
+#include "cmd_show.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- looking --------------------------------------------------------------------------------------------------------- */
+
+/* Elements below a byte cannot be strided: they become float32, which holds each of them. */
+static lb_status widen(shown *s, lb_err *err)
+{
+    int64_t n = lb_layout_numel(&s->tensor.layout);
+    char *dense = malloc(lb_dtype_bytes(s->tensor.dtype, (size_t)n) + 1);
+    s->widened = malloc((size_t)n * sizeof(float) + 1);
+    lb_status status = dense && s->widened ? lb_tensor_gather(&s->tensor, dense, err)
+                                           : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK) {
+        lb_convert(LB_F32, s->widened, s->tensor.dtype, dense, (size_t)n, NULL);
+        s->tensor = (lb_tensor){s->widened, LB_F32,
+                                lb_layout_contiguous(s->tensor.layout.ndim, s->tensor.layout.shape)};
+    }
+    free(dense);
+    return status;
+}
+
+static lb_status cut(shown *s, const char *slice, lb_err *err)
+{
+    lb_layout part;
+    if (lb_dtype_bits(s->tensor.dtype) < 8) LB_TRY(widen(s, err));
+    LB_TRY(lb_layout_slice(&s->tensor.layout, slice, &part, err));
+    s->tensor.data = (char *)s->tensor.data + part.offset * (int64_t)lb_dtype_bits(s->tensor.dtype) / 8;
+    s->tensor.layout = part;
+    s->tensor.layout.offset = 0;
+    return LB_OK;
+}
+
+lb_status show_look(shown *s, lb_capture *capture, const lb_program *program, uint32_t value, uint32_t op,
+                    const show_options *options, lb_err *err)
+{
+    const lb_value *v = &program->values[value];
+    *s = (shown){.program = program,
+                 .value = value,
+                 .op = op,
+                 .has_bytes = lb_capture_has_value(capture, program, value)};
+    if (s->has_bytes || options->slice) LB_TRY(lb_capture_value(capture, program, value, &s->tensor, err));
+    if (options->slice) LB_TRY(cut(s, options->slice, err));
+    s->has_statistics = s->has_bytes || v->statistics != LB_NONE;
+    if (v->statistics != LB_NONE && !options->slice)
+        s->statistics = program->statistics[v->statistics];
+    else if (s->has_bytes)
+        s->statistics = lb_statistics_of(&s->tensor);
+    return LB_OK;
+}
+
+void show_release(shown *s)
+{
+    free(s->widened);
+}
+
+/* ---- elements in pieces ------------------------------------------------------------------------------------------------ */
+
+typedef struct pieces {
+    char dense[4096];     /* elements as they are */
+    double numbers[4096]; /* the same, complex ones as two parts each */
+    size_t elements, parts;
+} pieces;
+
+/* Calls `visit` for at most `most` elements in row-major order. */
+static lb_status each_piece(const lb_tensor *tensor, uint64_t most,
+                            void (*visit)(void *context, const pieces *piece), void *context, lb_err *err)
+{
+    pieces p;
+    size_t bits = lb_dtype_bits(tensor->dtype), room = sizeof p.dense * 8 / bits;
+    size_t parts = lb_dtype_is_complex(tensor->dtype) ? 2 : 1;
+    if (room > 4096 / parts) room = 4096 / parts;
+    for (lb_rows r = lb_rows_of(&tensor->layout); most > 0 && lb_rows_next(&r);)
+        for (int64_t at = 0; at < r.count && most > 0; at += (int64_t)p.elements) {
+            uint64_t left = (uint64_t)(r.count - at);
+            p.elements = left < room ? (size_t)left : room;
+            if (p.elements > most) p.elements = (size_t)most;
+            lb_tensor part = {(char *)tensor->data + (r.offset + at * r.stride) * (int64_t)bits / 8,
+                              tensor->dtype,
+                              {.ndim = 1, .shape = {(int64_t)p.elements}, .stride = {r.stride}}};
+            LB_TRY(lb_tensor_gather(&part, p.dense, err));
+            p.parts = p.elements * parts;
+            lb_load_f64(p.numbers, lb_dtype_part(tensor->dtype), p.dense, p.parts);
+            visit(context, &p);
+            most -= p.elements;
+        }
+    return LB_OK;
+}
+
+#define EXPONENT_LOW (-1080)
+#define EXPONENTS 2200
+
+/* Counts by floor(log2 |x|); zeros and non-finite elements are in the statistics. */
+static void count_exponents(void *context, const pieces *piece)
+{
+    uint64_t *counts = (uint64_t *)context;
+    for (size_t i = 0; i < piece->parts; i++)
+        if (isfinite(piece->numbers[i]) && piece->numbers[i] != 0)
+            counts[ilogb(piece->numbers[i]) - EXPONENT_LOW]++;
+}
+
+/* 64-bit integers do not fit a double. */
+static bool integer_of(const pieces *piece, lb_dtype dtype, size_t i, char text[24])
+{
+    int64_t number;
+    if (dtype != LB_I64 && dtype != LB_U64) return false;
+    memcpy(&number, piece->dense + i * 8, 8);
+    snprintf(text, 24, dtype == LB_I64 ? "%" PRId64 : "%" PRIu64, number);
+    return true;
+}
+
+/* ---- as text ------------------------------------------------------------------------------------------------------------- */
+
+static void print_shape(const lb_layout *layout)
+{
+    putchar('[');
+    for (int d = 0; d < layout->ndim; d++) printf(d ? ",%" PRId64 : "%" PRId64, layout->shape[d]);
+    putchar(']');
+}
+
+static void print_head(const shown *s, const show_options *options)
+{
+    static const struct {
+        uint32_t flag;
+        const char *word;
+    } roles[] = {{LB_VALUE_PARAMETER, "parameter"},
+                 {LB_VALUE_GRADIENT, "gradient"},
+                 {LB_VALUE_STATE, "state"},
+                 {LB_VALUE_INPUT, "input"}};
+    const lb_program *p = s->program;
+    const lb_value *v = &p->values[s->value];
+    char digest[33];
+    lb_digest_format(v->logical, digest);
+    printf("v%" PRIu32 " %s ", s->value, lb_dtype_name(v->dtype));
+    print_shape(&v->layout);
+    if (v->name != LB_NONE) printf(" %s", lb_program_text(p, v->name));
+    for (size_t k = 0; k < sizeof roles / sizeof *roles; k++)
+        if (v->flags & roles[k].flag) printf(", %s", roles[k].word);
+    if (v->source) printf(", source: %s", lb_source_kind_name((lb_source_kind)v->source));
+    if (v->version) printf(", version %" PRIu32, v->version);
+    if (s->op != LB_NONE) {
+        const lb_op *op = &p->ops[s->op];
+        printf("\n  from op %" PRIu32 " %s in %s, %s", s->op, lb_op_name(p, op),
+               *lb_op_layer(p, op) ? lb_op_layer(p, op) : "(outside)", lb_phase_name((lb_phase)op->phase));
+    }
+    if (v->flags & LB_VALUE_UNDEFINED)
+        printf("\n  some bytes were never written");
+    else if (!lb_digest_is_none(v->logical))
+        printf("\n  digest %s", digest);
+    puts(s->has_bytes ? "" : "\n  bytes not kept");
+    if (!options->slice) return;
+    printf("  slice %s: ", options->slice);
+    print_shape(&s->tensor.layout);
+    putchar('\n');
+}
+
+static void print_statistics(const lb_statistics *t)
+{
+    int64_t finite = t->elements - lb_statistics_nonfinite(t);
+    printf("  %" PRId64 " element%s:", t->elements, t->elements == 1 ? "" : "s");
+    if (finite)
+        printf(" min %.9g, max %.9g, mean %.9g, rms %.9g, zeros %" PRId64, t->min, t->max,
+               t->sum / (double)finite, sqrt(t->sum_squares / (double)finite), t->zero);
+    if (finite && lb_statistics_nonfinite(t)) putchar(',');
+    if (lb_statistics_nonfinite(t))
+        printf(" NaN %" PRId64 ", +inf %" PRId64 ", -inf %" PRId64, t->nan, t->pos_inf, t->neg_inf);
+    putchar('\n');
+}
+
+typedef struct printing {
+    const lb_tensor *tensor;
+    uint64_t at; /* elements printed */
+} printing;
+
+/* "[1,0,8]" where a line begins: the index of its first element. */
+static void print_index(const lb_layout *layout, uint64_t element)
+{
+    int64_t index[LB_MAX_DIMS];
+    for (int d = layout->ndim - 1; d >= 0; d--) {
+        index[d] = (int64_t)(element % (uint64_t)layout->shape[d]);
+        element /= (uint64_t)layout->shape[d];
+    }
+    fputs("  [", stdout);
+    for (int d = 0; d < layout->ndim; d++) printf(d ? ",%" PRId64 : "%" PRId64, index[d]);
+    putchar(']');
+}
+
+static void print_piece(void *context, const pieces *piece)
+{
+    enum { LINE = 8 };
+    printing *out = (printing *)context;
+    const lb_layout *layout = &out->tensor->layout;
+    lb_dtype dtype = out->tensor->dtype;
+    uint64_t row = layout->ndim ? (uint64_t)layout->shape[layout->ndim - 1] : 1;
+    int digits = lb_dtype_is_integer(dtype) ? 20 : lb_dtype_bits(lb_dtype_part(dtype)) > 32 ? 17 : 9;
+    char integer[24];
+    for (size_t i = 0; i < piece->elements; i++, out->at++) {
+        if (out->at % row % LINE == 0) {
+            if (out->at) putchar('\n');
+            print_index(layout, out->at);
+        }
+        if (integer_of(piece, dtype, i, integer))
+            printf(" %s", integer);
+        else if (lb_dtype_is_complex(dtype))
+            printf(" %.*g%+.*gi", digits, piece->numbers[2 * i], digits, piece->numbers[2 * i + 1]);
+        else
+            printf(" %.*g", digits, piece->numbers[i]);
+    }
+}
+
+static lb_status print_histogram(const lb_tensor *tensor, lb_err *err)
+{
+    static uint64_t counts[EXPONENTS];
+    memset(counts, 0, sizeof counts);
+    LB_TRY(each_piece(tensor, UINT64_MAX, count_exponents, counts, err));
+    uint64_t most = 1;
+    int low = EXPONENTS, high = -1;
+    for (int e = 0; e < EXPONENTS; e++) {
+        if (!counts[e]) continue;
+        low = e < low ? e : low;
+        high = e;
+        most = counts[e] > most ? counts[e] : most;
+    }
+    for (int e = high; e >= low && high >= 0; e--)
+        if (counts[e])
+            printf("  2^%-5d %10" PRIu64 " %.*s\n", e + EXPONENT_LOW, counts[e], (int)(counts[e] * 48 / most),
+                   "################################################");
+    return LB_OK;
+}
+
+lb_status show_print(const shown *s, const show_options *options, lb_err *err)
+{
+    print_head(s, options);
+    if (s->has_statistics) print_statistics(&s->statistics);
+    if (!s->has_bytes) return LB_OK;
+    if (options->contents) {
+        printing out = {&s->tensor, 0};
+        LB_TRY(each_piece(&s->tensor, options->limit, print_piece, &out, err));
+        if (out.at) putchar('\n');
+        uint64_t n = (uint64_t)lb_layout_numel(&s->tensor.layout);
+        if (n > out.at) printf("  … %" PRIu64 " more\n", n - out.at);
+    }
+    return options->histogram ? print_histogram(&s->tensor, err) : LB_OK;
+}
+
+/* ---- as JSON --------------------------------------------------------------------------------------------------------------- */
+
+static json_t *number(double x)
+{
+    if (isfinite(x)) return json_real(x);
+    return json_string(isnan(x) ? "nan" : x > 0 ? "inf" : "-inf"); /* JSON has no such numbers */
+}
+
+typedef struct listing {
+    json_t *elements;
+    lb_dtype dtype;
+} listing;
+
+static void list_piece(void *context, const pieces *piece)
+{
+    listing *l = (listing *)context;
+    char text[24];
+    for (size_t i = 0; i < piece->parts; i++) {
+        bool wide = integer_of(piece, l->dtype, i, text);
+        int64_t integer = wide ? strtoll(text, NULL, 10) : 0;
+        bool fits = wide && (l->dtype == LB_I64 || integer < INT64_MAX);
+        json_array_append_new(l->elements, !wide  ? number(piece->numbers[i])
+                                           : fits ? json_integer(integer)
+                                                  : json_string(text));
+    }
+}
+
+static json_t *statistics_json(const lb_statistics *t)
+{
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "elements", (json_int_t)t->elements,
+                     "nan", (json_int_t)t->nan, "pos_inf", (json_int_t)t->pos_inf, "neg_inf",
+                     (json_int_t)t->neg_inf, "zero", (json_int_t)t->zero, "min", number(t->min), "max",
+                     number(t->max), "sum", number(t->sum), "sum_squares", number(t->sum_squares));
+}
+
+static lb_status add_contents(json_t *all, const shown *s, const show_options *options, lb_err *err)
+{
+    if (options->contents) {
+        listing l = {json_array(), s->tensor.dtype};
+        json_object_set_new(all, "elements", l.elements);
+        LB_TRY(each_piece(&s->tensor, options->limit, list_piece, &l, err));
+    }
+    if (!options->histogram) return LB_OK;
+    static uint64_t counts[EXPONENTS];
+    json_t *exponents = json_object();
+    json_object_set_new(all, "histogram", exponents);
+    memset(counts, 0, sizeof counts);
+    LB_TRY(each_piece(&s->tensor, UINT64_MAX, count_exponents, counts, err));
+    for (int e = 0; e < EXPONENTS; e++) {
+        char key[16];
+        if (!counts[e]) continue;
+        snprintf(key, sizeof key, "%d", e + EXPONENT_LOW);
+        json_object_set_new(exponents, key, json_integer((json_int_t)counts[e]));
+    }
+    return LB_OK;
+}
+
+static json_t *sizes_json(const int64_t *sizes, int n)
+{
+    json_t *list = json_array();
+    for (int d = 0; d < n; d++) json_array_append_new(list, json_integer(sizes[d]));
+    return list;
+}
+
+json_t *show_json(const shown *s, const show_options *options, lb_err *err)
+{
+    const lb_program *p = s->program;
+    const lb_value *v = &p->values[s->value];
+    char logical[33], blob[33];
+    lb_digest_format(v->logical, logical);
+    lb_digest_format(v->blob, blob);
+    json_t *all = json_pack("{s:I, s:s, s:s, s:o, s:o, s:I, s:I, s:I, s:s, s:s, s:s, s:b, s:o}", "value",
+                            (json_int_t)s->value, "name", lb_program_text(p, v->name), "dtype",
+                            lb_dtype_name(v->dtype), "shape", sizes_json(v->layout.shape, v->layout.ndim),
+                            "stride", sizes_json(v->layout.stride, v->layout.ndim), "offset",
+                            (json_int_t)v->layout.offset, "storage", (json_int_t)v->storage, "version",
+                            (json_int_t)v->version, "source", lb_source_kind_name((lb_source_kind)v->source),
+                            "digest", logical, "blob", blob, "kept", (int)s->has_bytes, "statistics",
+                            s->has_statistics ? statistics_json(&s->statistics) : json_null());
+    if (s->op != LB_NONE) {
+        const lb_op *op = &p->ops[s->op];
+        json_object_set_new(all, "op", json_integer((json_int_t)s->op));
+        json_object_set_new(all, "op_name", json_string(lb_op_name(p, op)));
+        json_object_set_new(all, "layer", json_string(lb_op_layer(p, op)));
+        json_object_set_new(all, "phase", json_string(lb_phase_name((lb_phase)op->phase)));
+    }
+    if (options->slice) {
+        json_object_set_new(all, "slice", json_string(options->slice));
+        json_object_set_new(all, "slice_shape", sizes_json(s->tensor.layout.shape, s->tensor.layout.ndim));
+    }
+    if (s->has_bytes && add_contents(all, s, options, err) != LB_OK) {
+        json_decref(all);
+        return NULL;
+    }
+    return all;
+}
+
+/* ---- .npy -------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct npy {
+    FILE *file;
+    lb_dtype from, as;
+    bool written;
+} npy;
+
+static void write_piece(void *context, const pieces *piece)
+{
+    npy *out = (npy *)context;
+    char bytes[4096 * 8]; /* a piece is at most 4096 bytes, and grows from 4 bits to 32 at most */
+    lb_convert(out->as, bytes, out->from, piece->dense, piece->elements, NULL);
+    size_t size = lb_dtype_bytes(out->as, piece->elements);
+    out->written &= fwrite(bytes, 1, size, out->file) == size;
+}
+
+/* https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html, version 1.0 */
+static bool write_npy_header(FILE *file, lb_dtype dtype, const lb_layout *layout)
+{
+    char header[512], shape[LB_MAX_DIMS * 22 + 3] = "(";
+    for (int d = 0; d < layout->ndim; d++) sprintf(shape + strlen(shape), "%" PRId64 ",", layout->shape[d]);
+    strcat(shape, ")");
+    int length = snprintf(header, sizeof header, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }",
+                          lb_dtype_numpy(dtype), shape);
+    int padded = (10 + length + 1 + 63) / 64 * 64 - 10;
+    memset(header + length, ' ', (size_t)(padded - length));
+    header[padded - 1] = '\n';
+    const unsigned char magic[10] = {
+        0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (unsigned char)padded, (unsigned char)(padded >> 8)};
+    return fwrite(magic, 1, 10, file) == 10 && fwrite(header, 1, (size_t)padded, file) == (size_t)padded;
+}
+
+lb_status show_write_npy(const shown *s, const char *path, lb_err *err)
+{
+    npy out = {NULL, s->tensor.dtype, s->tensor.dtype, true};
+    if (!*lb_dtype_numpy(out.from)) out.as = lb_dtype_is_complex(out.from) ? LB_C64 : LB_F32;
+    out.file = fopen(path, "wbx");
+    if (!out.file)
+        return lb_fail(err, LB_ERR_IO, "%s: cannot create it (an existing file is not replaced)", path);
+    out.written = write_npy_header(out.file, out.as, &s->tensor.layout);
+    lb_status status = each_piece(&s->tensor, UINT64_MAX, write_piece, &out, err);
+    if (fclose(out.file) != 0 || !out.written) status = lb_fail(err, LB_ERR_IO, "%s: cannot write it", path);
+    if (status == LB_OK && out.as != s->program->values[s->value].dtype)
+        fprintf(stderr, "lastbit show: NumPy has no %s; written as %s, every value exact\n",
+                lb_dtype_name(s->program->values[s->value].dtype), lb_dtype_torch(out.as));
+    return status;
+}

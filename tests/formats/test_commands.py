@@ -1,0 +1,319 @@
+"""ls, show, verify, recover and pack on captures as people have them: recorded from a real run, one process and four."""
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from conftest import BUILD, ROOT
+from second_reader import Capture
+
+SAMPLE = ROOT / "samples" / "hybrid_lm.py"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("commands")
+
+
+def recorded(lastbit, folder, name, *args, options=()):
+    path = folder / f"{name}.lb"
+    lastbit.record(path, "samples/hybrid_lm.py", *args, options=options, expect=0)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(lastbit, folder):
+    """Two steps of one process, everything kept."""
+    return recorded(lastbit, folder, "run", "--steps", "2")
+
+
+@pytest.fixture(scope="module")
+def four(lastbit, folder):
+    """One step of four processes, layer values kept, in bf16."""
+    return recorded(lastbit, folder, "four", "--steps", "1", "--spawn", "4", "--precision", "bf16", options=("--level", "layers"))
+
+
+@pytest.fixture(scope="module")
+def made(folder):
+    subprocess.run([BUILD / "tests" / "make_captures", folder], check=True)
+    return folder / "closed.lb"
+
+
+# ---- ls --------------------------------------------------------------------------------------------------------------
+
+def test_ls_says_what_was_recorded_and_kept(lastbit, run):
+    text = lastbit.run("ls", run, expect=0).stdout
+    assert text.startswith(f"{run}: 1 rank, 2 steps (0 to 1), ")
+    assert re.search(r"recorded \d{4}-\d\d-\d\d \d\d:\d\d UTC by \S*hybrid_lm.py --steps 2; .*torch \d", text)
+    for line in (r"^rank 0 of 1, step 1: level ops$", r"^  \d+ ops: \d+ forward \d+ backward \d+ optimizer; 47 layers; \d+ values$",
+                 r"^  kept: (\d+) of \1 sources \(\S+ KB\), (\d+) of \2 layer inputs and outputs \(", r"^  loss \S+, item \d+ times, grad_norm ",
+                 r"^  Muon group 0: 19 parameters, lr 0.02,", r"^  AdamW group 0: .*weight_decay 0.01"):
+        assert re.search(line, text, re.M), line
+    assert "not closed" not in text
+
+
+def test_ls_json_agrees_with_itself(lastbit, run):
+    told = lastbit.json("ls", run, "--step", "1", "--layers", "--ops", "--values", "--tables", expect=0)
+    program, = told["programs"]
+    assert sum(program["phases"].values()) == program["ops"] == len(program["op_list"])
+    assert sum(kind["values"] for kind in program["kept"].values()) == program["values"] == len(program["value_list"])
+    assert sum(value["kept"] for value in program["value_list"]) == sum(kind["kept"] for kind in program["kept"].values())
+    assert sum(layer["ops"] for layer in program["layers"]) == program["ops"]
+    assert {"Muon", "AdamW"} == {group["optimizer"] for group in program["optimizers"]}
+    assert "embed.weight" in {name for group in program["optimizers"] for name in group["parameters"]}
+    mm = next(op for op in program["op_list"] if op["name"] == "aten::mm")
+    assert len(mm["inputs"]) == 2 and program["value_list"][mm["results"][0]]["op"] == mm["op"]
+    assert told["tables"][0]["tables"]["receipt"]["versions"]["torch"]
+
+
+@pytest.mark.parametrize("level", ["stats", "sources", "layers"])
+def test_each_level_keeps_what_it_says(lastbit, folder, level):
+    path = recorded(lastbit, folder, level, "--steps", "1", "--pattern", "AD", options=("--level", level))
+    program, = lastbit.json("ls", path, expect=0)["programs"]
+    whole = {kind: k["values"] > 0 and k["kept"] == k["values"] for kind, k in program["kept"].items()}
+    assert program["level"] == level
+    assert whole == {"sources": level != "stats", "layers": level == "layers", "ops": False}
+    if level == "stats":
+        assert f"0 of {program['kept']['sources']['values']} sources (0 bytes)" in lastbit.run("ls", path, expect=0).stdout
+        refused = lastbit.run("show", path, "--value", "7", "--npy", folder / "none.npy", expect=125).stderr
+        assert "were not kept (level stats): record with --level ops" in refused
+        shown, = lastbit.json("show", path, "--value", "7", expect=0)["values"]
+        assert not shown["kept"] and shown["statistics"]["elements"] > 0
+
+
+def test_ls_of_ops_reads_like_a_program(lastbit, run):
+    text = lastbit.run("ls", run, "--step", "0", "--ops", expect=0).stdout
+    assert re.search(r"^ +\d+ forward +embed +aten::embedding\(v5, v1, -1, false, false\) -> v6:f32\[2,16,32\]$", text, re.M)
+    assert re.search(r"^ +\d+ optimizer .*aten::addcdiv_\(v\d+, v\d+, .*\) -> .* writes v\d+:f32\[", text, re.M)
+
+
+def test_ls_of_many_programs_is_a_line_each(lastbit, folder):
+    path = recorded(lastbit, folder, "many", "--steps", "10", "--pattern", "D", options=("--level", "stats"))
+    lines = lastbit.run("ls", path, expect=0).stdout.splitlines()
+    heading = next(i for i, line in enumerate(lines) if line.split()[:3] == ["step", "rank", "level"])
+    rows = [line.split() for line in lines[heading + 1:]]
+    assert [row[:3] for row in rows] == [[str(step), "0", "stats"] for step in range(10)]
+    assert all(row[-4] == "loss" and float(row[-3]) > 0 for row in rows)
+
+
+def test_ls_of_ranks_and_collectives(lastbit, four):
+    told = lastbit.json("ls", four, expect=0)
+    assert told["ranks"] == [0, 1, 2, 3] and len(told["programs"]) == 4
+    assert all(program["collectives"] > 0 and program["phases"]["communication"] > 0 for program in told["programs"])
+    assert "collectives: " in lastbit.run("ls", four, "--rank", "2", expect=0).stdout
+    one = lastbit.json("ls", four / "rank-00002.tar", expect=0)
+    assert one["ranks"] == [2] and one["programs"] == [told["programs"][2]]
+
+
+@pytest.mark.parametrize("args,code,says", [
+    (("nothing.lb",), 128, "nothing.lb"), (("{run}", "--step", "9"), 128, "no such step or rank"), (("{run}", "--step", "x"), 129, "take a number"),
+    ((), 129, "expected CAPTURE"), (("{run}", "{run}"), 129, "expected CAPTURE"), (("{sample}",), 128, "this is no lastbit archive")])
+def test_ls_refuses(lastbit, run, args, code, says):
+    done = lastbit.run("ls", *[str(a).format(run=run, sample=SAMPLE) for a in args], expect=code)
+    assert says in done.stderr and done.stdout == ""
+
+
+# ---- show ------------------------------------------------------------------------------------------------------------
+
+def exported(lastbit, tmp_path, capture, value, *options):
+    path = tmp_path / f"v{value}{len(options)}{abs(hash(options))}.npy"
+    done = lastbit.run("show", capture, "--value", value, "--npy", path, *options, expect=0)
+    return np.load(path), done
+
+
+def values_of(lastbit, capture, *options):
+    return lastbit.json("ls", capture, "--values", *options, expect=0)["programs"][0]["value_list"]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "i64", "bool"])
+def test_show_agrees_with_numpy(lastbit, run, tmp_path, dtype):
+    value = max((v for v in values_of(lastbit, run, "--step", "0") if v["dtype"] == dtype and v["kept"]), key=lambda v: np.prod(v["shape"]))
+    array, _ = exported(lastbit, tmp_path, run, value["value"])
+    shown, = lastbit.json("show", run, "--value", value["value"], "--limit", "50", "--histogram", expect=0)["values"]
+    flat = array.reshape(-1).astype(np.float64)
+    assert shown["shape"] == list(array.shape) and shown["elements"] == flat[:50].tolist()
+    assert shown["statistics"]["min"] == flat.min() and shown["statistics"]["max"] == flat.max()
+    assert shown["statistics"]["sum"] == pytest.approx(flat.sum(), rel=1e-12) and shown["statistics"]["zero"] == (flat == 0).sum()
+    exponents, counts = np.unique(np.frexp(flat[flat != 0])[1] - 1, return_counts=True)
+    assert shown["histogram"] == {str(e): n for e, n in zip(exponents, counts)}
+
+
+@pytest.mark.parametrize("text,index", [("0", np.s_[0]), ("1,2:5", np.s_[1, 2:5]), ("...,::3", np.s_[..., ::3]), ("-1,-4:,1", np.s_[-1, -4:, 1]),
+                                        ("[:,0,:]", np.s_[:, 0, :]), ("5:", np.s_[5:])])
+def test_a_slice_is_numpys(lastbit, run, tmp_path, text, index):
+    array, _ = exported(lastbit, tmp_path, run, 7)
+    part, _ = exported(lastbit, tmp_path, run, 7, "--slice", text)
+    shown, = lastbit.json("show", run, "--value", "7", "--slice", text, "--limit", "100000", expect=0)["values"]
+    assert array.ndim == 3 and np.array_equal(part, array[index])
+    assert shown["slice_shape"] == list(array[index].shape) and shown["statistics"]["elements"] == array[index].size
+    assert shown["elements"] == array[index].reshape(-1).astype(np.float64).tolist()
+
+
+def test_slices_of_four_bits(lastbit, made, tmp_path):
+    number = next(v["value"] for v in values_of(lastbit, made, "--rank", "0", "--step", "0") if v["name"] == "source.e2m1")
+    array, done = exported(lastbit, tmp_path, made, number)
+    part, _ = exported(lastbit, tmp_path, made, number, "--slice", "1::2")
+    assert np.array_equal(part, array[1::2]) and array.dtype == np.float32 and "NumPy has no e2m1" in done.stderr
+
+
+def test_integers_are_shown_to_the_last_digit(lastbit, tmp_path):
+    for dtype, numbers in {"i8": [2**63 - 1, -2**63, 2**53 + 1], "u8": [2**64 - 1, 2**63, 7]}.items():
+        np.save(tmp_path / "n.npy", np.array(numbers, f"<{dtype}"))
+        text = lastbit.run("show", tmp_path / "n.npy", expect=0).stdout
+        assert "  [0] " + " ".join(map(str, numbers)) in text
+        shown, = lastbit.json("show", tmp_path / "n.npy", expect=0)["values"]
+        assert [int(x) for x in shown["elements"]] == numbers
+
+
+def test_show_selects_by_name_layer_and_op(lastbit, run):
+    def numbers(*select):
+        return [v["value"] for v in lastbit.json("show", run, "--step", "0", *select, expect=0)["values"]]
+
+    listed = values_of(lastbit, run, "--step", "0")
+    ops = lastbit.json("ls", run, "--step", "0", "--ops", expect=0)["programs"][0]["op_list"]
+    assert numbers("embed.weight") == numbers("--name", "embed.weight") == [v["value"] for v in listed if v["name"] == "embed.weight"]
+    mms = [op["results"][0] for op in ops if op["name"] == "aten::mm"]
+    assert numbers("mm") == numbers("--op", "aten::mm") == mms
+    inside = numbers("layers.0.attention")
+    assert numbers("--layer", "layers.0.attention", "--op", "mm") == [v for v in mms if v in inside] != []
+    assert numbers("--op", str(ops[4]["op"])) == ops[4]["results"]
+    text = lastbit.run("show", run, "embed.weight", expect=0).stdout
+    assert "embed.weight, parameter, source: parameter" in text and ", gradient" in text and "--value V one of them" in text
+
+
+@pytest.mark.parametrize("args,code,says", [
+    (("nobody",), 128, "no value fits 'nobody'"), (("--value", "7", "--slice", "0,99"), 128, "index 99 is out of range"),
+    (("--value", "7", "--slice", "a"), 128, "write it as in NumPy"), (("mm", "--npy", "x.npy"), 128, "takes one value"),
+    (("--step", "8"), 128, "recorded no step 8"), (("--limit", "-1"), 129, "take a number")])
+def test_show_refuses(lastbit, run, tmp_path, args, code, says):
+    assert says in lastbit.run("show", run, *args, expect=code, cwd=tmp_path).stderr
+
+
+# ---- verify and recover ------------------------------------------------------------------------------------------------
+
+def test_verify_finds_a_wrong_byte_and_recover_keeps_the_rest(lastbit, run, tmp_path):
+    assert lastbit.json("verify", run, expect=0)["verdict"] == "whole"
+    data = bytearray((run / "rank-00000.tar").read_bytes())
+    at = data.index(b"aten::embedding", len(data) // 2)
+    data[at] ^= 1
+    broken = tmp_path / "rank-00000.tar"
+    broken.write_bytes(data)
+    told = lastbit.json("verify", broken, expect=1)
+    assert told["verdict"] == "damaged" and told["damages"] == len(told["findings"]) == 1
+    assert re.match(rf"{broken}: offset \d+: program: ", told["findings"][0]["message"])
+    assert "next: `lastbit recover" in lastbit.run("verify", broken, expect=1).stdout
+    saved = lastbit.json("recover", broken, "-o", tmp_path / "saved.tar", expect=1)
+    assert (saved["programs"], saved["lost_programs"], saved["lost_blobs"], saved["places"]) == (1, 1, 0, 0)
+    assert lastbit.json("verify", tmp_path / "saved.tar", expect=0)["damages"] == 0
+    assert "exists" in lastbit.run("recover", broken, "-o", tmp_path / "saved.tar", expect=128).stderr
+    assert "nothing was lost" in lastbit.run("recover", run, "-o", tmp_path / "copy.lb", expect=0).stdout
+
+
+def test_a_killed_recording_is_whole_up_to_its_last_step(lastbit, tmp_path):
+    path = tmp_path / "killed.lb"
+    job = subprocess.Popen([lastbit.path, "record", "-o", path, "--", sys.executable, SAMPLE, "--steps", "100000", "--pattern", "D"],
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"},
+                           start_new_session=True)
+    archive = path / "rank-00000.tar"
+    deadline = time.time() + 60
+    while time.time() < deadline and (not archive.exists() or archive.stat().st_size < 3_000_000):
+        time.sleep(0.05)
+    os.killpg(job.pid, signal.SIGKILL)
+    job.wait()
+    listed = lastbit.json("ls", path, expect=0)
+    assert len(listed["steps"]) > 1 and all(program["complete"] for program in listed["programs"])
+    assert "has not closed its archive" in lastbit.run("ls", path, expect=0).stdout
+    told = lastbit.json("verify", path, expect=0)
+    assert told["closed"] == 0 and told["damages"] == told["missing"] == 0
+    lastbit.run("recover", path, expect=(0, 1))
+    again = lastbit.json("verify", tmp_path / "killed.recovered.lb", expect=0)
+    assert again["closed"] == 1 and again["programs"] >= told["programs"] and again["blobs"] >= told["blobs"]
+
+
+# ---- pack --------------------------------------------------------------------------------------------------------------
+
+@pytest.fixture(scope="module")
+def packed(lastbit, run, four):
+    for capture in (run, four):
+        lastbit.run("pack", capture, expect=0)
+    return run.with_suffix(".lbz"), four.with_suffix(".lbz")
+
+
+def test_a_packed_capture_tells_the_same(lastbit, run, four, packed):
+    for capture, pack in zip((run, four), packed):
+        a, b = (lastbit.json("ls", path, "--values", "--ops", expect=0) for path in (capture, pack))
+        assert a["programs"] == b["programs"] and a["ranks"] == b["ranks"]
+        assert lastbit.json("verify", pack, expect=0)["missing"] == 0
+        assert pack.stat().st_size < sum(f.stat().st_size for f in capture.iterdir())
+    shown = [lastbit.json("show", path, "--value", "6", "--step", "1", expect=0)["values"] for path in (run, packed[0])]
+    assert shown[0] == shown[1] and shown[0][0]["kept"]
+
+
+def test_pack_chooses_steps_and_ranks_and_overwrites_only_when_told(lastbit, four, run, tmp_path):
+    lastbit.run("pack", four, "--ranks", "1-2", "-o", tmp_path / "two.lbz", expect=0)
+    assert lastbit.json("ls", tmp_path / "two.lbz", expect=0)["ranks"] == [1, 2]
+    lastbit.run("pack", run, "--steps", "1", "-o", tmp_path / "one.lbz", expect=0)
+    assert lastbit.json("ls", tmp_path / "one.lbz", expect=0)["steps"] == [1]
+    assert "--force replaces it" in lastbit.run("pack", run, "-o", tmp_path / "one.lbz", expect=128).stderr
+    lastbit.run("pack", run, "-o", tmp_path / "one.lbz", "--force", expect=0)
+    assert "nothing to pack" in lastbit.run("pack", run, "--steps", "7", "-o", tmp_path / "no.lbz", expect=128).stderr
+    assert not (tmp_path / "no.lbz").exists()
+    assert "--strip takes" in lastbit.run("pack", run, "--strip", "secrets", expect=129).stderr
+
+
+PARAMETER, INPUT, BATCH = 8, 64, 3
+
+
+def chosen_bytes(capture, flag, source):
+    """Bytes of the parameters, or of the batches, of 64 bytes and more, and casts of them to other floats."""
+    for program in capture.programs.values():
+        values = program["values"]
+        for v in range(values["rows"]):
+            data = capture.value(program, v)
+            if (values["flags"][v] & flag or values["source"][v] == source) and data and len(set(data)) > 8 and len(data) >= 64:
+                yield data
+                if values["dtype"][v] == 3:
+                    yield (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).tobytes()
+
+
+@pytest.mark.parametrize("strip,flag,source", [("data", INPUT, BATCH), ("params", PARAMETER, 1)])
+def test_stripped_bytes_are_nowhere_in_the_file(lastbit, run, four, tmp_path, strip, flag, source):
+    for capture in (run, four):
+        out = tmp_path / f"{capture.stem}.lbz"
+        lastbit.run("pack", capture, "-o", out, "--strip", strip, expect=0)
+        secrets = set(chosen_bytes(Capture(str(capture)), flag, source))
+        left = Capture(str(out))
+        everything = b"\0".join(left.blobs.values())
+        assert secrets and not [s for s in secrets if s in everything]
+        assert f"packed without: {strip}" in lastbit.run("ls", out, expect=0).stdout
+        told = lastbit.json("verify", out, expect=0)
+        assert told["damages"] == 0 and told["missing"] > 0
+        assert left.programs.keys() == Capture(str(capture)).programs.keys()
+
+
+def test_the_second_reader_reads_what_was_recorded_and_packed(lastbit, run, packed):
+    for path in (run, *packed):
+        capture = Capture(str(path))
+        for theirs in lastbit.json("ls", path, "--values", "--ops", expect=0)["programs"]:
+            program = capture.programs[theirs["rank"], theirs["step"]]
+            strings, values, ops = program["strings"], program["values"], program["ops"]
+            assert [strings[row] for row in ops["name"]] == [op["name"] for op in theirs["op_list"]]
+            assert [strings[program["scopes"]["path"][row]] for row in ops["scope"]] == [op["layer"] for op in theirs["op_list"]]
+            assert [digest.hex() for digest in values["logical"]] == [v["digest"] for v in theirs["value_list"]]
+            assert values["shape"] == [v["shape"] for v in theirs["value_list"]]
+            assert [capture.value(program, v) is not None for v in range(values["rows"])] == [v["kept"] for v in theirs["value_list"]]
+    one, all_ranks = Capture(str(run)), Capture(str(packed[0]))
+    for key, program in one.programs.items():
+        for v in range(0, program["values"]["rows"], 7):
+            assert one.value(program, v) == all_ranks.value(all_ranks.programs[key], v)
+
+
+def test_help_of_every_command_has_an_example(lastbit):
+    for command in ("ls", "show", "verify", "recover", "pack"):
+        text = lastbit.run(command, "--help", expect=0).stdout
+        assert text.startswith(f"usage: lastbit {command} ") and f"Example:\n  lastbit {command} " in text and "Exit codes:" in text
+        assert max(map(len, text.splitlines())) <= 120
