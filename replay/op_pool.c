@@ -1,0 +1,308 @@
+/* Maximum pools with the indices they choose, their backwards, and rearrangements of image patches.
+ *
+ * A maximum starts at -inf and the window's first element; a later one must be greater, any NaN wins, the last of several. Indices
+ * count elements of a plane, row-major. What several windows send back to one element is added in order of the windows; twins
+ * count them, so that no term count is needed. */
+#include "elements.h"
+#include "frame.h"
+
+#include <math.h>
+#include <string.h>
+
+#define SPACE 3
+
+/* The last `dims` dimensions of input and output; missing ones in front have size 1. */
+typedef struct window {
+    int64_t in[SPACE], out[SPACE], kernel[SPACE], stride[SPACE], padding[SPACE], dilation[SPACE];
+    bool adaptive;
+    int64_t planes, pixels, places; /* of all leading dimensions; elements of a plane before and after */
+} window;
+
+static int64_t number_at(const lb_call *call, uint32_t arg, int own, int dims, int64_t otherwise)
+{
+    int64_t numbers[LB_MAX_DIMS];
+    int n = lb_call_ints(call, arg, numbers, LB_MAX_DIMS);
+    return own < 0 || n == 0 ? otherwise : numbers[n == dims ? own : 0];
+}
+
+/* `first`: position of kernel_size, stride, padding, dilation; 0: adaptive. */
+static bool window_of(lb_frame *f, const lb_layout *in, const lb_layout *out, int dims, uint32_t first, window *w)
+{
+    *w = (window){.adaptive = !first, .planes = 1, .pixels = 1, .places = 1};
+    if (in->ndim < dims || out->ndim != in->ndim) {
+        lb_frame_fail(f, LB_ERR_INVALID, "fewer dimensions than the pool has");
+        return false;
+    }
+    for (int d = 0; d < in->ndim - dims; d++) w->planes *= in->shape[d];
+    for (int d = 0; d < SPACE; d++) {
+        int own = d - (SPACE - dims);
+        w->in[d] = own < 0 ? 1 : in->shape[in->ndim - dims + own], w->out[d] = own < 0 ? 1 : out->shape[in->ndim - dims + own];
+        w->kernel[d] = first ? number_at(f->call, first, own, dims, 1) : 1;
+        w->stride[d] = first ? number_at(f->call, first + 1, own, dims, w->kernel[d]) : 1;
+        w->padding[d] = first ? number_at(f->call, first + 2, own, dims, 0) : 0;
+        w->dilation[d] = first ? number_at(f->call, first + 3, own, dims, 1) : 1;
+        w->pixels *= w->in[d], w->places *= w->out[d];
+    }
+    return lb_frame_ok(f);
+}
+
+/* Positions along dimension d that output o looks at: from, from + dilation, … below end. */
+static void span(const window *w, int d, int64_t o, int64_t *from, int64_t *end)
+{
+    if (w->adaptive) {
+        *from = o * w->in[d] / w->out[d], *end = ((o + 1) * w->in[d] + w->out[d] - 1) / w->out[d];
+        return;
+    }
+    *from = o * w->stride[d] - w->padding[d], *end = *from + (w->kernel[d] - 1) * w->dilation[d] + 1;
+    if (*end > w->in[d]) *end = w->in[d];
+    while (*from < 0) *from += w->dilation[d];
+}
+
+static double get(const lb_frame *f, const void *x, int64_t i)
+{
+    return f->wide ? ((const double *)x)[i] : ((const float *)x)[i];
+}
+
+static void set(const lb_frame *f, void *x, int64_t i, double v)
+{
+    if (f->wide)
+        ((double *)x)[i] = v;
+    else
+        ((float *)x)[i] = (float)v;
+}
+
+/* The element of a plane (which starts at `base`) that output `o` takes. */
+static int64_t choose(const lb_frame *f, const window *w, const void *x, int64_t base, int64_t o)
+{
+    int64_t at[SPACE] = {o / (w->out[1] * w->out[2]), o / w->out[2] % w->out[1], o % w->out[2]}, from[SPACE], end[SPACE];
+    for (int d = 0; d < SPACE; d++) span(w, d, at[d], &from[d], &end[d]);
+    int64_t best = (from[0] * w->in[1] + from[1]) * w->in[2] + from[2];
+    double top = -INFINITY;
+    for (int64_t p = from[0]; p < end[0]; p += w->dilation[0])
+        for (int64_t q = from[1]; q < end[1]; q += w->dilation[1])
+            for (int64_t r = from[2]; r < end[2]; r += w->dilation[2]) {
+                int64_t i = (p * w->in[1] + q) * w->in[2] + r;
+                double v = get(f, x, base + i);
+                if (v > top || v != v) top = v, best = i;
+            }
+    return best;
+}
+
+static lb_status maximum(lb_call *call, int dims, uint32_t first)
+{
+    lb_frame f = lb_frame_begin(call);
+    const lb_tensor *in = lb_call_tensor(call, 0), *out = &call->results[0];
+    window w;
+    if (!window_of(&f, &in->layout, &out->layout, dims, first, &w)) return lb_frame_end(&f);
+    const void *x = lb_frame_tensor(&f, in), *raw = lb_frame_bytes(&f, in);
+    int64_t n = w.planes * w.places;
+    void *y = lb_frame_output_bytes(&f, 0);
+    int64_t *indices = lb_frame_output_integers(&f, 1, n);
+    const lb_elements move = lb_elements_of(out->dtype, in->dtype, call->method.cast);
+    bool wanted = out->data != NULL;
+#pragma omp parallel for schedule(static) if (n > 16384)
+    for (int64_t i = 0; i < n; i++) {
+        if (!lb_frame_ok(&f)) continue;
+        int64_t base = i / w.places * w.pixels, best = choose(&f, &w, x, base, i % w.places);
+        if (wanted) lb_elements_move(&move, y, i, raw, base + best, 1);
+        indices[i] = best;
+    }
+    return lb_frame_end(&f);
+}
+
+#define MAXIMUM(ID, DIMS, FIRST)                                                                             \
+    static lb_status ID(lb_call *call) { return maximum(call, DIMS, FIRST); }
+MAXIMUM(max_pool1, 1, 1)
+MAXIMUM(max_pool2, 2, 1)
+MAXIMUM(max_pool3, 3, 1)
+MAXIMUM(adaptive_max_pool1, 1, 0)
+MAXIMUM(adaptive_max_pool2, 2, 0)
+MAXIMUM(adaptive_max_pool3, 3, 0)
+
+/* Args: grad_output, self, …; the indices stand at `indices`. */
+static lb_status maximum_backward(lb_call *call, int dims, uint32_t indices, bool twin)
+{
+    lb_frame f = lb_frame_begin(call);
+    const lb_tensor *grad = lb_call_tensor(call, 0), *in = lb_call_tensor(call, 1);
+    window w;
+    if (!window_of(&f, &in->layout, &grad->layout, dims, 0, &w)) return lb_frame_end(&f);
+    const void *dy = lb_frame_tensor(&f, grad);
+    const int64_t *index = lb_frame_integers(&f, lb_call_tensor(call, indices));
+    void *dx = lb_frame_output(&f, 0, w.planes * w.pixels);
+    double *meets = twin ? lb_frame_scratch(&f, (size_t)(w.planes * w.pixels) * 8) : NULL;
+    if (!lb_frame_ok(&f)) return lb_frame_end(&f);
+    memset(dx, 0, (size_t)(w.planes * w.pixels) * (f.wide ? 8 : 4));
+    if (meets) memset(meets, 0, (size_t)(w.planes * w.pixels) * 8);
+    for (int64_t i = 0; i < w.planes * w.places; i++) {
+        if (index[i] < 0 || index[i] >= w.pixels) {
+            lb_frame_fail(&f, LB_ERR_INVALID, "an index outside its plane");
+            return lb_frame_end(&f);
+        }
+        int64_t to = i / w.places * w.pixels + index[i];
+        double g = get(&f, dy, i);
+        set(&f, dx, to, get(&f, dx, to) + (twin ? fabs(g) : g));
+        if (!twin) lb_frame_round(&f, (char *)dx + to * (f.wide ? 8 : 4), 1, call->results[0].dtype);
+        if (meets) meets[to]++;
+    }
+    for (int64_t i = 0; twin && i < w.planes * w.pixels; i++) ((double *)dx)[i] *= meets[i] * lb_twin_scale(call, 0);
+    return lb_frame_end(&f);
+}
+
+#define BACKWARD(ID, DIMS, INDICES)                                                                          \
+    static lb_status ID(lb_call *call) { return maximum_backward(call, DIMS, INDICES, false); }              \
+    static lb_status ID##_twin(lb_call *call) { return maximum_backward(call, DIMS, INDICES, true); }
+BACKWARD(max_pool2_backward, 2, 7)
+BACKWARD(max_pool3_backward, 3, 7)
+BACKWARD(adaptive_backward2, 2, 2)
+BACKWARD(adaptive_backward3, 3, 2)
+
+/* ---- patches ----------------------------------------------------------------------------------------------------------- */
+
+typedef struct patches {
+    int64_t samples, channels, size[2], kernel[2], dilation[2], padding[2], stride[2], count[2];
+} patches;
+
+/* Args from `first`: kernel_size, dilation, padding, stride. */
+static bool patches_of(lb_frame *f, const lb_layout *image, uint32_t first, patches *p)
+{
+    int batched = image->ndim == 4;
+    if (image->ndim != 3 && !batched) {
+        lb_frame_fail(f, LB_ERR_INVALID, "patches of other than images");
+        return false;
+    }
+    p->samples = batched ? image->shape[0] : 1, p->channels = image->shape[batched];
+    for (int d = 0; d < 2; d++) {
+        p->size[d] = image->shape[batched + 1 + d];
+        p->kernel[d] = number_at(f->call, first, d, 2, 1), p->dilation[d] = number_at(f->call, first + 1, d, 2, 1);
+        p->padding[d] = number_at(f->call, first + 2, d, 2, 0), p->stride[d] = number_at(f->call, first + 3, d, 2, 1);
+        int64_t room = p->size[d] + 2 * p->padding[d] - p->dilation[d] * (p->kernel[d] - 1) - 1;
+        if (p->stride[d] < 1 || p->kernel[d] < 1 || room < 0) lb_frame_fail(f, LB_ERR_INVALID, "windows that do not fit");
+        p->count[d] = lb_frame_ok(f) ? room / p->stride[d] + 1 : 0;
+    }
+    return lb_frame_ok(f);
+}
+
+/* Element `i` of the column tensor (samples, channels * kernel, places) as an element of the image, -1 in the padding. */
+static int64_t image_at(const patches *p, int64_t i)
+{
+    int64_t places = p->count[0] * p->count[1], place = i % places, row = i / places;
+    int64_t tap = row % (p->kernel[0] * p->kernel[1]), plane = row / (p->kernel[0] * p->kernel[1]);
+    int64_t y = place / p->count[1] * p->stride[0] + tap / p->kernel[1] * p->dilation[0] - p->padding[0];
+    int64_t x = place % p->count[1] * p->stride[1] + tap % p->kernel[1] * p->dilation[1] - p->padding[1];
+    if (y < 0 || y >= p->size[0] || x < 0 || x >= p->size[1]) return -1;
+    return (plane * p->size[0] + y) * p->size[1] + x;
+}
+
+static lb_status im2col(lb_call *call)
+{
+    lb_frame f = lb_frame_begin(call);
+    patches p;
+    if (!patches_of(&f, &lb_call_tensor(call, 0)->layout, 1, &p)) return lb_frame_end(&f);
+    const void *x = lb_frame_input(&f, 0);
+    int64_t n = p.samples * p.channels * p.kernel[0] * p.kernel[1] * p.count[0] * p.count[1];
+    void *y = lb_frame_output(&f, 0, n);
+    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
+        int64_t from = image_at(&p, i);
+        set(&f, y, i, from < 0 ? 0 : get(&f, x, from));
+    }
+    return lb_frame_end(&f);
+}
+
+/* Args: self, output_size, kernel_size, dilation, padding, stride. */
+static lb_status col2im_run(lb_call *call, bool twin)
+{
+    lb_frame f = lb_frame_begin(call);
+    patches p;
+    if (!patches_of(&f, &call->results[0].layout, 2, &p)) return lb_frame_end(&f);
+    const void *x = lb_frame_input(&f, 0);
+    int64_t n = p.samples * p.channels * p.kernel[0] * p.kernel[1] * p.count[0] * p.count[1];
+    int64_t pixels = p.samples * p.channels * p.size[0] * p.size[1];
+    void *y = lb_frame_output(&f, 0, pixels);
+    if (lb_frame_ok(&f) && lb_tensor_numel(lb_call_tensor(call, 0)) != n) lb_frame_fail(&f, LB_ERR_INVALID, "columns of another image");
+    if (!lb_frame_ok(&f)) return lb_frame_end(&f);
+    memset(y, 0, (size_t)pixels * (f.wide ? 8 : 4));
+    for (int64_t i = 0; i < n; i++) {
+        int64_t to = image_at(&p, i);
+        if (to < 0) continue;
+        double v = get(&f, x, i);
+        set(&f, y, to, get(&f, y, to) + (twin ? fabs(v) * (double)(p.kernel[0] * p.kernel[1]) * lb_twin_scale(call, 0) : v));
+        if (!twin) lb_frame_round(&f, (char *)y + to * (f.wide ? 8 : 4), 1, call->results[0].dtype);
+    }
+    return lb_frame_end(&f);
+}
+
+static lb_status col2im(lb_call *call) { return col2im_run(call, false); }
+static lb_status col2im_twin(lb_call *call) { return col2im_run(call, true); }
+
+/* (…, C r², H, W) <-> (…, C, H r, W r): element i of the larger image comes from (goes to)… */
+static lb_status shuffle(lb_call *call, bool apart)
+{
+    lb_frame f = lb_frame_begin(call);
+    const lb_tensor *in = lb_call_tensor(call, 0), *out = &call->results[0];
+    const lb_layout *large = apart ? &in->layout : &out->layout;
+    int64_t r = lb_call_int(call, 1, 1), n = lb_tensor_numel(out);
+    if (large->ndim < 3 || lb_tensor_numel(in) != n) lb_frame_fail(&f, LB_ERR_INVALID, "no image");
+    int64_t height = large->shape[large->ndim - 2], width = large->shape[large->ndim - 1];
+    const void *x = lb_frame_bytes(&f, in);
+    void *y = lb_frame_output_bytes(&f, 0);
+    const lb_elements move = lb_elements_of(out->dtype, in->dtype, call->method.cast);
+    for (int64_t i = 0; lb_frame_ok(&f) && y && i < n; i++) {
+        int64_t c = i / (height * width), h = i / width % height, w = i % width;
+        int64_t small = (((c * r + h % r) * r + w % r) * (height / r) + h / r) * (width / r) + w / r;
+        if (apart)
+            lb_elements_move(&move, y, small, x, i, 1);
+        else
+            lb_elements_move(&move, y, i, x, small, 1);
+    }
+    return lb_frame_end(&f);
+}
+
+static lb_status pixel_shuffle(lb_call *call) { return shuffle(call, false); }
+static lb_status pixel_unshuffle(lb_call *call) { return shuffle(call, true); }
+
+/* (N, g C/g, …) with the channels of the groups interleaved. */
+static lb_status channel_shuffle(lb_call *call)
+{
+    lb_frame f = lb_frame_begin(call);
+    const lb_tensor *in = lb_call_tensor(call, 0), *out = &call->results[0];
+    int64_t groups = lb_call_int(call, 1, 1), channels = in->layout.ndim > 1 ? in->layout.shape[1] : 0, rest = 1;
+    for (int d = 2; d < in->layout.ndim; d++) rest *= in->layout.shape[d];
+    if (!channels || groups < 1 || channels % groups) lb_frame_fail(&f, LB_ERR_INVALID, "groups do not divide the channels");
+    const void *x = lb_frame_bytes(&f, in);
+    void *y = lb_frame_output_bytes(&f, 0);
+    const lb_elements move = lb_elements_of(out->dtype, in->dtype, call->method.cast);
+    for (int64_t c = 0; lb_frame_ok(&f) && y && rest && c < lb_tensor_numel(in) / rest; c++) {
+        int64_t own = c % channels, from = own % groups * (channels / groups) + own / groups;
+        lb_elements_move(&move, y, c * rest, x, (c - own + from) * rest, rest);
+    }
+    return lb_frame_end(&f);
+}
+
+#define POOL "kernel_size stride padding dilation ceil_mode"
+#define CHOSEN(NAME, ARGS, KERNEL, SAMPLES) {"aten::" NAME, ARGS, KERNEL, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_DISCONTINUOUS, NULL, SAMPLES},
+#define MOVED(NAME, ARGS, KERNEL, SAMPLES) {"aten::" NAME, ARGS, KERNEL, NULL, 0, 0, LB_ROW_EXACT, NULL, SAMPLES},
+#define ADDED(NAME, ARGS, KERNEL, SAMPLES) {"aten::" NAME, ARGS, KERNEL, KERNEL##_twin, 1, 0, 0, NULL, SAMPLES},
+
+/* clang-format off */
+const lb_op_row lb_rows_pool[] = {
+    CHOSEN("max_pool2d_with_indices", "self " POOL, max_pool2, "max_pool axes=2")
+    CHOSEN("max_pool3d_with_indices", "self " POOL, max_pool3, "max_pool axes=3")
+    CHOSEN("max_pool1d_with_indices", "self " POOL, max_pool1, "max_pool axes=1")
+    MOVED("max_pool1d", "self " POOL, max_pool1, "max_pool axes=1")
+    MOVED("max_pool2d", "self " POOL, max_pool2, "max_pool axes=2")
+    MOVED("max_pool3d", "self " POOL, max_pool3, "max_pool axes=3")
+    CHOSEN("adaptive_max_pool1d", "self output_size", adaptive_max_pool1, "max_pool axes=1 adaptive")
+    CHOSEN("adaptive_max_pool2d", "self output_size", adaptive_max_pool2, "max_pool axes=2 adaptive")
+    CHOSEN("adaptive_max_pool3d", "self output_size", adaptive_max_pool3, "max_pool axes=3 adaptive")
+    ADDED("max_pool2d_with_indices_backward", "grad_output self " POOL " indices", max_pool2_backward, "max_pool axes=2 backward")
+    ADDED("max_pool3d_with_indices_backward", "grad_output self " POOL " indices", max_pool3_backward, "max_pool axes=3 backward")
+    ADDED("adaptive_max_pool2d_backward", "grad_output self indices", adaptive_backward2, "max_pool axes=2 adaptive backward")
+    ADDED("adaptive_max_pool3d_backward", "grad_output self indices", adaptive_backward3, "max_pool axes=3 adaptive backward")
+    MOVED("im2col", "self kernel_size dilation padding stride", im2col, "im2col")
+    ADDED("col2im", "self output_size kernel_size dilation padding stride", col2im, "im2col back")
+    MOVED("pixel_shuffle", "self upscale_factor", pixel_shuffle, "pixel_shuffle")
+    MOVED("pixel_unshuffle", "self downscale_factor", pixel_unshuffle, "pixel_shuffle apart")
+    MOVED("channel_shuffle", "self groups", channel_shuffle, "channel_shuffle")
+    MOVED("native_channel_shuffle", "self groups", channel_shuffle, "channel_shuffle")
+    {NULL}
+};
