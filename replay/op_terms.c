@@ -38,7 +38,8 @@ typedef enum source {
     PER_CHANNEL, /* elements of arg `a` / size of its dim 1 */
     KERNEL,      /* elements of weight `a` / its dim 0, and the outputs that one weight meets */
     KEYS,        /* attention: queries + keys + head size; `a` is the query */
-    TOKENS       /* the same where tokens may stand before heads */
+    TOKENS,      /* the same where tokens may stand before heads */
+    CELLS        /* recurrent layers: inputs and hidden size, steps times samples; `a` is the input, the weights follow */
 } source;
 
 static const struct {
@@ -61,7 +62,7 @@ static const struct {
     {"native_batch_norm", PER_CHANNEL, 0}, {"_native_batch_norm*", PER_CHANNEL, 0}, {"native_batch_norm_backward", PER_CHANNEL, 1},
     {"convolution", KERNEL, 1}, {"convolution_backward", KERNEL, 2},
     {"_scaled_dot_product*_backward", KEYS, 1}, {"_scaled_dot_product*", KEYS, 0}, {"scaled_dot_product_attention", KEYS, 0},
-    {"_flash_attention_backward", TOKENS, 1}, {"_efficient_attention_backward", TOKENS, 1}, {"_cudnn_attention_backward", TOKENS, 1},
+    {"mkldnn_rnn_layer*", CELLS, 0}, {"_flash_attention_backward", TOKENS, 1}, {"_efficient_attention_backward", TOKENS, 1}, {"_cudnn_attention_backward", TOKENS, 1},
     {"_flash_attention_forward", TOKENS, 0}, {"_efficient_attention_forward", TOKENS, 0}, {"_cudnn_attention_forward", TOKENS, 0},
 };
 
@@ -92,6 +93,7 @@ static double terms_from(const lb_call *call, source from, uint32_t a)
         return (outputs > 0 ? numel(call, a) / outputs : 1) + meets;
     }
     case KEYS: return size_of(call, a + 1, -2) + size_of(call, a, -2) + size_of(call, a, -1);
+    case CELLS: return size_of(call, a, -1) + size_of(call, a + 1, 0) + size_of(call, a, 0) * size_of(call, a, 1);
     case TOKENS: {
         double queries = size_of(call, a, -3), keys = size_of(call, a + 1, -3);
         if (size_of(call, a, -2) > queries) queries = size_of(call, a, -2);
