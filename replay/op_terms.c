@@ -62,6 +62,7 @@ static const struct {
     {"native_batch_norm", PER_CHANNEL, 0}, {"_native_batch_norm*", PER_CHANNEL, 0}, {"native_batch_norm_backward", PER_CHANNEL, 1},
     {"convolution", KERNEL, 1}, {"convolution_backward", KERNEL, 2},
     {"_scaled_dot_product*_backward", KEYS, 1}, {"_scaled_dot_product*", KEYS, 0}, {"scaled_dot_product_attention", KEYS, 0},
+    {"_embedding_bag_per_sample_weights_backward", INNER, 1}, {"_embedding_bag*", ELEMENTS, 1}, {"embedding_renorm_", INNER, 0},
     {"mkldnn_rnn_layer*", CELLS, 0}, {"_flash_attention_backward", TOKENS, 1}, {"_efficient_attention_backward", TOKENS, 1}, {"_cudnn_attention_backward", TOKENS, 1},
     {"_flash_attention_forward", TOKENS, 0}, {"_efficient_attention_forward", TOKENS, 0}, {"_cudnn_attention_forward", TOKENS, 0},
 };

@@ -390,3 +390,43 @@ def unfold_backward(draw, options):
     for dtype in FLOATS:
         yield (draw.tensor((2, 4, 3), dtype, TAME), [2, 6], 1, 3, 1), {}
         yield (draw.tensor((3, 4, 2), dtype, TAME), [7, 4], 0, 2, 2), {}
+
+
+def bags(draw):
+    """(table, indices, offsets, mode, weights, include_last_offset, padding_idx)"""
+    for dtype in FLOATS:
+        for mode in (0, 1, 2):
+            for padding in (-1, 2):
+                last = draw.choice([False, True])
+                offsets = torch.tensor([0, 4, 4, 9] + ([12] if last else []))
+                weights = draw.tensor((12,), dtype, TAME).contiguous() if mode == 0 and draw.random.random() < 0.5 else None
+                yield draw.dense((11, 6), dtype), integers(draw, (12,), 0, 11), offsets, mode, weights, last, padding
+
+
+@generator
+def embedding_bag(draw, options):
+    for table, index, offsets, mode, weights, last, padding in bags(draw):
+        args = (table, index, offsets, False, mode, False, weights, last, padding)
+        if not {"backward", "weights"} & set(options):
+            yield args, {}
+            continue
+        try:
+            y, bag_of, sizes, chosen = torch.ops.aten._embedding_bag(*args)
+        except RuntimeError:
+            continue
+        g = draw.dense(tuple(y.shape), y.dtype, 1.0)
+        if "weights" in options:
+            if mode == 0:
+                yield (g, table, index, offsets, bag_of, mode, padding), {}
+        elif "dense" in options:
+            if mode == 2 or bag_of.numel():
+                yield (g, index, bag_of, sizes, chosen, 11, False, mode, weights, padding), {}
+        elif not last:
+            yield (g, index, offsets, bag_of, sizes, chosen, 11, False, mode, False, weights, padding), {}
+
+
+@generator
+def embedding_renorm(draw, options):
+    for dtype in FLOATS:
+        for most, p in ((1.0, 2.0), (2.0, 2.0), (3.0, 1.0)):
+            yield (draw.dense((7, 5), dtype, 1.0), integers(draw, (6,), 0, 7), most, p), {}

@@ -1,0 +1,241 @@
+/* Bags of embeddings: sums, means or maxima of the rows that indices select, with backwards; and the renormalisation of rows.
+ *
+ * Rows are added in order of the indices. Book-keeping results (the bag of every index, the sizes, the chosen rows) are taken as
+ * recorded; devices fill them differently. Indices that equal padding_idx add nothing and do not count. */
+#include "elementary.h"
+#include "frame.h"
+
+#include <math.h>
+#include <string.h>
+
+enum mode { MODE_SUM, MODE_MEAN, MODE_MAX };
+
+static double get(const lb_frame *f, const void *x, int64_t i)
+{
+    return f->wide ? ((const double *)x)[i] : ((const float *)x)[i];
+}
+
+static void set(const lb_frame *f, void *x, int64_t i, double v)
+{
+    if (f->wide)
+        ((double *)x)[i] = v;
+    else
+        ((float *)x)[i] = (float)v;
+}
+
+static double step(const lb_frame *f, double v) { return f->wide ? v : (float)v; }
+
+/* acc + a b with one rounding for f32 frames and one for the product elsewhere. */
+static double add_product(const lb_frame *f, double acc, double a, double b) { return step(f, acc + step(f, a * b)); }
+
+static bool rows_exist(lb_frame *f, const int64_t *index, int64_t n, int64_t rows)
+{
+    for (int64_t i = 0; lb_frame_ok(f) && i < n; i++)
+        if (index[i] < 0 || index[i] >= rows) lb_frame_fail(f, LB_ERR_INVALID, "an index outside the table");
+    return lb_frame_ok(f);
+}
+
+/* One bag: indices first … last. */
+static void pool_bag(const lb_frame *f, const void *weight, const int64_t *index, const void *scale, int64_t first, int64_t last,
+                     int64_t padding, int64_t mode, int64_t width, void *y, int64_t row, bool twin)
+{
+    int64_t count = 0;
+    for (int64_t d = 0; d < width; d++) set(f, y, row * width + d, 0);
+    for (int64_t i = first; i < last; i++) {
+        if (index[i] == padding) continue;
+        for (int64_t d = 0; d < width; d++) {
+            const double v = get(f, weight, index[i] * width + d), s = scale ? get(f, scale, i) : 1;
+            const double old = get(f, y, row * width + d);
+            const double more = mode == MODE_MAX ? (count == 0 || v > old ? v : old) : add_product(f, old, twin ? fabs(v) : v, twin ? fabs(s) : s);
+            set(f, y, row * width + d, more);
+        }
+        count++;
+    }
+    for (int64_t d = 0; mode == MODE_MEAN && count && d < width; d++)
+        set(f, y, row * width + d, get(f, y, row * width + d) / (double)count);
+}
+
+/* Args: weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset, padding_idx. */
+static lb_status bag_run(lb_call *call, bool twin)
+{
+    lb_frame f = lb_frame_begin(call);
+    const lb_tensor *table = lb_call_tensor(call, 0), *offsets = lb_call_tensor(call, 2);
+    const int64_t n = lb_tensor_numel(lb_call_tensor(call, 1)), width = table->layout.ndim == 2 ? table->layout.shape[1] : 1;
+    const int64_t *index = lb_frame_integers(&f, lb_call_tensor(call, 1)), *start = lb_frame_integers(&f, offsets);
+    const int64_t bags = lb_tensor_numel(offsets) - (lb_call_int(call, 7, 0) ? 1 : 0);
+    const void *weight = lb_frame_tensor(&f, table), *scale = lb_frame_input(&f, 6);
+    void *y = lb_frame_output(&f, 0, bags * width);
+    if (lb_frame_ok(&f)) rows_exist(&f, index, n, table->layout.shape[0]);
+    for (int64_t b = 0; lb_frame_ok(&f) && b < bags; b++) {
+        const int64_t last = b + 1 < lb_tensor_numel(offsets) ? start[b + 1] : n;
+        if (start[b] < 0 || last > n) {
+            lb_frame_fail(&f, LB_ERR_INVALID, "offsets outside the indices");
+            break;
+        }
+        pool_bag(&f, weight, index, scale, start[b], last, lb_call_int(call, 8, -1), lb_call_int(call, 4, 0), width, y, b, twin);
+    }
+    for (int64_t i = 0; twin && lb_frame_ok(&f) && i < bags * width; i++) set(&f, y, i, fabs(get(&f, y, i)) * lb_twin_scale(call, 0));
+    return lb_frame_end(&f);
+}
+
+static lb_status bag(lb_call *call) { return bag_run(call, false); }
+static lb_status bag_twin(lb_call *call) { return bag_run(call, true); }
+
+/* ---- backward --------------------------------------------------------------------------------------------------------- */
+
+typedef struct bags {
+    lb_frame frame;
+    const lb_call *call;
+    int64_t n, width, rows, padding, mode, count; /* count: bags */
+    const int64_t *index, *bag_of, *size, *chosen;
+    const void *dy, *scale;
+} bags;
+
+/* The bag of each index from the offsets, where the forward did not say. */
+static const int64_t *bags_from_offsets(lb_frame *f, const lb_tensor *offsets, int64_t n)
+{
+    const int64_t *start = lb_frame_integers(f, offsets), count = lb_tensor_numel(offsets);
+    int64_t *bag_of = lb_frame_scratch(f, (size_t)(n + 1) * 8), b = -1;
+    for (int64_t i = 0; lb_frame_ok(f) && i < n; i++) {
+        while (b + 1 < count && start[b + 1] <= i) b++;
+        bag_of[i] = b;
+    }
+    return bag_of;
+}
+
+static void add_row(bags *b, void *dw, int64_t i, bool twin)
+{
+    lb_frame *f = &b->frame;
+    const int64_t bag_index = b->bag_of[i], row = b->index[i];
+    if (row == b->padding) return;
+    double scale = b->scale ? get(f, b->scale, i) : 1;
+    if (b->mode == MODE_MEAN) scale = step(f, scale / (double)(b->size[bag_index] > 0 ? b->size[bag_index] : 1));
+    for (int64_t d = 0; d < b->width; d++) {
+        const double g = get(f, b->dy, bag_index * b->width + d), old = get(f, dw, row * b->width + d);
+        set(f, dw, row * b->width + d, add_product(f, old, twin ? fabs(g) : g, twin ? fabs(scale) : scale));
+    }
+}
+
+static void add_chosen(bags *b, void *dw, bool twin)
+{
+    lb_frame *f = &b->frame;
+    for (int64_t k = 0; k < b->count; k++)
+        for (int64_t d = 0; d < b->width; d++) {
+            const int64_t row = b->chosen[k * b->width + d];
+            if (b->size && b->size[k] == 0) continue;
+            const double g = get(f, b->dy, k * b->width + d);
+            set(f, dw, row * b->width + d, step(f, get(f, dw, row * b->width + d) + (twin ? fabs(g) : g)));
+        }
+}
+
+/* Where the arguments stand; `offsets` 0: there are none. */
+typedef struct backward_args {
+    uint32_t offsets, bag_of, size, chosen, rows, by_frequency, mode, sparse, weights, padding;
+} backward_args;
+
+static lb_status backward_run(lb_call *call, const backward_args *at, bool twin)
+{
+    bags b = {.frame = lb_frame_begin(call)};
+    lb_frame *f = &b.frame;
+    const lb_tensor *grad = lb_call_tensor(call, 0), *index = lb_call_tensor(call, 1), *bag_of = lb_call_tensor(call, at->bag_of);
+    if (at->sparse && lb_call_int(call, at->sparse, 0)) lb_frame_fail(f, LB_ERR_UNSUPPORTED, "sparse gradients");
+    if (lb_call_int(call, at->by_frequency, 0)) /* torch 2.13 divides by other rows' counts on a CPU than on CUDA */
+        lb_frame_fail(f, LB_ERR_UNSUPPORTED, "gradients scaled by frequency");
+    b.n = lb_tensor_numel(index), b.count = grad->layout.shape[0], b.width = grad->layout.shape[1];
+    b.rows = lb_call_int(call, at->rows, 0), b.mode = lb_call_int(call, at->mode, 0), b.padding = lb_call_int(call, at->padding, -1);
+    b.index = lb_frame_integers(f, index), b.dy = lb_frame_tensor(f, grad), b.scale = lb_frame_input(f, at->weights);
+    if (bag_of && lb_tensor_numel(bag_of) == b.n)
+        b.bag_of = lb_frame_integers(f, bag_of);
+    else if (at->offsets)
+        b.bag_of = bags_from_offsets(f, lb_call_tensor(call, at->offsets), b.n);
+    else if (b.mode != MODE_MAX)
+        lb_frame_fail(f, LB_ERR_UNSUPPORTED, "nobody said which index belongs to which bag");
+    b.size = lb_frame_integers(f, lb_call_tensor(call, at->size));
+    if (b.mode == MODE_MAX) b.chosen = lb_frame_integers(f, lb_call_tensor(call, at->chosen));
+    void *dw = lb_frame_output(f, 0, b.rows * b.width);
+    if (!lb_frame_ok(f) || !rows_exist(f, b.index, b.n, b.rows)) return lb_frame_end(f);
+    if (b.mode != MODE_MAX && !rows_exist(f, b.bag_of, b.n, b.count)) return lb_frame_end(f);
+    if (b.mode == MODE_MAX && !rows_exist(f, b.chosen, b.count * b.width, b.rows)) return lb_frame_end(f);
+    memset(dw, 0, (size_t)(b.rows * b.width) * (f->wide ? 8 : 4));
+    if (b.mode == MODE_MAX) add_chosen(&b, dw, twin);
+    for (int64_t i = 0; b.mode != MODE_MAX && lb_frame_ok(f) && i < b.n; i++) add_row(&b, dw, i, twin);
+    for (int64_t i = 0; twin && lb_frame_ok(f) && i < b.rows * b.width; i++) set(f, dw, i, get(f, dw, i) * lb_twin_scale(call, 0));
+    return lb_frame_end(f);
+}
+
+static const backward_args dense_args = {0, 2, 3, 4, 5, 6, 7, 0, 8, 9}, any_args = {2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+static lb_status bag_dense_backward(lb_call *call) { return backward_run(call, &dense_args, false); }
+static lb_status bag_dense_backward_twin(lb_call *call) { return backward_run(call, &dense_args, true); }
+static lb_status bag_backward(lb_call *call) { return backward_run(call, &any_args, false); }
+static lb_status bag_backward_twin(lb_call *call) { return backward_run(call, &any_args, true); }
+
+/* Args: grad, weight, indices, offsets, offset2bag, mode, padding_idx. */
+static lb_status weights_backward_run(lb_call *call, bool twin)
+{
+    lb_frame f = lb_frame_begin(call);
+    const lb_tensor *grad = lb_call_tensor(call, 0), *table = lb_call_tensor(call, 1), *bag_of = lb_call_tensor(call, 4);
+    const int64_t n = lb_tensor_numel(lb_call_tensor(call, 2)), width = table->layout.shape[1], padding = lb_call_int(call, 6, -1);
+    const int64_t *index = lb_frame_integers(&f, lb_call_tensor(call, 2));
+    const int64_t *bags = bag_of && lb_tensor_numel(bag_of) == n ? lb_frame_integers(&f, bag_of)
+                                                                  : bags_from_offsets(&f, lb_call_tensor(call, 3), n);
+    const void *dy = lb_frame_tensor(&f, grad), *weight = lb_frame_tensor(&f, table);
+    void *y = lb_frame_output(&f, 0, n);
+    if (lb_frame_ok(&f) && rows_exist(&f, index, n, table->layout.shape[0])) rows_exist(&f, bags, n, grad->layout.shape[0]);
+    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
+        double sum = 0;
+        for (int64_t d = 0; index[i] != padding && d < width; d++) {
+            const double a = get(&f, dy, bags[i] * width + d), b = get(&f, weight, index[i] * width + d);
+            sum = add_product(&f, sum, twin ? fabs(a) : a, twin ? fabs(b) : b);
+        }
+        set(&f, y, i, twin ? sum * lb_twin_scale(call, 0) : sum);
+    }
+    return lb_frame_end(&f);
+}
+
+static lb_status weights_backward(lb_call *call) { return weights_backward_run(call, false); }
+static lb_status weights_backward_twin(lb_call *call) { return weights_backward_run(call, true); }
+
+/* ---- renormalisation --------------------------------------------------------------------------------------------------- */
+
+/* Args: self, indices, max_norm, norm_type. Rows that indices name and whose norm exceeds max_norm are scaled down to it, once. */
+static lb_status renorm_run(lb_call *call, bool twin)
+{
+    lb_frame f = lb_frame_begin(call);
+    const lb_tensor *table = lb_call_tensor(call, 0);
+    const int64_t rows = table->layout.shape[0], width = rows ? lb_tensor_numel(table) / rows : 0, n = lb_tensor_numel(lb_call_tensor(call, 1));
+    const int64_t *index = lb_frame_integers(&f, lb_call_tensor(call, 1));
+    const double most = lb_call_float(call, 2, 1), p = lb_call_float(call, 3, 2);
+    const void *x = lb_frame_tensor(&f, table);
+    void *y = lb_frame_output(&f, 0, rows * width);
+    if (!lb_frame_ok(&f) || !rows_exist(&f, index, n, rows)) return lb_frame_end(&f);
+    for (int64_t i = 0; i < rows * width; i++) set(&f, y, i, twin ? fabs(get(&f, x, i)) : get(&f, x, i));
+    for (int64_t k = 0; k < n; k++) {
+        double sum = 0;
+        for (int64_t d = index[k] * width; d < (index[k] + 1) * width; d++)
+            sum += p == 2 ? get(&f, x, d) * get(&f, x, d) : lb_pow(fabs(get(&f, x, d)), p);
+        const double norm = p == 2 ? sqrt(sum) : lb_pow(sum, 1 / p);
+        for (int64_t d = index[k] * width; norm > most && d < (index[k] + 1) * width; d++) {
+            const double v = get(&f, x, d) * (most / (norm + 1e-7));
+            set(&f, y, d, twin ? fabs(v) * lb_twin_scale(call, 0) : v);
+        }
+    }
+    return lb_frame_end(&f);
+}
+
+static lb_status renorm(lb_call *call) { return renorm_run(call, false); }
+static lb_status renorm_twin(lb_call *call) { return renorm_run(call, true); }
+
+#define BAG(NAME, ARGS, KERNEL, ROUNDINGS, FLAGS, SAMPLES)                                                   \
+    {"aten::" NAME, ARGS, KERNEL, KERNEL##_twin, ROUNDINGS, 1, FLAGS, NULL, SAMPLES},
+#define FORWARD "weight indices offsets scale_grad_by_freq mode sparse per_sample_weights include_last_offset padding_idx"
+#define SIZES "offset2bag bag_size maximum_indices num_weights scale_grad_by_freq mode "
+const lb_op_row lb_rows_embedding_bag[] = {
+    BAG("_embedding_bag", FORWARD, bag, 3, LB_ROW_GIVEN(1, 3), "embedding_bag")
+    BAG("_embedding_bag_forward_only", FORWARD, bag, 3, LB_ROW_GIVEN(1, 3), "embedding_bag")
+    BAG("_embedding_bag_dense_backward", "grad indices " SIZES "per_sample_weights padding_idx", bag_dense_backward, 4, 0, "embedding_bag backward dense")
+    BAG("_embedding_bag_backward", "grad indices offsets " SIZES "sparse per_sample_weights padding_idx", bag_backward, 4, 0, "embedding_bag backward")
+    BAG("_embedding_bag_per_sample_weights_backward", "grad weight indices offsets offset2bag mode padding_idx", weights_backward, 2, 0,
+        "embedding_bag weights")
+    BAG("embedding_renorm_", "self indices max_norm norm_type", renorm, 6, 0, "embedding_renorm")
+    {NULL},
+};
