@@ -89,7 +89,9 @@ lb_status lb_bound_init(lb_bound *bound, lb_memory *memory, const lb_call *call,
     wide.results = bound->exact;
     if (row->kernel(&wide) != LB_OK)
         return lb_fail(err, LB_ERR_UNSUPPORTED, "%s has no f64 evaluation here: %s", row->name, local.message);
-    if (row->twin) {
+    bool any = false; /* twins take it that some result is f64 */
+    for (uint32_t i = 0; i < call->n_results; i++) any |= bound->exact[i].data && bound->exact[i].dtype == LB_F64;
+    if (row->twin && any) {
         LB_TRY(f64_results(memory, call, bound->twin, err));
         wide.results = bound->twin;
         if (row->twin(&wide) != LB_OK)

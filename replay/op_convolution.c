@@ -256,6 +256,7 @@ static lb_status backward(lb_call *call, bool twin)
     convolution c;
     if (!convolution_begin(&c, call, transposed ? in : grad, transposed ? grad : in, weight, 4)) return lb_frame_end(&c.frame);
     lb_frame *f = &c.frame;
+    if (!wanted(call, 0) && !wanted(call, 1) && !wanted(call, 2)) return lb_frame_end(f);
     char *dy = reals(f, grad, twin);
     if (wanted(call, 0)) {
         char *dx = lb_frame_output(f, 0, lb_tensor_numel(in));

@@ -41,6 +41,10 @@ const lb_op_row lb_rows_random[] = {
     {"aten::native_dropout", "input p train", native_dropout, native_dropout_twin, 4, 0, LB_ROW_RANDOM, NULL, "native_dropout"},
     {"aten::_fused_dropout", "self p generator", fused_dropout, fused_dropout_twin, 4, 0, LB_ROW_RANDOM, NULL, "native_dropout fused"},
     LB_SAME(undropped_kernel, undropped_twin, "native_dropout_backward", "grad_output mask scale", 3, 0, "native_dropout_backward")
+    RANDOM("dropout", "input p train")
+    RANDOM("feature_dropout", "input p train")
+    RANDOM("alpha_dropout", "input p train")
+    RANDOM("feature_alpha_dropout", "input p train")
     RANDOM("bernoulli", "self generator")
     RANDOM("bernoulli.p", "self p generator")
     RANDOM("bernoulli.Tensor", "self p generator")

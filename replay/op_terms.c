@@ -35,8 +35,10 @@ typedef enum source {
     INDICES,     /* of index tensor `a` along its dimension, at most its elements */
     SIZES,       /* product of int list `a` */
     ROWS,        /* elements of arg `a` per element of result 1 (saved mean) */
+    GROUPS,      /* group_norm: elements of arg `a` / (its dim 0 * arg 1) */
     PER_CHANNEL, /* elements of arg `a` / size of its dim 1 */
     KERNEL,      /* elements of weight `a` / its dim 0, and the outputs that one weight meets */
+    TRANSPOSED,  /* the same of a transposed convolution: / its dim 1 */
     KEYS,        /* attention: queries + keys + head size; `a` is the query */
     TOKENS,      /* the same where tokens may stand before heads */
     CELLS        /* recurrent layers: inputs and hidden size, steps times samples; `a` is the input, the weights follow */
@@ -60,8 +62,18 @@ static const struct {
     {"native_layer_norm", SIZES, 1}, {"native_layer_norm_backward", ELEMENTS, 1}, {"_fused_rms_norm", SIZES, 1},
     {"_fused_rms_norm_backward", ELEMENTS, 1}, {"native_group_norm", ROWS, 0}, {"native_group_norm_backward", ELEMENTS, 1},
     {"native_batch_norm", PER_CHANNEL, 0}, {"_native_batch_norm*", PER_CHANNEL, 0}, {"native_batch_norm_backward", PER_CHANNEL, 1},
-    {"convolution", KERNEL, 1}, {"convolution_backward", KERNEL, 2},
+    {"_batch_norm*", PER_CHANNEL, 0}, {"cudnn_batch_norm", PER_CHANNEL, 0}, {"cudnn_batch_norm_backward", PER_CHANNEL, 0},
+    {"batch_norm_backward", PER_CHANNEL, 1},
+    {"convolution", KERNEL, 1}, {"_convolution", KERNEL, 1}, {"convolution_backward", KERNEL, 2},
     {"_scaled_dot_product*_backward", KEYS, 1}, {"_scaled_dot_product*", KEYS, 0}, {"scaled_dot_product_attention", KEYS, 0},
+    {"layer_norm", SIZES, 1}, {"rms_norm", SIZES, 1}, {"batch_norm", PER_CHANNEL, 0}, {"group_norm", GROUPS, 0},
+    {"softmax.int", DIMENSION, 1}, {"log_softmax.int", DIMENSION, 1}, {"special_softmax", DIMENSION, 1}, {"special_log_softmax", DIMENSION, 1},
+    {"nll_loss", ELEMENTS, 1}, {"nll_loss2d", ELEMENTS, 1}, {"nll_loss_nd", ELEMENTS, 1}, {"cross_entropy_loss", ELEMENTS, 0},
+    {"_addmm_activation", INNER, 1}, {"conv_transpose*", TRANSPOSED, 1},
+    {"cudnn_convolution_transpose", TRANSPOSED, 1}, {"conv1d*", KERNEL, 1}, {"conv2d*", KERNEL, 1}, {"conv3d*", KERNEL, 1},
+    {"cudnn_convolution*", KERNEL, 1}, {"miopen_convolution", KERNEL, 1},
+    {"mkldnn_convolution", KERNEL, 1}, {"thnn_conv2d", KERNEL, 1}, {"_slow_conv2d_forward", KERNEL, 1}, {"slow_conv*", KERNEL, 1},
+    {"_conv_depthwise2d", KERNEL, 1},
     {"_embedding_bag_per_sample_weights_backward", INNER, 1}, {"_embedding_bag*", ELEMENTS, 1}, {"embedding_renorm_", INNER, 0},
     {"mkldnn_rnn_layer*", CELLS, 0}, {"_flash_attention_backward", TOKENS, 1}, {"_efficient_attention_backward", TOKENS, 1}, {"_cudnn_attention_backward", TOKENS, 1},
     {"_flash_attention_forward", TOKENS, 0}, {"_efficient_attention_forward", TOKENS, 0}, {"_cudnn_attention_forward", TOKENS, 0},
@@ -88,11 +100,17 @@ static double terms_from(const lb_call *call, source from, uint32_t a)
         double rows = call->n_results > 1 ? (double)lb_tensor_numel(&call->results[1]) : 1;
         return rows > 0 ? numel(call, a) / rows : 1;
     }
+    case GROUPS: {
+        double groups = size_of(call, a, 0) * (double)lb_call_int(call, 1, 1);
+        return groups > 0 ? numel(call, a) / groups : 1;
+    }
     case PER_CHANNEL: return numel(call, a) / (size_of(call, a, 1) > 0 ? size_of(call, a, 1) : 1);
     case KERNEL: {
+        if (a == 1 && (!strcmp(call->row->name, "aten::convolution") || !strcmp(call->row->name, "aten::_convolution")) && lb_call_int(call, 6, 0)) return terms_from(call, TRANSPOSED, a);
         double outputs = size_of(call, a, 0), meets = a == 2 ? numel(call, 0) / (outputs > 0 ? outputs : 1) : 0;
         return (outputs > 0 ? numel(call, a) / outputs : 1) + meets;
     }
+    case TRANSPOSED: return numel(call, a) / (size_of(call, a, 1) > 0 ? size_of(call, a, 1) : 1);
     case KEYS: return size_of(call, a + 1, -2) + size_of(call, a, -2) + size_of(call, a, -1);
     case CELLS: return size_of(call, a, -1) + size_of(call, a + 1, 0) + size_of(call, a, 0) * size_of(call, a, 1);
     case TOKENS: {

@@ -64,8 +64,8 @@ static void classify(const lb_program *program, const lb_op *op, lb_prepared_op 
     } else if ((flags & LB_ROW_VIEW) && results_alias_inputs(program, op) && !op->written) {
         out->action = LB_ACT_NOTHING;
         out->view = 1;
-    } else if (flags & LB_ROW_VIEW) {
-        /* A view op whose result the recorder found in fresh memory: reshape, contiguous, … */
+    } else if (flags & LB_ROW_VIEW && !out->row->kernel) {
+        /* A view op whose result the recorder found in fresh memory. */
         out->action = op->results == 1 ? LB_ACT_COPY : LB_ACT_STAND_IN;
     } else if ((flags & (LB_ROW_HOST | LB_ROW_UNDEFINED)) || (op->flags & LB_OP_UNDEFINED && !op->written && !out->row)) {
         out->action = LB_ACT_NOTHING;

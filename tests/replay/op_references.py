@@ -249,3 +249,31 @@ def cudnn_batch_norm_backward(input, grad_output, weight, save_mean, save_var, *
 def fused_dropout(self, p, generator=None):
     mask = torch.rand(self.shape) < p
     return (self.double() * mask / p).to(self.dtype), mask.to(torch.uint8)
+
+
+# ---- convolutions of devices -----------------------------------------------------------------------------------------
+
+def convolve(x, weight, bias, stride, padding, dilation, groups, transposed=False, output_padding=None):
+    y = torch.ops.aten.convolution(x.double(), weight.double(), None if bias is None else bias.double(), stride, padding, dilation, transposed,
+                                   output_padding or [0] * len(stride), groups)
+    return y
+
+
+@reference("cudnn_convolution", "miopen_convolution")
+def device_convolution(self, weight, padding, stride, dilation, groups, bias=None, **rest):
+    return convolve(self, weight, bias, stride, padding, dilation, groups).to(self.dtype)
+
+
+@reference("cudnn_convolution_transpose")
+def device_transposed(self, weight, padding, output_padding, stride, dilation, groups, **rest):
+    return convolve(self, weight, None, stride, padding, dilation, groups, True, output_padding).to(self.dtype)
+
+
+@reference("cudnn_convolution_relu")
+def device_relu(self, weight, bias, stride, padding, dilation, groups):
+    return convolve(self, weight, bias, stride, padding, dilation, groups).relu().to(self.dtype)
+
+
+@reference("_conv_depthwise2d")
+def depthwise(self, weight, kernel_size, bias, stride, padding, dilation):
+    return convolve(self, weight, bias, stride, padding, dilation, self.shape[1]).to(self.dtype)

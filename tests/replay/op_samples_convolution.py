@@ -13,7 +13,8 @@ FORMS = [((2, 4, 9), (6, 4, 3), [1], [1], [1], False, [0], 1),
          ((1, 4, 7, 6), (4, 2, 3, 2), [2, 1], [1, 0], [1, 2], False, [0, 0], 2),
          ((2, 2, 5, 4, 6), (3, 2, 2, 2, 3), [1, 2, 1], [0, 1, 1], [1, 1, 1], False, [0, 0, 0], 1),
          ((2, 4, 5), (4, 3, 3), [2], [1], [1], True, [1], 1),
-         ((1, 4, 5, 4), (4, 2, 3, 2), [2, 3], [1, 0], [1, 2], True, [1, 0], 2)]
+         ((1, 4, 5, 4), (4, 2, 3, 2), [2, 3], [1, 0], [1, 2], True, [1, 0], 2),
+         ((1, 2, 3, 4, 3), (2, 3, 2, 3, 2), [1, 2, 2], [0, 1, 0], [1, 1, 1], True, [0, 1, 1], 1)]
 
 
 def tame(draw, shape, dtype):
@@ -28,10 +29,46 @@ def forms(draw):
             yield (tame(draw, x, dtype), tame(draw, w, dtype), bias, stride, padding, dilation, transposed, output_padding, groups)
 
 
+def spelled(draw, options, form):
+    """The arguments of `form` as the composite and the devices' ops want them; None where they cannot say it."""
+    x, w, bias, stride, padding, dilation, transposed, output_padding, groups = form
+    dims = len(stride)
+    if transposed != ("transposed" in options):
+        return None
+    wanted = next((int(o[4]) for o in options if o.startswith("conv") and o[4:5].isdigit()), None)
+    if wanted and dims != wanted:
+        return None
+    if "cudnn" in options:
+        if "relu" in options:
+            return x, w, bias, stride, padding, dilation, groups
+        return (x, w, padding, *([output_padding] if transposed else []), stride, dilation, groups, False, False, False)
+    if "miopen" in options or "mkldnn" in options:
+        return (x, w, bias, padding, stride, dilation, groups, *([False, False] if "miopen" in options else []))
+    if "thnn" in options:
+        if groups != 1 or dims != (wanted or 2) or (dilation != [1] * dims and "dilated" not in options):
+            return None
+        return (x, w, list(w.shape[2:]), bias, stride, padding, *([dilation] if "dilated" in options else []))
+    if "depthwise" in options:
+        w = draw.dense((x.shape[1], 1, *w.shape[2:]), w.dtype, 1.0)
+        return (x, w, list(w.shape[2:]), None, stride, padding, dilation) if dims == 2 else None
+    if draw.random.random() < 0.3:
+        x = x[0]
+    if transposed:
+        return x, w, bias, stride, padding, output_padding, groups, dilation
+    if "word" in options:
+        word = draw.choice(["same", "valid"]) if max(stride) == 1 and all((k - 1) * d % 2 == 0 for k, d in zip(w.shape[2:], dilation)) else "valid"
+        return x, w, bias, stride, word, dilation, groups
+    return x, w, bias, stride, padding, dilation, groups
+
+
 @generator
 def convolution(draw, options):
-    for form in forms(draw):
-        yield (*form, *((False, False, False, False) if "whole" in options else ())), {}
+    for _ in range(2 if "depthwise" in options or "thnn" in options else 1):
+        for form in forms(draw):
+            if not options or "whole" in options:
+                yield (*form, *((False, False, False, False) if "whole" in options else ())), {}
+            elif (args := spelled(draw, options, form)) is not None:
+                yield args, {}
 
 
 @generator

@@ -430,3 +430,54 @@ def embedding_renorm(draw, options):
     for dtype in FLOATS:
         for most, p in ((1.0, 2.0), (2.0, 2.0), (3.0, 1.0)):
             yield (draw.dense((7, 5), dtype, 1.0), integers(draw, (6,), 0, 7), most, p), {}
+
+
+@generator
+def one_hot(draw, options):
+    for shape in ((5,), (2, 3), ()):
+        yield (integers(draw, shape, 0, 7), 7), {}
+        yield (integers(draw, shape, 0, 7), -1), {}
+
+
+@generator
+def reshape(draw, options):
+    for dtype in EVERY:
+        for shape, other in (((4, 6), (3, 8)), ((2, 3, 4), (24,)), ((12,), (3, 4)), ((), (1, 1)), ((0, 3), (3, 0))):
+            x = draw.tensor(shape, dtype)
+            for t in (x, x.transpose(0, -1).contiguous().transpose(0, -1) if x.dim() > 1 else x):
+                yield (t, torch.empty(other) if "as" in options else list(other)), {}
+
+
+@generator
+def contiguous(draw, options):
+    for dtype in EVERY:
+        for shape in ((4, 6), (2, 3, 4, 5), (), (0, 3)):
+            x = draw.tensor(shape, dtype)
+            yield (x,), {}
+            if len(shape) == 4 and "plain" not in options:
+                yield (x,), {"memory_format": torch.channels_last}
+
+
+@generator
+def flatten(draw, options):
+    for dtype in EVERY:
+        for start, end in ((0, -1), (1, 2), (0, 1)):
+            x = draw.tensor((2, 3, 4), dtype)
+            yield (x, start, end), {}
+            yield (x.permute(2, 1, 0), start, end), {}
+
+
+@generator
+def to(draw, options):
+    """As `_to_copy`, in the spellings of `Tensor.to`."""
+    for source in EVERY:
+        for target in EVERY:
+            x = draw.tensor(draw.shape(), source, TAME)
+            if "dtype" in options:
+                yield (x, target), {"copy": draw.choice([True, False])}
+            elif "device" in options:
+                yield (x, torch.device("cpu"), target), {}
+            elif "layout" in options:
+                yield (x,), {"dtype": target}
+            else:
+                yield (x, torch.empty(0, dtype=target)), {}

@@ -58,7 +58,8 @@ def group_norm(draw, options):
     for dtype, weight in MIXED:
         for n, c, hw, groups in ((2, 6, 10, 3), (1, 8, 33, 1), (3, 4, 64, 4), (2, 32, 7, 8)):
             x = tame(draw, (n, c, hw), dtype) + draw.choice([0, 0, 5])
-            yield (x, *affine(draw, (c,), weight), n, c, hw, groups, 1e-5), {}
+            gamma, beta = affine(draw, (c,), weight)
+            yield ((x, groups, gamma, beta, 1e-5) if "whole" in options else (x, gamma, beta, n, c, hw, groups, 1e-5)), {}
 
 
 @generator
@@ -91,6 +92,8 @@ def batch_norm(draw, options):
             elif "cudnn" in options:
                 if gamma is not None and training:
                     yield (x, gamma, beta, *given, True, 0.1, 1e-5), {}
+            elif "whole" in options:
+                yield (x, gamma, beta, *([None, None] if training else given), training, 0.1, 1e-5, False), {}
             elif given or training:
                 yield (x, gamma, beta, *given, training, 0.1, 1e-5), {}
 

@@ -284,3 +284,21 @@ def nll_loss2d_backward(draw, options):
             scores, target, weight = loss_inputs(draw, dtype, (3, 5, 4, 6))
             loss, total = torch.ops.aten.nll_loss2d_forward(scores, target, weight, reduction, -100)
             yield (tame(draw, loss.shape, dtype), scores, target, weight, reduction, -100, total), {}
+
+
+@generator
+def softmax_int(draw, options):
+    for dtype in FLOATS:
+        for shape, dim in (((4, 7), -1), ((3, 5, 33), 1), ((300,), 0), ((2, 1000), 1)):
+            x = draw.dense(shape, dtype)
+            yield (x, dim), {}
+            yield (x, dim), {"dtype": torch.promote_types(dtype, torch.float32)}
+
+
+@generator
+def cross_entropy(draw, options):
+    for dtype in FLOATS:
+        for shape in ((5, 7), (300, 11), (7,), (3, 5, 4)):
+            for reduction in (0, 1, 2):
+                scores, target, weight = loss_inputs(draw, dtype, shape)
+                yield (scores, target, weight, reduction, -100, 0.0), {}

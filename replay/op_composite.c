@@ -1,0 +1,322 @@
+/* Composite ops: those that torch usually takes apart before they are seen, under inference_mode or from a compiled graph whole.
+ *
+ * Each rewrites its arguments and calls the row it is made of, so that bits, bounds and schedules are that row's. A composite whose
+ * pieces torch rounds to 16 bits in between has these roundings in its twin. Views that may copy (`reshape`, `to.dtype`) have a
+ * kernel for the case that the recording found the result in memory of its own. */
+#include "elements.h"
+#include "frame.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_ARGS 16
+
+/* A call of another row on behalf of `call`. Results that are not wanted stay empty. */
+typedef struct piece {
+    const char *row;
+    lb_operand args[MOST_ARGS];
+    uint32_t n_args;
+    lb_tensor results[4];
+    uint32_t n_results;
+} piece;
+
+static lb_status run_piece(lb_call *call, piece *p, bool twin)
+{
+    const lb_op_row *row = lb_op_find(p->row, NULL);
+    LB_CHECK(row && row->kernel);
+    lb_call inner = *call;
+    inner.row = row;
+    inner.args = p->args, inner.n_args = p->n_args;
+    inner.results = p->results, inner.n_results = p->n_results;
+    LB_TRY((twin && row->twin ? row->twin : row->kernel)(&inner));
+    for (uint32_t r = 0; twin && !row->twin && r < p->n_results; r++) {
+        double *y = p->results[r].data;
+        for (int64_t i = 0, n = y ? lb_tensor_numel(&p->results[r]) : 0; i < n; i++) y[i] = fabs(y[i]);
+    }
+    return LB_OK;
+}
+
+static lb_operand none(void) { return (lb_operand){.tag = LB_OPERAND_NONE}; }
+static lb_operand integer(int64_t i) { return (lb_operand){.tag = LB_OPERAND_INT, .i = i, .f = (double)i}; }
+static lb_operand flag(bool b) { return (lb_operand){.tag = LB_OPERAND_BOOL, .i = b, .f = b}; }
+static lb_operand tensor(const lb_tensor *t) { return (lb_operand){.tag = LB_OPERAND_TENSOR, .tensor = *t}; }
+static lb_operand numbers(const int64_t *ints, const double *floats, uint32_t count)
+{
+    return (lb_operand){.tag = LB_OPERAND_NUMBERS, .count = count, .ints = ints, .floats = floats};
+}
+static lb_operand arg(const lb_call *call, uint32_t i) { return i < call->n_args ? call->args[i] : none(); }
+
+static lb_status unsupported(lb_call *call, const char *what)
+{
+    return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: %s", call->row->name, what);
+}
+
+/* ---- the same op under another order of arguments ------------------------------------------------------------------- */
+
+/* The first `n` arguments, the first result. */
+static lb_status forwarded(lb_call *call, const char *row, uint32_t n, uint32_t n_results, bool twin)
+{
+    piece p = {.row = row, .n_args = n, .n_results = n_results, .results = {call->results[0]}};
+    for (uint32_t i = 0; i < n; i++) p.args[i] = arg(call, i);
+    return run_piece(call, &p, twin);
+}
+
+static lb_status layer_norm_run(lb_call *call, bool twin) { return forwarded(call, "aten::native_layer_norm", 5, 3, twin); }
+static lb_status rms_norm_run(lb_call *call, bool twin) { return forwarded(call, "aten::_fused_rms_norm", 4, 2, twin); }
+static lb_status nll_run(lb_call *call, bool twin) { return forwarded(call, "aten::nll_loss_forward", 5, 2, twin); }
+static lb_status log_sigmoid_run(lb_call *call, bool twin) { return forwarded(call, "aten::log_sigmoid_forward", 1, 1, twin); }
+
+/* input, num_groups, weight, bias, eps, cudnn_enabled */
+static lb_status group_norm_run(lb_call *call, bool twin)
+{
+    const lb_layout *l = &lb_call_tensor(call, 0)->layout;
+    if (l->ndim < 2) return unsupported(call, "an input without channels");
+    int64_t spatial = 1;
+    for (int d = 2; d < l->ndim; d++) spatial *= l->shape[d];
+    piece p = {.row = "aten::native_group_norm",
+               .args = {arg(call, 0), arg(call, 2), arg(call, 3), integer(l->shape[0]), integer(l->shape[1]), integer(spatial),
+                        arg(call, 1), arg(call, 4)},
+               .n_args = 8, .results = {call->results[0]}, .n_results = 3};
+    return run_piece(call, &p, twin);
+}
+
+/* input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled */
+static lb_status batch_norm_run(lb_call *call, bool twin)
+{
+    if (lb_call_int(call, 5, 0) && lb_call_given(call, 3)) return unsupported(call, "running statistics that change unseen");
+    return forwarded(call, "aten::native_batch_norm", 8, 3, twin);
+}
+
+/* self, dim, dtype. The input takes the result's dtype first; nothing is lost then unless that is narrower. */
+static lb_status softmax_of(lb_call *call, const char *row, bool twin)
+{
+    const lb_tensor *x = lb_call_tensor(call, 0);
+    if (lb_call_given(call, 2) && lb_dtype_is_float(x->dtype) && lb_dtype_precision(call->results[0].dtype) < lb_dtype_precision(x->dtype))
+        return unsupported(call, "an input that is rounded first");
+    piece p = {.row = row, .args = {arg(call, 0), arg(call, 1), flag(false)}, .n_args = 3, .results = {call->results[0]}, .n_results = 1};
+    return run_piece(call, &p, twin);
+}
+
+static lb_status softmax_run(lb_call *call, bool twin) { return softmax_of(call, "aten::_softmax", twin); }
+static lb_status log_softmax_run(lb_call *call, bool twin) { return softmax_of(call, "aten::_log_softmax", twin); }
+
+/* self, target, weight, reduction, ignore_index, label_smoothing: a log-softmax over the classes, then the likelihood. */
+static lb_status cross_entropy_run(lb_call *call, bool twin)
+{
+    const lb_tensor *scores = lb_call_tensor(call, 0), *target = lb_call_tensor(call, 1);
+    if (lb_call_float(call, 5, 0) != 0 || lb_dtype_is_float(target->dtype)) return unsupported(call, "smoothed targets and targets that are probabilities");
+    lb_tensor log = {.dtype = twin ? LB_F64 : call->results[0].dtype,
+                     .layout = lb_layout_contiguous(scores->layout.ndim, scores->layout.shape)};
+    log.data = malloc(lb_dtype_bytes(log.dtype, (size_t)lb_tensor_numel(&log)) + 1);
+    if (!log.data) return lb_fail(call->err, LB_ERR_NOMEM, "%s: no memory for the scores", call->row->name);
+    piece first = {.row = "aten::_log_softmax", .args = {arg(call, 0), integer(scores->layout.ndim == 1 ? 0 : 1), flag(false)}, .n_args = 3,
+                   .results = {log}, .n_results = 1};
+    piece second = {.row = "aten::nll_loss_forward", .args = {tensor(&log), arg(call, 1), arg(call, 2), arg(call, 3), arg(call, 4)},
+                    .n_args = 5, .results = {call->results[0]}, .n_results = 2};
+    lb_status status = run_piece(call, &first, twin);
+    if (status == LB_OK) status = run_piece(call, &second, twin);
+    double *y = call->results[0].data;
+    for (int64_t i = 0; twin && status == LB_OK && i < lb_tensor_numel(&call->results[0]); i++) y[i] *= lb_twin_scale(call, 0);
+    free(log.data);
+    return status;
+}
+
+/* self, mat1, mat2, beta, alpha, use_gelu */
+static lb_status addmm_activation_run(lb_call *call, bool twin)
+{
+    if (lb_call_int(call, 5, 0)) return unsupported(call, "a gelu, which is exact on a CPU and by tanh on CUDA");
+    LB_TRY(forwarded(call, "aten::addmm", 5, 1, twin));
+    if (twin) return LB_OK;
+    piece relu = {.row = "aten::relu", .args = {tensor(&call->results[0])}, .n_args = 1, .results = {call->results[0]}, .n_results = 1};
+    return run_piece(call, &relu, false);
+}
+
+/* ---- convolutions ------------------------------------------------------------------------------------------------------ */
+
+/* Positions plus one; 0: absent. */
+typedef struct convolution_args {
+    uint8_t bias, stride, padding, dilation, output_padding, groups;
+    bool transposed, depthwise, relu;
+} convolution_args;
+
+/* A batch of one in front of what has none. */
+static lb_tensor batched(const lb_tensor *t, int ndim)
+{
+    lb_tensor b = *t;
+    if (t->layout.ndim != ndim - 1) return b;
+    b.layout.ndim = ndim;
+    for (int d = ndim - 1; d > 0; d--) b.layout.shape[d] = t->layout.shape[d - 1], b.layout.stride[d] = t->layout.stride[d - 1];
+    b.layout.shape[0] = 1, b.layout.stride[0] = 0;
+    return b;
+}
+
+/* "valid" or "same" as numbers. */
+static bool padding_of(const lb_call *call, const convolution_args *at, const lb_layout *weight, int64_t *pads)
+{
+    int64_t dilation[LB_MAX_DIMS];
+    const bool same = call->args[at->padding - 1].string && !strcmp(call->args[at->padding - 1].string, "same");
+    const int n = lb_call_ints(call, at->dilation - 1u, dilation, LB_MAX_DIMS);
+    for (int d = 0; d < weight->ndim - 2; d++) {
+        const int64_t total = same ? (n ? dilation[n == 1 ? 0 : d] : 1) * (weight->shape[d + 2] - 1) : 0;
+        if (total % 2) return false;
+        pads[d] = total / 2;
+    }
+    return true;
+}
+
+static lb_status convolution_run(lb_call *call, const convolution_args *at, bool twin)
+{
+    static const double zeros[LB_MAX_DIMS];
+    static const int64_t nothing[LB_MAX_DIMS];
+    const lb_tensor *weight = lb_call_tensor(call, 1);
+    const int ndim = weight->layout.ndim;
+    const lb_tensor in = batched(lb_call_tensor(call, 0), ndim);
+    int64_t pads[LB_MAX_DIMS];
+    lb_operand padding = arg(call, at->padding - 1u);
+    if (padding.tag == LB_OPERAND_STRING) {
+        if (!padding_of(call, at, &weight->layout, pads)) return unsupported(call, "padding that differs by one between its sides");
+        padding = numbers(pads, zeros, (uint32_t)(ndim - 2));
+    }
+    piece p = {.row = "aten::convolution", .n_args = 9, .n_results = 1, .results = {batched(&call->results[0], ndim)}};
+    p.args[0] = tensor(&in), p.args[1] = tensor(weight), p.args[2] = at->bias ? arg(call, at->bias - 1u) : none();
+    p.args[3] = arg(call, at->stride - 1u), p.args[4] = padding;
+    p.args[5] = at->dilation ? arg(call, at->dilation - 1u) : integer(1);
+    p.args[6] = flag(at->transposed);
+    p.args[7] = at->output_padding ? arg(call, at->output_padding - 1u) : numbers(nothing, zeros, (uint32_t)(ndim - 2));
+    p.args[8] = at->depthwise ? integer(in.layout.shape[1]) : at->groups ? arg(call, at->groups - 1u) : integer(1);
+    LB_TRY(run_piece(call, &p, twin));
+    if (!at->relu || twin) return LB_OK;
+    piece relu = {.row = "aten::relu", .args = {tensor(&call->results[0])}, .n_args = 1, .results = {call->results[0]}, .n_results = 1};
+    return run_piece(call, &relu, false);
+}
+
+#define AT(n) ((n) + 1)
+#define CONVOLUTION(ID, ...)                                                                                 \
+    static const convolution_args ID##_args = {__VA_ARGS__};                                                 \
+    static lb_status ID##_run(lb_call *call, bool twin) { return convolution_run(call, &ID##_args, twin); }
+CONVOLUTION(conv, .bias = AT(2), .stride = AT(3), .padding = AT(4), .dilation = AT(5), .groups = AT(6))
+CONVOLUTION(conv_transpose, .bias = AT(2), .stride = AT(3), .padding = AT(4), .output_padding = AT(5), .groups = AT(6), .dilation = AT(7),
+            .transposed = true)
+CONVOLUTION(cudnn_conv, .padding = AT(2), .stride = AT(3), .dilation = AT(4), .groups = AT(5))
+CONVOLUTION(cudnn_transpose, .padding = AT(2), .output_padding = AT(3), .stride = AT(4), .dilation = AT(5), .groups = AT(6), .transposed = true)
+CONVOLUTION(cudnn_relu, .bias = AT(2), .stride = AT(3), .padding = AT(4), .dilation = AT(5), .groups = AT(6), .relu = true)
+CONVOLUTION(miopen_conv, .bias = AT(2), .padding = AT(3), .stride = AT(4), .dilation = AT(5), .groups = AT(6))
+CONVOLUTION(thnn_conv, .bias = AT(3), .stride = AT(4), .padding = AT(5))
+CONVOLUTION(dilated_conv, .bias = AT(3), .stride = AT(4), .padding = AT(5), .dilation = AT(6))
+CONVOLUTION(depthwise_conv, .bias = AT(3), .stride = AT(4), .padding = AT(5), .dilation = AT(6), .depthwise = true)
+
+/* ---- copies ------------------------------------------------------------------------------------------------------------ */
+
+/* The elements in row-major order, whatever both shapes are. */
+static lb_status copied(lb_call *call)
+{
+    const lb_tensor *from = lb_call_tensor(call, 0), *to = &call->results[0];
+    lb_frame f = lb_frame_begin(call);
+    const int64_t n = lb_tensor_numel(to);
+    const void *x = lb_frame_bytes(&f, from);
+    void *y = lb_frame_output_bytes(&f, 0);
+    if (lb_frame_ok(&f) && lb_tensor_numel(from) != n) lb_frame_fail(&f, LB_ERR_INVALID, "a recorded result has another number of elements");
+    const lb_elements move = lb_elements_of(to->dtype, from->dtype, call->method.cast);
+    if (lb_frame_ok(&f) && y) lb_elements_move(&move, y, 0, x, 0, n);
+    return lb_frame_end(&f);
+}
+
+/* self, num_classes */
+static lb_status one_hot(lb_call *call)
+{
+    lb_frame f = lb_frame_begin(call);
+    const lb_tensor *index = lb_call_tensor(call, 0), *out = &call->results[0];
+    const int64_t n = lb_tensor_numel(index), classes = n ? lb_tensor_numel(out) / n : 0;
+    const int64_t *at = lb_frame_integers(&f, index);
+    int64_t *y = lb_frame_output_integers(&f, 0, n * classes);
+    if (lb_frame_ok(&f)) memset(y, 0, (size_t)(n * classes) * 8);
+    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
+        if (at[i] < 0 || at[i] >= classes) lb_frame_fail(&f, LB_ERR_INVALID, "an index that is no class");
+        else y[i * classes + at[i]] = 1;
+    }
+    return lb_frame_end(&f);
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------------- */
+
+#define COMPOSITE(ID)                                                                                        \
+    static lb_status ID##_kernel(lb_call *call) { return ID##_run(call, false); }                            \
+    static lb_status ID##_twin(lb_call *call) { return ID##_run(call, true); }
+COMPOSITE(layer_norm)
+COMPOSITE(rms_norm)
+COMPOSITE(group_norm)
+COMPOSITE(batch_norm)
+COMPOSITE(softmax)
+COMPOSITE(log_softmax)
+COMPOSITE(nll)
+COMPOSITE(cross_entropy)
+COMPOSITE(log_sigmoid)
+COMPOSITE(addmm_activation)
+COMPOSITE(conv)
+COMPOSITE(conv_transpose)
+COMPOSITE(cudnn_conv)
+COMPOSITE(cudnn_transpose)
+COMPOSITE(cudnn_relu)
+COMPOSITE(miopen_conv)
+COMPOSITE(thnn_conv)
+COMPOSITE(dilated_conv)
+COMPOSITE(depthwise_conv)
+
+#define ROW(NAME, ARGS, ID, ROUNDINGS, FLAGS, KERNELS, SAMPLES)                                              \
+    {"aten::" NAME, ARGS, ID##_kernel, ID##_twin, ROUNDINGS, 1, FLAGS, KERNELS, SAMPLES},
+#define SUM(NAME, ARGS, ID, ROUNDINGS, SAMPLES) ROW(NAME, ARGS, ID, ROUNDINGS, LB_ROW_REDUCTION, NULL, SAMPLES)
+#define CONV(NAME, ARGS, ID, SAMPLES) ROW(NAME, ARGS, ID, 2, LB_ROW_REDUCTION, "openblas", SAMPLES)
+#define COPIED(NAME, ARGS, SAMPLES) {"aten::" NAME, ARGS, copied, NULL, 0, 0, LB_ROW_VIEW | LB_ROW_EXACT, NULL, SAMPLES},
+#define CAST "non_blocking copy memory_format"
+#define USUAL "input weight bias stride padding dilation groups"
+#define FLAGS_ " benchmark deterministic allow_tf32"
+
+/* clang-format off */
+const lb_op_row lb_rows_composite[] = {
+    SUM("layer_norm", "input normalized_shape weight bias eps cudnn_enable", layer_norm, 8, "layer_norm")
+    SUM("rms_norm", "input normalized_shape weight eps", rms_norm, 6, "rms_norm")
+    SUM("group_norm", "input num_groups weight bias eps cudnn_enabled", group_norm, 8, "group_norm whole")
+    SUM("batch_norm", "input weight bias running_mean running_var training momentum eps cudnn_enabled", batch_norm, 8, "batch_norm whole")
+    SUM("softmax.int", "self dim dtype", softmax, 5, "softmax_int")
+    SUM("special_softmax", "self dim dtype", softmax, 5, "softmax_int")
+    SUM("log_softmax.int", "self dim dtype", log_softmax, 5, "softmax_int")
+    SUM("special_log_softmax", "self dim dtype", log_softmax, 5, "softmax_int")
+    SUM("nll_loss", "self target weight reduction ignore_index", nll, 4, "nll_loss")
+    SUM("nll_loss2d", "self target weight reduction ignore_index", nll, 4, "nll_loss2d")
+    SUM("nll_loss_nd", "self target weight reduction ignore_index", nll, 4, "nll_loss")
+    SUM("cross_entropy_loss", "self target weight reduction ignore_index label_smoothing", cross_entropy, 10, "cross_entropy")
+    {"aten::log_sigmoid", "self", log_sigmoid_kernel, log_sigmoid_twin, 6, 0, LB_ROW_ELEMENTWISE, NULL, "unary float"},
+    ROW("_addmm_activation", "self mat1 mat2 beta alpha use_gelu", addmm_activation, 4, LB_ROW_MATMUL, "openblas", "addmm activation")
+    CONV("conv1d", USUAL, conv, "convolution conv1d")
+    CONV("conv2d", USUAL, conv, "convolution conv2d")
+    CONV("conv3d", USUAL, conv, "convolution conv3d")
+    CONV("conv1d.padding", USUAL, conv, "convolution conv1d word")
+    CONV("conv2d.padding", USUAL, conv, "convolution conv2d word")
+    CONV("conv3d.padding", USUAL, conv, "convolution conv3d word")
+    CONV("conv_transpose1d", "input weight bias stride padding output_padding groups dilation", conv_transpose, "convolution conv1d transposed")
+    CONV("conv_transpose2d.input", "input weight bias stride padding output_padding groups dilation", conv_transpose, "convolution conv2d transposed")
+    CONV("conv_transpose3d.input", "input weight bias stride padding output_padding groups dilation", conv_transpose, "convolution conv3d transposed")
+    CONV("cudnn_convolution", "self weight padding stride dilation groups" FLAGS_, cudnn_conv, "convolution cudnn")
+    CONV("cudnn_convolution_transpose", "self weight padding output_padding stride dilation groups" FLAGS_, cudnn_transpose, "convolution cudnn transposed")
+    CONV("cudnn_convolution_relu", "self weight bias stride padding dilation groups", cudnn_relu, "convolution cudnn relu")
+    CONV("miopen_convolution", "self weight bias padding stride dilation groups benchmark deterministic", miopen_conv, "convolution miopen")
+    CONV("mkldnn_convolution", "self weight bias padding stride dilation groups", miopen_conv, "convolution mkldnn")
+    CONV("_slow_conv2d_forward", "self weight kernel_size bias stride padding", thnn_conv, "convolution thnn")
+    CONV("thnn_conv2d", "self weight kernel_size bias stride padding", thnn_conv, "convolution thnn")
+    CONV("slow_conv3d_forward", "self weight kernel_size bias stride padding", thnn_conv, "convolution thnn conv3d")
+    CONV("slow_conv_dilated2d", "self weight kernel_size bias stride padding dilation", dilated_conv, "convolution thnn dilated")
+    CONV("_conv_depthwise2d", "self weight kernel_size bias stride padding dilation", depthwise_conv, "convolution depthwise")
+    {"aten::one_hot", "self num_classes", one_hot, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_DISCONTINUOUS, NULL, "one_hot"},
+    COPIED("reshape", "self shape", "reshape")
+    COPIED("reshape_as", "self other", "reshape as")
+    COPIED("contiguous", "self memory_format", "contiguous")
+    COPIED("ravel", "self", "contiguous plain")
+    COPIED("flatten.using_ints", "self start_dim end_dim", "flatten")
+    COPIED("to.dtype", "self dtype " CAST, "to dtype")
+    COPIED("to.device", "self device dtype " CAST, "to device")
+    COPIED("to.dtype_layout", "self dtype layout device pin_memory " CAST, "to layout")
+    COPIED("to.other", "self other " CAST, "to other")
+    COPIED("type_as", "self other", "to as")
+    {NULL}
+};
