@@ -20,18 +20,40 @@ int lb_verdict_severity(lb_verdict verdict)
     return severity[verdict];
 }
 
+/* Of equal zeros a maximum may keep either; instruction sets and lanes differ in it. As numbers the two tensors are the same. */
+static bool differ_in_signs_of_zero(const lb_tensor *a, const lb_tensor *b)
+{
+    size_t size = lb_dtype_bits(a->dtype) / 8;
+    if (!lb_dtype_is_float(a->dtype) || lb_dtype_is_complex(a->dtype) || !size || a->dtype != b->dtype) return false;
+    int64_t index[LB_MAX_DIMS] = {0}, at_a = 0, at_b = 0, n = lb_layout_numel(&a->layout);
+    for (int64_t i = 0; i < n; i++) {
+        double x = lb_to_f64(a->dtype, (const char *)a->data + at_a * (int64_t)size);
+        double y = lb_to_f64(b->dtype, (const char *)b->data + at_b * (int64_t)size);
+        if (x != y && !(isnan(x) && isnan(y))) return false;
+        for (int d = a->layout.ndim - 1; d >= 0; d--) {
+            at_a += a->layout.stride[d], at_b += b->layout.stride[d];
+            if (++index[d] < a->layout.shape[d]) break;
+            at_a -= a->layout.stride[d] * a->layout.shape[d], at_b -= b->layout.stride[d] * a->layout.shape[d];
+            index[d] = 0;
+        }
+    }
+    return true;
+}
+
 lb_status lb_verdict_judge(lb_memory *memory, const lb_call *call, const lb_tensor *recorded, bool force, lb_bound *bound,
                            lb_judgement *judgement, lb_err *err)
 {
     *judgement = (lb_judgement){LB_VERDICT_IDENTICAL, NAN};
     *bound = (lb_bound){0};
-    bool differs = false, hard = (call->row->flags & (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)) != 0;
+    const bool strict = (call->row->flags & (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)) != 0;
+    bool differs = false, hard = strict, zeros = true; /* zeros: signs of zeros are all that differs */
     for (uint32_t i = 0; i < call->n_results; i++) {
         if (!call->results[i].data || !recorded[i].data || lb_tensor_same(&call->results[i], &recorded[i])) continue;
         differs = true;
         hard |= !lb_dtype_is_float(recorded[i].dtype);
+        zeros = zeros && strict && differ_in_signs_of_zero(&call->results[i], &recorded[i]);
     }
-    if (differs && hard) *judgement = (lb_judgement){LB_VERDICT_DIVERGED, INFINITY};
+    if (differs && hard) *judgement = zeros ? (lb_judgement){LB_VERDICT_ROUNDING, 0} : (lb_judgement){LB_VERDICT_DIVERGED, INFINITY};
     if (!force && (!differs || hard)) return LB_OK;
     if (call->row->flags & LB_ROW_DISCONTINUOUS) return LB_OK;
     lb_err local = LB_ERR_INIT;

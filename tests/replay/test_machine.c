@@ -391,6 +391,28 @@ static void by_products_are_taken_as_recorded(void **state)
     free_hand(h);
 }
 
+/* max(0, -0): which zero it is depends on the instruction set; any other number would be another result. */
+static void the_sign_of_a_zero_is_no_divergence(void **state)
+{
+    (void)state;
+    for (int wrong = 0; wrong < 2; wrong++) {
+        hand *h = new_hand();
+        uint32_t x = hand_value(h, 1, 0, LB_F32, 0, 2), y = hand_value(h, 2, 0, LB_F32, 0, 2), z = hand_value(h, 3, 0, LB_F32, 0, 2);
+        hand_record(h, x, (float[]){0.0f, 1}, true);
+        hand_record(h, y, (float[]){-0.0f, 2}, true);
+        hand_record(h, z, wrong ? (float[]){0.0f, 1} : (float[]){0.0f, 2}, true);
+        hand_source(h, x, LB_SOURCE_PARAMETER);
+        hand_source(h, y, LB_SOURCE_PARAMETER);
+        hand_op(h, "aten::maximum", 0, (lb_arg[]){hand_arg(x), hand_arg(y)}, 2, &z, 1, NULL, 0);
+        fixture f = {.plan = LB_PLAN_INIT};
+        replay(&f, &h, 1);
+        assert_float_equal(f.seen.first[0], 0, 0);
+        assert_true(signbit(f.seen.first[0])); /* ours keeps the second of equal zeros */
+        assert_int_equal(f.seen.verdict[0], wrong ? LB_VERDICT_DIVERGED : LB_VERDICT_ROUNDING);
+        free_hand(h);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -407,6 +429,7 @@ int main(void)
         cmocka_unit_test(an_unknown_op_stands_in_and_is_counted),
         cmocka_unit_test(a_memory_limit_is_kept_and_said),
         cmocka_unit_test(by_products_are_taken_as_recorded),
+        cmocka_unit_test(the_sign_of_a_zero_is_no_divergence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
