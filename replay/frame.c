@@ -340,3 +340,9 @@ double lb_twin_scale(const lb_call *call, uint32_t i)
     if (!tensor || lb_dtype_bits(tensor->dtype) != 16) return 1;
     return tensor->dtype == LB_BF16 ? 0x1p16 : 0x1p13;
 }
+
+double lb_twin_rounding(const lb_call *call, uint32_t i)
+{
+    double scale = lb_twin_scale(call, i), factor = (double)call->row->roundings + (double)call->row->roundings_per_term * lb_call_terms(call);
+    return scale > 1 && factor > 0 ? scale / factor : 0;
+}

@@ -87,5 +87,7 @@ void lb_frame_round(const lb_frame *frame, void *x, int64_t n, lb_dtype dtype);
 /* By how much the twin of such an op grows, since the bound assumes the roundoff of f32: 2^16 when arg `i` is bf16, 2^13
  * for f16, else 1. */
 double lb_twin_scale(const lb_call *call, uint32_t i);
+/* What one rounding to 16 bits adds to a twin, per magnitude that is rounded; 0 when arg `i` has no 16 bits. */
+double lb_twin_rounding(const lb_call *call, uint32_t i);
 
 #endif

@@ -238,10 +238,11 @@ static lb_status addmv_run(lb_call *call, bool twin)
     if (factors_begin(&p, call, lb_call_tensor(call, 1), &column, twin)) {
         void *c = lb_frame_reals(&p.frame, p.shape.m), *y = lb_frame_output(&p.frame, 0, p.shape.m);
         lb_layout shape = lb_layout_contiguous(1, &p.shape.m);
-        double alpha = lb_call_float(call, 4, 1); /* torch rounds alpha * vector to 16 bits first */
+        double alpha = lb_call_float(call, 4, 1), once = 1 + lb_twin_rounding(call, 1); /* of the product, before self is added */
         if (y) {
             multiply(&p, c);
-            blend(&p.frame, lb_call_tensor(call, 0), c, &shape, twin && alpha != 1 ? alpha * lb_twin_scale(call, 1) : alpha,
+            /* torch rounds alpha * vector to 16 bits first */
+            blend(&p.frame, lb_call_tensor(call, 0), c, &shape, !twin ? alpha : alpha != 1 ? alpha * lb_twin_scale(call, 1) : once,
                   lb_call_float(call, 3, 1), twin);
             memcpy(y, c, (size_t)p.shape.m * (p.frame.wide ? 8 : 4));
         }
@@ -252,7 +253,8 @@ static lb_status addmv_run(lb_call *call, bool twin)
 static lb_status addmv(lb_call *call) { return addmv_run(call, false); }
 static lb_status addmv_twin(lb_call *call) { return addmv_run(call, true); }
 
-/* input (…, k), weight (n, k), bias (n): the bias is added before the one rounding, but for a 1-d input after it. */
+/* input (…, k), weight (n, k), bias (n): the bias is added before the one rounding, but for an input of one dimension, or of more than
+ * two that are not dense, after it. */
 static lb_status linear_run(lb_call *call, bool twin)
 {
     const lb_tensor *weight = lb_call_tensor(call, 1), *bias = lb_call_tensor(call, 2);
@@ -271,9 +273,9 @@ static lb_status linear_run(lb_call *call, bool twin)
         const lb_status status = lb_product_matrices(&s, f.type, &call->method, &one_product, &a, &b, twin, y);
         if (status != LB_OK) product_failed(&f, status);
     }
-    bool vector = input.layout.ndim == 1;
-    if (add && vector && lb_frame_ok(&f) && !twin) lb_frame_round(&f, y, s.m * s.n, call->results[0].dtype);
-    double scale = twin && vector && add ? lb_twin_scale(call, 0) : 1;
+    bool apart = input.layout.ndim == 1 || (input.layout.ndim > 2 && !lb_layout_is_contiguous(&input.layout));
+    if (add && apart && lb_frame_ok(&f) && !twin) lb_frame_round(&f, y, s.m * s.n, call->results[0].dtype);
+    double scale = twin && add ? 1 + lb_twin_rounding(call, 0) : 1;
     for (int64_t i = 0; add && lb_frame_ok(&f) && i < s.m * s.n; i++) {
         if (f.wide)
             ((double *)y)[i] = ((double *)y)[i] * scale + ((const double *)add)[i % s.n];

@@ -216,15 +216,32 @@ static lb_status variance(lb_call *call, bool root)
     return lb_frame_end(&f);
 }
 
-/* The variance's terms are positive; the mean's are not. */
+/* With e = mean |x|: a square is off by 2 |x - m| (|x| + e) ulps, the root of a sum s by half of that over its root. The mean's terms
+ * are |x|. */
 static lb_status variance_twin(lb_call *call, bool root)
 {
-    LB_TRY(variance(call, root));
-    if (call->n_results < 2 || !call->results[1].data) return LB_OK;
-    lb_call mean_call = *call;
-    mean_call.results = &call->results[1];
-    mean_call.n_results = 1;
-    return sum_over(&mean_call, 1, true, true);
+    const lb_tensor *in = lb_call_tensor(call, 0);
+    lb_fold fold = lb_fold_of(in, lb_fold_dims(call, 1, in->layout.ndim));
+    double correction = lb_call_float(call, 2, 1);
+    lb_frame f = lb_frame_begin(call);
+    const double *x = lb_frame_tensor(&f, &fold.view);
+    double *y = lb_frame_output(&f, 0, fold.results), *m = lb_frame_output(&f, 1, fold.results);
+    int64_t n = fold.size;
+    for (int64_t i = 0; lb_frame_ok(&f) && i < fold.results; i++) {
+        int64_t from = i / fold.inner * n * fold.inner + i % fold.inner;
+        double center = 0, size = 0, squares = 0, mixed = 0, divisor = (double)n - correction;
+        for (int64_t k = 0; k < n; k++) center += x[from + k * fold.inner] / (double)n, size += fabs(x[from + k * fold.inner]) / (double)n;
+        for (int64_t k = 0; k < n; k++) {
+            double v = x[from + k * fold.inner], d = fabs(v - center);
+            squares += d * d, mixed += 2 * d * (fabs(v) + size);
+        }
+        if (divisor <= 0) divisor = 0;
+        double spread = squares / divisor;
+        y[i] = (squares + mixed) / divisor;
+        if (root) y[i] = spread > 0 ? sqrt(spread) + y[i] / (2 * sqrt(spread)) : sqrt(y[i]);
+        m[i] = size;
+    }
+    return lb_frame_end(&f);
 }
 
 static lb_status var(lb_call *call) { return variance(call, false); }

@@ -259,7 +259,7 @@ static void scatter_element(target *t, const scattering *s, int64_t to, const vo
         src = t->integer ? (const void *)&integer : t->frame.wide ? (const void *)&value : &narrow;
         from = 0;
     }
-    if (first && twin && s->how == ADD) ((double *)t->y)[to] = 0;
+    if (first && twin) ((double *)t->y)[to] = s->how == MULTIPLY;
     combine(t, first && !twin ? ASSIGN : s->how, to, src, from, 1, 1, twin);
     if (hits) hits[to]++;
 }

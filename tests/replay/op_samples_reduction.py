@@ -114,7 +114,7 @@ def extreme(draw, options):
 def extreme_dims(draw, options):
     for dtype in FLOATS + [torch.int64, torch.bool]:
         for shape in SHAPES:
-            x = draw.tensor(shape, dtype, Options("x nonan") if draw.random.random() < 0.7 else ())
+            x = draw.tensor(shape, dtype, Options("x nonan nozero") if draw.random.random() < 0.7 else Options("x nozero"))
             yield (x, dims_of(draw, len(shape)), draw.choice([True, False])), {}
 
 
