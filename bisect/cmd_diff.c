@@ -75,70 +75,116 @@ static bool parse_range(const char *text, int64_t *first, int64_t *last)
     return *end == '\0' && end != text && *first <= *last;
 }
 
+static char *steps;
+static char **maps, **noise;
+static int exact, all, digests_only;
+static long memory_mb;
+
+static const struct poptOption options[] = {
+    {"map", 0, POPT_ARG_ARGV, &maps, 0, "rename layers of the first side before aligning; repeatable",
+     "s/PATTERN/REPL/"},
+    {"steps", 0, POPT_ARG_STRING, &steps, 0, "only these steps", "A-B"},
+    {"noise", 0, POPT_ARG_ARGV, &noise, 0,
+     "another run of the first side: what it differs by is noise; repeatable", "CAPTURE"},
+    {"exact", 0, POPT_ARG_NONE, &exact, 0, "exit 0 only when every bit is the same", NULL},
+    {"digests", 0, POPT_ARG_NONE, &digests_only, 0, "compare digests and kept bytes only, replay nothing",
+     NULL},
+    {"all", 0, POPT_ARG_NONE, &all, 0, "list every layer and value, identical ones too", NULL},
+    {"memory", 0, POPT_ARG_LONG, &memory_mb, 0, "keep at most this much for exact shadows", "MB"},
+    POPT_TABLEEND,
+};
+
+static const lb_command command = {
+    .name = "diff",
+    .synopsis = "CAPTURE CAPTURE",
+    .about = "Compares two captures of what should be the same computation. Equal digests are never read. "
+             "Where bits\n"
+             "differ, both sides' programs are replayed exactly, and the verdict says whether they compute the "
+             "same\n"
+             "real function (rounding) or not (diverged), and where that begins.",
+    .example = "  lastbit diff samples/clean.lbz samples/dropped-term.lbz\n"
+               "  lastbit diff run.lb changed.lb --noise again.lb     # again.lb: a second run of the first",
+    .options = options,
+    .min_args = 2,
+    .max_args = 2,
+};
+
+static uint32_t count_texts(char **texts)
+{
+    uint32_t n = 0;
+    while (texts && texts[n]) n++;
+    return n;
+}
+
+static void free_texts(char **texts)
+{
+    for (uint32_t i = 0; texts && texts[i]; i++) free(texts[i]);
+    free(texts);
+}
+
+/* The captures of a diff: the two sides, and other runs of the first. */
+typedef struct sides {
+    lb_capture *a, *b, **noise;
+    uint32_t n_noise;
+} sides;
+
+static lb_status open_sides(const lb_arguments *arguments, sides *s, lb_err *err)
+{
+    uint32_t n = count_texts(noise);
+    s->noise = calloc(n + 1, sizeof *s->noise);
+    if (!s->noise) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    LB_TRY(lb_capture_open(arguments->args[0], &s->a, err));
+    LB_TRY(lb_capture_open(arguments->args[1], &s->b, err));
+    for (; s->n_noise < n; s->n_noise++) LB_TRY(lb_capture_open(noise[s->n_noise], &s->noise[s->n_noise], err));
+    return LB_OK;
+}
+
+static void close_sides(sides *s)
+{
+    lb_capture_close(s->a), lb_capture_close(s->b);
+    for (uint32_t i = 0; s->noise && i < s->n_noise; i++) lb_capture_close(s->noise[i]);
+    free(s->noise);
+}
+
+static int exit_code(const lb_diff_report *r)
+{
+    bool same = r->verdict == LB_VERDICT_IDENTICAL;
+    if (exact) return same && r->n_structures == 0 ? LB_EXIT_SAME : LB_EXIT_DIFFERENT;
+    bool clean = r->verdict != LB_VERDICT_DIVERGED && r->verdict != LB_VERDICT_MISSING && r->n_missing == 0;
+    return clean ? LB_EXIT_SAME : LB_EXIT_DIFFERENT;
+}
+
+static int run_diff(const lb_arguments *arguments, lb_diff_options *o)
+{
+    lb_err err = LB_ERR_INIT;
+    sides s = {0};
+    lb_diff_report *report = NULL;
+    lb_status status = open_sides(arguments, &s, &err);
+    o->noise = s.noise, o->n_noise = s.n_noise;
+    if (status == LB_OK) status = lb_diff_run(s.a, s.b, o, &report, &err);
+    lb_progress_end();
+    if (status == LB_OK && arguments->json) print_report_json(report);
+    if (status == LB_OK && !arguments->json) status = print_report_text(report, arguments->args, all, &err);
+    int rc = status == LB_OK ? exit_code(report) : lb_command_fail("diff", &err);
+    lb_diff_report_free(report);
+    close_sides(&s);
+    return rc;
+}
+
 int lb_cmd_diff(int argc, const char **argv)
 {
-    char *steps = NULL;
-    char **maps = NULL;
-    int exact = 0, all = 0, digests_only = 0;
-    long memory_mb = 0;
-    const struct poptOption options[] = {
-        {"map", 0, POPT_ARG_ARGV, &maps, 0, "rename layers of the first side before aligning; repeatable",
-         "s/PATTERN/REPL/"},
-        {"steps", 0, POPT_ARG_STRING, &steps, 0, "only these steps", "A-B"},
-        {"exact", 0, POPT_ARG_NONE, &exact, 0, "exit 0 only when every bit is the same", NULL},
-        {"digests", 0, POPT_ARG_NONE, &digests_only, 0, "compare digests and kept bytes only, replay nothing",
-         NULL},
-        {"all", 0, POPT_ARG_NONE, &all, 0, "list every layer and value, identical ones too", NULL},
-        {"memory", 0, POPT_ARG_LONG, &memory_mb, 0, "keep at most this much for exact shadows", "MB"},
-        POPT_TABLEEND,
-    };
-    const lb_command command = {
-        .name = "diff",
-        .synopsis = "CAPTURE CAPTURE",
-        .about = "Compares two captures of what should be the same computation. Equal digests are never read. "
-                 "Where bits\n"
-                 "differ, both sides' programs are replayed exactly, and the verdict says whether they compute "
-                 "the same\n"
-                 "real function (rounding) or not (diverged), and where that begins.",
-        .example = "  lastbit diff samples/clean.lbz samples/dropped-term.lbz",
-        .options = options,
-        .min_args = 2,
-        .max_args = 2,
-    };
     lb_arguments arguments;
     int rc = lb_arguments_parse(&command, argc, argv, &arguments);
     if (rc >= 0) return rc;
     lb_diff_options o = LB_DIFF_OPTIONS_INIT;
-    o.maps = (const char *const *)maps, o.digests_only = digests_only,
-    o.memory_bytes = (uint64_t)memory_mb << 20;
-    while (maps && maps[o.n_maps]) o.n_maps++;
+    o.maps = (const char *const *)maps, o.n_maps = count_texts(maps);
+    o.digests_only = digests_only, o.memory_bytes = (uint64_t)memory_mb << 20;
     if (!arguments.json) o.progress = lb_progress;
-    if (steps && !parse_range(steps, &o.first_step, &o.last_step)) {
+    if (steps && !parse_range(steps, &o.first_step, &o.last_step))
         rc = lb_command_misused("diff", "--steps %s: expected N or A-B", steps);
-        goto done_arguments;
-    }
-    lb_err err = LB_ERR_INIT;
-    lb_capture *a = NULL, *b = NULL;
-    lb_diff_report *report = NULL;
-    lb_status status = lb_capture_open(arguments.args[0], &a, &err);
-    if (status == LB_OK) status = lb_capture_open(arguments.args[1], &b, &err);
-    if (status == LB_OK) status = lb_diff_run(a, b, &o, &report, &err);
-    lb_progress_end();
-    if (status != LB_OK) {
-        rc = lb_command_fail("diff", &err);
-    } else {
-        if (arguments.json)
-            print_report_json(report);
-        else
-            status = print_report_text(report, arguments.args, all, &err);
-        bool same = exact ? report->verdict == LB_VERDICT_IDENTICAL && report->n_structures == 0
-                          : report->verdict != LB_VERDICT_DIVERGED && report->verdict != LB_VERDICT_MISSING &&
-                                report->n_missing == 0;
-        rc = status != LB_OK ? lb_command_fail("diff", &err) : same ? LB_EXIT_SAME : LB_EXIT_DIFFERENT;
-    }
-    lb_diff_report_free(report);
-    lb_capture_close(a), lb_capture_close(b);
-done_arguments:
+    else
+        rc = run_diff(&arguments, &o);
+    free_texts(maps), free_texts(noise), free(steps);
     lb_arguments_release(&arguments);
     return rc;
 }

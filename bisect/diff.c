@@ -90,6 +90,8 @@ static lb_status diff_step(lb_walk *w, const lb_diff_options *options, const lb_
         w->differs[i] = j != LB_NONE && lb_walk_pair_differs(w, i, j);
         differing += w->differs[i] || lb_walk_source_differs(w, i);
     }
+    if (differing && options->n_noise)
+        LB_TRY(lb_noise_measure(w->a, w->pa, options->noise, options->n_noise, &w->noise, err));
     if (differing && !options->digests_only) LB_TRY(replay_both(w, options, err));
     lb_walk_program(w);
     add_structure(w, w->pa, w->alignment.b_of_a);
@@ -123,6 +125,7 @@ static lb_status diff_rank(lb_capture *a, lb_capture *b, int32_t rank_a, int32_t
         status = diff_step(&w, options, rules, err);
         lb_alignment_release(&w.alignment);
         lb_shadow_pair_release(&w.shadows);
+        lb_noise_release(&w.noise);
         free(w.differs), free(w.settled), free(w.reorderings);
     }
     lb_taints_release(&storages);

@@ -65,9 +65,13 @@ lb_verdict lb_judge_pair(const lb_evidence *e, const char **why)
         *why = "in exact arithmetic both sides give the same";
         return exact ? LB_VERDICT_IDENTICAL : LB_VERDICT_ROUNDING;
     }
-    if (!e->same_args && !e->inputs_differ) {
+    if (!e->same_args && !e->args_follow) {
         *why = "called with other arguments";
         return LB_VERDICT_DIVERGED;
+    }
+    if (exact && e->same_args) {
+        *why = "the same op, exactly replayed on both sides, on inputs that differ";
+        return LB_VERDICT_IDENTICAL;
     }
     bool replayed = e->own[0] < LB_VERDICT_DIVERGED && e->own[1] < LB_VERDICT_DIVERGED;
     *why = replayed ? "each side's bits lie inside this op's error bound" : "this op could not be replayed";

@@ -26,7 +26,7 @@ static const char *verdict_sentence(lb_verdict v)
 
 static const char *layer_name(const lb_diff_row *r)
 {
-    return *r->layer ? r->layer : "(outside every module)";
+    return *r->layer ? r->layer : "(top level)";
 }
 
 static bool differs(const lb_diff_row *r)
@@ -229,7 +229,7 @@ static void print_structure(FILE *out, const lb_diff_report *r, bool all)
         fprintf(out, "  step %" PRId64 ", ", s->step);
         if (s->rank) fprintf(out, "rank %d, ", s->rank);
         fprintf(out, "%s, %s: first {%s}, second {%s}\n", lb_phase_name(s->phase),
-                *s->layer ? s->layer : "(outside)", s->ops_a, s->ops_b);
+                *s->layer ? s->layer : "(top level)", s->ops_a, s->ops_b);
     }
     if (!all && r->n_structures > FEW)
         fprintf(out, "  … in %u more places; --all lists them\n", r->n_structures - FEW);
@@ -249,6 +249,9 @@ static void print_next(FILE *out, const lb_diff_report *r, const char *a, const 
         print_path(out, paths[side]);
         fprintf(out, " --step %" PRId64 " --rank %d --op %u\n", r->first.step, r->first.rank, op);
     }
+    if (r->verdict == LB_VERDICT_MISSING && r->first.local == LB_VERDICT_MISSING && r->first.measured)
+        fprintf(out, "  lastbit record -o AGAIN.lb …    # the first side once more; then add `--noise "
+                     "AGAIN.lb` to this diff\n");
     if (r->verdict != LB_VERDICT_DIVERGED) return;
     fprintf(out, "  lastbit bisect ");
     print_path(out, b);

@@ -72,22 +72,46 @@ static bool same_after_rounding(const lb_walk *w, uint32_t va, uint32_t vb)
 
 /* ---- rows ---- */
 
-static void measure(lb_walk *w, uint32_t ia, uint32_t ib, lb_diff_row *row)
+/* What is compared of a row so far. */
+typedef struct measurement {
+    lb_walk *w;
+    lb_diff_row *row;
+    bool inside_noise; /* all that differs was measured and lies inside the noise */
+} measurement;
+
+static void measure_value(measurement *m, uint32_t va, uint32_t vb)
+{
+    const lb_walk *w = m->w;
+    lb_tensor a, b;
+    lb_difference d;
+    if (va == LB_NONE || vb == LB_NONE || !value_pair_differs(w, va, vb)) return;
+    if (lb_capture_value(w->a, w->pa, va, &a, NULL) != LB_OK ||
+        lb_capture_value(w->b, w->pb, vb, &b, NULL) != LB_OK || lb_compare(&a, &b, &d, NULL) != LB_OK) {
+        m->inside_noise = false;
+        return;
+    }
+    m->inside_noise &= lb_noise_covers(&w->noise, va, &d);
+    if (!m->row->measured || d.rel_l2 > m->row->difference.rel_l2) m->row->difference = d;
+    m->row->measured = true;
+}
+
+/* True when the whole difference lies inside the noise. */
+static bool measure(lb_walk *w, uint32_t ia, uint32_t ib, lb_diff_row *row)
 {
     const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
+    measurement m = {w, row, true};
     uint32_t n = outcome_count(a) < outcome_count(b) ? outcome_count(a) : outcome_count(b);
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t va = outcome(w->pa, a, i), vb = outcome(w->pb, b, i);
-        lb_tensor ta, tb;
-        lb_difference d;
-        if (va == LB_NONE || vb == LB_NONE || !value_pair_differs(w, va, vb)) continue;
-        if (lb_capture_value(w->a, w->pa, va, &ta, NULL) != LB_OK ||
-            lb_capture_value(w->b, w->pb, vb, &tb, NULL) != LB_OK)
-            continue;
-        if (lb_compare(&ta, &tb, &d, NULL) != LB_OK) continue;
-        if (!row->measured || d.rel_l2 > row->difference.rel_l2) row->difference = d;
-        row->measured = true;
-    }
+    for (uint32_t i = 0; i < n; i++) measure_value(&m, outcome(w->pa, a, i), outcome(w->pb, b, i));
+    return row->measured && m.inside_noise;
+}
+
+/* Whatever made it, such a difference is no finding; but for bits that no run of this op can give. */
+static void call_noise(const lb_walk *w, lb_diff_row *row, bool bad_bits)
+{
+    if (row->local == LB_VERDICT_IDENTICAL || bad_bits) return;
+    row->local = LB_VERDICT_NOISE;
+    row->why = w->noise.runs == 1 ? "no more than another run of the first side differs by"
+                                  : "no more than other runs of the first side differ by";
 }
 
 /* ---- the walk ---- */
@@ -193,7 +217,8 @@ static void walk_source(lb_walk *w, uint32_t ia)
     snprintf(why, sizeof why, format, lb_source_kind_name((lb_source_kind)value->source),
              *name ? "" : " input");
     row.why = lb_report_keep(w->report, why);
-    measure(w, ia, ib, &row);
+    if (measure(w, ia, ib, &row)) call_noise(w, &row, false);
+    row.verdict = lb_report_worse(row.local, row.inherited);
     lb_report_row(w->report, &row);
     *t = LB_TAINT_CLEAN(t->storage); /* the shadows start from one side's numbers … */
     t->carried = row.verdict;        /* … and so can't say what follows from this */
@@ -218,6 +243,7 @@ static lb_evidence evidence_of(const lb_walk *w, uint32_t ia, uint32_t ib, const
     const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
     lb_evidence e = {.inputs_differ = in->differ, .inputs_apart = in->apart, .replayed = w->have_shadows};
     e.same_args = lb_op_same_args(w->pa, a, w->pb, b);
+    e.args_follow = w->decided != LB_VERDICT_IDENTICAL;
     e.random = a->flags & LB_OP_RANDOM;
     e.decides = decides(w, a, b);
     if (!w->have_shadows) return e;
@@ -344,10 +370,11 @@ static void walk_pair(lb_walk *w, uint32_t ia, uint32_t ib)
     if (agrees && lb_report_badness(in.verdict) > lb_report_badness(LB_VERDICT_ROUNDING))
         in.verdict = LB_VERDICT_ROUNDING;
     row.inherited = lb_report_worse(in.verdict, in.carried);
-    row.verdict = lb_report_worse(row.local, row.inherited);
     if (w->have_shadows)
         row.bound_ratio = fmax(w->shadows.rows[ia].bound_ratio[0], w->shadows.rows[ia].bound_ratio[1]);
-    measure(w, ia, ib, &row);
+    bool bad_bits = e.replayed && (e.own[0] == LB_VERDICT_DIVERGED || e.own[1] == LB_VERDICT_DIVERGED);
+    if (measure(w, ia, ib, &row)) call_noise(w, &row, bad_bits);
+    row.verdict = lb_report_worse(row.local, row.inherited);
     lb_report_row(w->report, &row);
     lb_taint left = {.verdict = lb_report_worse(row.local, in.verdict), .carried = in.carried};
     left.apart =
@@ -392,10 +419,10 @@ static void walk_finals(lb_walk *w)
         const char *name = lb_program_text(w->pa, v->name);
         if (*name) row.layer = lb_report_keep(w->report, name), row.value = true;
         judge_final(w, final, t, &row);
-        lb_tensor a, b;
-        if (lb_capture_value(w->a, w->pa, final->value[0], &a, NULL) == LB_OK &&
-            lb_capture_value(w->b, w->pb, final->value[1], &b, NULL) == LB_OK)
-            row.measured = lb_compare(&a, &b, &row.difference, NULL) == LB_OK;
+        measurement m = {w, &row, true};
+        measure_value(&m, final->value[0], final->value[1]);
+        if (row.measured && m.inside_noise) call_noise(w, &row, false);
+        row.verdict = lb_report_worse(row.local, row.inherited);
         lb_report_row(w->report, &row);
         lb_verdict carried = t->carried;
         *t = LB_TAINT_CLEAN(t->storage);

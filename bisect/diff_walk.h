@@ -3,6 +3,7 @@
 #define LB_BISECT_DIFF_WALK_H
 
 #include "diff_report.h"
+#include "noise.h"
 #include "reorder.h"
 #include "shadow_pair.h"
 #include "taint.h"
@@ -15,6 +16,7 @@ typedef struct lb_walk {
     lb_shadow_pair shadows;
     bool have_shadows;
     lb_reordering *reorderings; /* per op of A, or NULL */
+    lb_noise noise;             /* of other runs of A; no runs: none were given */
     uint8_t *differs;    /* per op of A */
     uint8_t *settled;    /* per op of A: a suspect that was judged */
     lb_taints *storages; /* of this rank, over the steps */

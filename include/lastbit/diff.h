@@ -34,11 +34,13 @@ typedef struct lb_diff_options {
     int64_t first_step, last_step;
     uint64_t memory_bytes; /* for the shadows kept at a time; 0: 4 GiB */
     bool digests_only; /* no replay: differences get metrics, but whether they are rounding cannot be told */
+    lb_capture *const *noise; /* other runs of A: what they differ by is noise */
+    uint32_t n_noise;
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
 } lb_diff_options;
 #define LB_DIFF_OPTIONS_INIT                                                                                   \
     {                                                                                                          \
-        sizeof(lb_diff_options), NULL, 0, INT64_MIN, INT64_MAX, 0, false, NULL                                 \
+        sizeof(lb_diff_options), NULL, 0, INT64_MIN, INT64_MAX, 0, false, NULL, 0, NULL                        \
     }
 
 /* One place where the sides differ. Strings belong to the report. */

@@ -132,3 +132,24 @@ def test_a_product_in_another_order_is_named(lastbit, recorded):
         pytest.skip("known of MKL with AVX-512 only")
     long = ("--inner", "1100")
     check_order(lastbit, recorded(ORDERS, *long), recorded(ORDERS, *long, "--threads", "2"), "aten::mm", "torch:2")
+
+
+NOISY = "tests/programs/noisy_sum.py"
+
+
+def test_what_two_runs_of_the_first_side_differ_by_is_noise(lastbit, recorded):
+    """The order of the additions really changes from run to run, and nobody can replay it."""
+    runs = [recorded(NOISY, "--run", str(i)) for i in range(4)]
+    alone = lastbit.json("diff", *runs[:2], expect=1)
+    assert alone["verdict"] == "missing" and alone["first"]["op"] == "noisy::gather_rows"
+    known = lastbit.json("diff", *runs[:2], "--noise", runs[2], "--noise", runs[3], expect=0)
+    assert known["verdict"] == known["first"]["local"] == "noise", known["first"]
+    last = {row["layer"]: row for row in known["layers"]}["last"]
+    assert last["verdict"] == "noise" and last["inherited"] == "noise"
+
+
+def test_a_difference_above_the_noise_is_none(lastbit, recorded):
+    runs = [recorded(NOISY, "--run", str(i)) for i in (0, 2, 3)]
+    answer = lastbit.json("diff", runs[0], recorded(NOISY, "--scale", "1.001"), "--noise", runs[1], "--noise", runs[2], expect=1)
+    assert answer["verdict"] == "diverged" and answer["first"]["op"] == "aten::mul.Tensor", answer["first"]
+    assert answer["earliest"]["op"] == "noisy::gather_rows" and answer["earliest"]["verdict"] == "noise"

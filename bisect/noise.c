@@ -1,0 +1,77 @@
+/* How far runs of A are apart: see noise.h. */
+#include "noise.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct other_run {
+    lb_capture *a, *b;
+    const lb_program *pa, *pb;
+    lb_noise *noise;
+} other_run;
+
+static void measure_value(const other_run *r, uint32_t va, uint32_t vb)
+{
+    lb_tensor a, b;
+    lb_difference d;
+    if (va == LB_NONE || vb == LB_NONE || lb_digest_is_none(r->pa->values[va].logical)) return;
+    if (lb_digest_equal(r->pa->values[va].logical, r->pb->values[vb].logical)) return;
+    if (lb_capture_value(r->a, r->pa, va, &a, NULL) != LB_OK ||
+        lb_capture_value(r->b, r->pb, vb, &b, NULL) != LB_OK)
+        return;
+    if (lb_compare(&a, &b, &d, NULL) != LB_OK) return;
+    r->noise->max_abs[va] = fmax(r->noise->max_abs[va], d.nonfinite ? INFINITY : d.max_abs);
+    r->noise->rel_l2[va] = fmax(r->noise->rel_l2[va], d.nonfinite ? INFINITY : d.rel_l2);
+}
+
+static void measure_op(const other_run *r, const lb_op *a, const lb_op *b)
+{
+    for (uint32_t i = 0; i < a->results && a->results == b->results; i++)
+        measure_value(r, lb_op_results(r->pa, a)[i], lb_op_results(r->pb, b)[i]);
+    for (uint32_t i = 0; i < a->written && a->written == b->written; i++)
+        measure_value(r, lb_op_written(r->pa, a)[i], lb_op_written(r->pb, b)[i]);
+}
+
+static lb_status measure_run(const other_run *r, lb_err *err)
+{
+    lb_alignment alignment;
+    LB_TRY(lb_alignment_make(r->pa, r->pb, NULL, &alignment, err));
+    for (uint32_t i = 0; i < r->pa->n_ops; i++) {
+        uint32_t j = alignment.b_of_a[i] != LB_NONE ? alignment.b_of_a[i] : alignment.source_b_of_a[i];
+        if (j != LB_NONE) measure_op(r, &r->pa->ops[i], &r->pb->ops[j]);
+    }
+    lb_alignment_release(&alignment);
+    r->noise->runs++;
+    return LB_OK;
+}
+
+lb_status lb_noise_measure(lb_capture *a, const lb_program *pa, lb_capture *const *runs, uint32_t n_runs,
+                           lb_noise *noise, lb_err *err)
+{
+    memset(noise, 0, sizeof *noise);
+    noise->max_abs = calloc(pa->n_values + 1, sizeof *noise->max_abs);
+    noise->rel_l2 = calloc(pa->n_values + 1, sizeof *noise->rel_l2);
+    lb_status status =
+        noise->max_abs && noise->rel_l2 ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory");
+    for (uint32_t i = 0; i < n_runs && status == LB_OK; i++) {
+        other_run r = {.a = a, .b = runs[i], .pa = pa, .noise = noise};
+        if (lb_capture_program(runs[i], pa->rank, pa->step, &r.pb, NULL) == LB_OK)
+            status = measure_run(&r, err);
+    }
+    if (status != LB_OK) lb_noise_release(noise);
+    return status;
+}
+
+void lb_noise_release(lb_noise *noise)
+{
+    free(noise->max_abs), free(noise->rel_l2);
+    memset(noise, 0, sizeof *noise);
+}
+
+bool lb_noise_covers(const lb_noise *noise, uint32_t value, const lb_difference *d)
+{
+    if (!noise->runs || noise->max_abs[value] == 0) return false;
+    bool finite = d->nonfinite == 0 || noise->max_abs[value] == INFINITY;
+    return finite && d->max_abs <= 2 * noise->max_abs[value] && d->rel_l2 <= 2 * noise->rel_l2[value];
+}
