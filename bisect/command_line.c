@@ -91,6 +91,60 @@ void lb_arguments_release(lb_arguments *arguments)
     memset(arguments, 0, sizeof *arguments);
 }
 
+/* ---- swaps ------------------------------------------------------------------------------------------------------ */
+
+static const struct swap_option {
+    const char *name, *text, *argument;
+} SWAPS[LB_SWAP_KINDS] = {
+    [LB_SWAP_PRECISION] = {"precision", "hold and compute in f64, f32 or bf16 inside the selected region",
+                           "SEL=DTYPE"},
+    [LB_SWAP_KERNEL] = {"kernel", "use a named kernel", "SEL=NAME"},
+    [LB_SWAP_ORDER] = {"order", "sum in another order; ring or tree for collectives", "SEL=SCHEDULE"},
+    [LB_SWAP_ROUNDING] = {"rounding", "round results by rne, rz, rna or stochastic:SEED", "SEL=MODE"},
+    [LB_SWAP_SKIP] = {"skip", "take modules out of the residual stream", "SEL"},
+    [LB_SWAP_MUON] = {"muon", "Newton-Schulz in f32, or AdamW in Muon's place", "[SEL=]f32|adamw"},
+    [LB_SWAP_RANK] = {"contribution",
+                      "let selected ranks contribute zero, mean (of the others) or exclude them", "SEL=WHAT"},
+};
+
+static void on_swap(poptContext context, enum poptCallbackReason reason, const struct poptOption *option,
+                    const char *argument, const void *data)
+{
+    (void)context, (void)reason;
+    lb_swap_list *list = (lb_swap_list *)data;
+    for (int kind = 0; kind < LB_SWAP_KINDS && argument && option->longName; kind++) {
+        if (strcmp(option->longName, SWAPS[kind].name)) continue;
+        lb_swap *grown = realloc(list->rows, (list->n + 1) * sizeof *grown);
+        if (!grown) {
+            lb_fail(&list->err, LB_ERR_NOMEM, "out of memory");
+            return;
+        }
+        list->rows = grown;
+        if (lb_swap_parse((lb_swap_kind)kind, argument, &list->rows[list->n], &list->err) == LB_OK) list->n++;
+    }
+}
+
+const struct poptOption *lb_swap_options(lb_swap_list *list)
+{
+    *list = (lb_swap_list){.err = LB_ERR_INIT};
+    /* popt hands repeated options over one by one, to the callback that stands first, with its description as data. */
+    list->table[0] =
+        (struct poptOption){NULL, '\0', POPT_ARG_CALLBACK, (void *)on_swap, 0, (const char *)list, NULL};
+    for (int i = 0; i < LB_SWAP_KINDS; i++)
+        list->table[i + 1] = (struct poptOption){
+            SWAPS[i].name, '\0', POPT_ARG_STRING, NULL, 0, SWAPS[i].text, SWAPS[i].argument};
+    return list->table;
+}
+
+void lb_swap_list_release(lb_swap_list *list)
+{
+    for (uint32_t i = 0; i < list->n; i++) lb_swap_release(&list->rows[i]);
+    free(list->rows);
+    list->rows = NULL, list->n = 0;
+}
+
+/* ---- ends and answers ------------------------------------------------------------------------------------------- */
+
 int lb_command_fail(const char *command, const lb_err *err)
 {
     fprintf(stderr, "lastbit %s: %s\n", command, err->message[0] ? err->message : lb_status_text(err->status));

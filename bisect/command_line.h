@@ -6,7 +6,7 @@
 #ifndef LB_COMMAND_LINE_H
 #define LB_COMMAND_LINE_H
 
-#include <lastbit/status.h>
+#include <lastbit/replay.h>
 #include <popt.h>
 #include <jansson.h>
 
@@ -57,6 +57,18 @@ typedef struct lb_arguments {
 /* Returns -1 to go on, otherwise the exit code (0 after --help, 129 after wrong usage, said on stderr). */
 int lb_arguments_parse(const lb_command *command, int argc, const char **argv, lb_arguments *arguments);
 void lb_arguments_release(lb_arguments *arguments);
+
+/* Swaps as options that may be given several times: --precision, --kernel, --order, --rounding, --skip, --muon,
+ * --contribution. lb_swap_options gives a table to include, valid as long as `list`, which gathers what was given. */
+enum { LB_SWAP_KINDS = LB_SWAP_RANK + 1 };
+typedef struct lb_swap_list {
+    lb_swap *rows;
+    uint32_t n;
+    lb_err err; /* the first that could not be read */
+    struct poptOption table[LB_SWAP_KINDS + 2];
+} lb_swap_list;
+const struct poptOption *lb_swap_options(lb_swap_list *list);
+void lb_swap_list_release(lb_swap_list *list);
 
 /* "lastbit NAME: message" on stderr; returns the exit code for the status (125 for not captured or unsupported,
  * else 128). */

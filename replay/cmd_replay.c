@@ -12,8 +12,7 @@ enum { WORST = 10, MAX_RANKS = 4096 };
 typedef struct options {
     char *mode, *steps, *ranks, *memory;
     int threads, coverage, worst, digest, force;
-    lb_swap *swaps;
-    uint32_t n_swaps;
+    lb_swap_list swaps;
 } options;
 
 typedef struct finding {
@@ -213,47 +212,6 @@ static void print_text(const lb_plan *plan, const lb_replay_summary *s, const re
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
 
-static lb_status add_swap(options *o, lb_swap_kind kind, const char *text, lb_err *err)
-{
-    lb_swap *grown = realloc(o->swaps, (o->n_swaps + 1) * sizeof *grown);
-    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    o->swaps = grown;
-    lb_status status = lb_swap_parse(kind, text, &o->swaps[o->n_swaps], err);
-    o->n_swaps += status == LB_OK;
-    return status;
-}
-
-/* popt hands repeated options over one by one. */
-static const struct swap_option {
-    const char *name;
-    lb_swap_kind kind;
-    const char *text, *argument;
-} SWAPS[] = {
-    {"precision", LB_SWAP_PRECISION, "hold and compute in f64, f32, bf16, … inside the selected region", "SEL=DTYPE"},
-    {"kernel", LB_SWAP_KERNEL, "use a named kernel", "SEL=NAME"},
-    {"order", LB_SWAP_ORDER, "sum in another order; ring, tree, … for collectives", "SEL=SCHEDULE"},
-    {"rounding", LB_SWAP_ROUNDING, "round results by rne, rz, rna or stochastic:SEED", "SEL=MODE"},
-    {"skip", LB_SWAP_SKIP, "take modules out of the residual stream", "SEL"},
-    {"muon", LB_SWAP_MUON, "Newton-Schulz in f32, or AdamW in Muon's place", "[SEL=]f32|adamw"},
-    {"contribution", LB_SWAP_RANK, "let selected ranks contribute zero, mean (of the others) or exclude them", "SEL=WHAT"},
-};
-enum { N_SWAPS = sizeof SWAPS / sizeof *SWAPS };
-
-typedef struct parsing {
-    options *options;
-    lb_err err;
-} parsing;
-static parsing *current; /* popt's callbacks carry one pointer per table, and ours belongs to the shared parser */
-
-static void on_swap(poptContext context, enum poptCallbackReason reason, const struct poptOption *option, const char *argument,
-                    const void *data)
-{
-    (void)context, (void)reason, (void)data;
-    for (int i = 0; i < N_SWAPS; i++)
-        if (option->longName && !strcmp(option->longName, SWAPS[i].name) && current && argument)
-            add_swap(current->options, SWAPS[i].kind, argument, &current->err);
-}
-
 static lb_status parse_steps(const char *text, lb_plan *plan, lb_err *err)
 {
     char *end;
@@ -318,8 +276,8 @@ static lb_status make_plan(const options *o, lb_plan *plan, int32_t *ranks, lb_e
         LB_TRY(parse_ranks(o->ranks, ranks, &plan->n_ranks, err));
         plan->ranks = ranks;
     }
-    plan->swaps = o->swaps;
-    plan->n_swaps = o->n_swaps;
+    plan->swaps = o->swaps.rows;
+    plan->n_swaps = o->swaps.n;
     plan->threads = o->threads;
     plan->force_decisions = o->force != 0;
     return LB_OK;
@@ -365,9 +323,7 @@ static int run(const char *path, const options *o, bool json)
 int lb_cmd_replay(int argc, const char **argv)
 {
     options o = {.worst = WORST};
-    struct poptOption swaps[N_SWAPS + 2] = {{NULL, '\0', POPT_ARG_CALLBACK, (void *)on_swap, 0, NULL, NULL}};
-    for (int i = 0; i < N_SWAPS; i++)
-        swaps[i + 1] = (struct poptOption){SWAPS[i].name, '\0', POPT_ARG_STRING, NULL, 0, SWAPS[i].text, SWAPS[i].argument};
+    const struct poptOption *swaps = lb_swap_options(&o.swaps);
     const struct poptOption options[] = {
         {"mode", 'm', POPT_ARG_STRING, &o.mode, 0, "isolated (default): each op from its recorded inputs; layer; chained",
          "MODE"},
@@ -381,7 +337,7 @@ int lb_cmd_replay(int argc, const char **argv)
         {"force-decisions", 0, POPT_ARG_NONE, &o.force, 0,
          "where a swap changes a decision (item, nonzero, top-k), take the recorded one and go on", NULL},
         {"coverage", 0, POPT_ARG_NONE, &o.coverage, 0, "list the ops that are not known", NULL},
-        {NULL, 0, POPT_ARG_INCLUDE_TABLE, swaps, 0, "Swaps (each may be given several times)", NULL},
+        {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)swaps, 0, "Swaps (each may be given several times)", NULL},
         POPT_TABLEEND};
     static const lb_command command = {
         .name = "replay",
@@ -395,18 +351,14 @@ int lb_cmd_replay(int argc, const char **argv)
         .max_args = 1};
     lb_command with_options = command;
     with_options.options = options;
-    parsing state = {&o, LB_ERR_INIT};
     lb_arguments arguments;
-    current = &state;
     int code = lb_arguments_parse(&with_options, argc, argv, &arguments);
-    current = NULL;
     if (code < 0) {
-        code = state.err.status != LB_OK ? lb_command_misused("replay", "%s", state.err.message)
-                                         : run(arguments.args[0], &o, arguments.json);
+        code = o.swaps.err.status != LB_OK ? lb_command_misused("replay", "%s", o.swaps.err.message)
+                                           : run(arguments.args[0], &o, arguments.json);
         lb_arguments_release(&arguments);
     }
-    for (uint32_t i = 0; i < o.n_swaps; i++) lb_swap_release(&o.swaps[i]);
-    free(o.swaps);
+    lb_swap_list_release(&o.swaps);
     free(o.mode);
     free(o.steps);
     free(o.ranks);
