@@ -32,7 +32,13 @@ static json_t *culprit_json(const lb_culprit *c)
     return o;
 }
 
-static void print_json(const lb_bisection *b)
+static void add_command(json_t *o, const char *key, char *text)
+{
+    json_object_set_new(o, key, text_or_null(text));
+    free(text);
+}
+
+static void print_json(const lb_bisection *b, const char *path)
 {
     json_t *culprits = json_array(), *stages = json_array(), *trials = json_array();
     for (uint32_t i = 0; i < b->n_culprits; i++) json_array_append_new(culprits, culprit_json(&b->culprits[i]));
@@ -43,15 +49,23 @@ static void print_json(const lb_bisection *b)
     }
     for (uint32_t i = 0; i < b->n_trials; i++) {
         const lb_trial *t = &b->trials[i];
-        json_array_append_new(trials, json_pack("{s:s,s:s,s:s,s:s,s:s,s:f}", "stage", b->stages[t->stage].name,
-                                                "change", t->change, "purpose", t->purpose, "outcome",
-                                                t->outcome, "what", t->what, "seconds", t->seconds));
+        json_array_append_new(trials, json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:f}", "stage",
+                                                b->stages[t->stage].name, "change", t->change, "description",
+                                                t->description, "purpose", t->purpose, "outcome", t->outcome,
+                                                "what", t->what, "seconds", t->seconds));
     }
     json_t *o = json_pack(
         "{s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:f}", "outcome", lb_bisect_outcome_name(b->outcome), "failure",
         failure_json(&b->failure), "culprit", b->n_culprits ? culprit_json(&b->culprits[0]) : json_null(),
         "culprits", culprits, "stages", stages, "cure", text_or_null(b->cure), "reproducer",
         text_or_null(b->reproducer), "trials", trials, "note", text_or_null(b->note), "seconds", b->seconds);
+    json_object_set_new(o, "reproducer_size",
+                        b->reproducer ? json_pack("{s:I,s:I}", "ops", (json_int_t)b->reproducer_ops, "bytes",
+                                                  (json_int_t)b->reproducer_bytes)
+                                      : json_null());
+    add_command(o, "shows", lb_bisection_show(b, path));
+    add_command(o, "cures", lb_bisection_cure(b, path));
+    json_object_set_new(o, "record", text_or_null(b->again));
     lb_print_json("bisect", o);
 }
 
@@ -93,7 +107,7 @@ static int run(const char *path, const char *against, lb_bisect_options *o, bool
     else {
         rc = exit_of(b->outcome);
         if (json)
-            print_json(b);
+            print_json(b, path);
         else {
             char *text = lb_bisection_text(b, path);
             if (text) fputs(text, stdout);
@@ -109,8 +123,10 @@ static int run(const char *path, const char *against, lb_bisect_options *o, bool
 int lb_cmd_bisect(int argc, const char **argv)
 {
     char *steps = NULL, *predicate = NULL, *against = NULL, *journal = NULL, *reproducer = NULL;
-    int resume = 0, force = 0, quiet = 0, threads = 0, max_trials = 0;
+    int resume = 0, force = 0, quiet = 0, check = 0, threads = 0, max_trials = 0;
     long memory_mb = 0;
+    lb_swap_list swaps;
+    const struct poptOption *changes = lb_swap_options(&swaps);
     const struct poptOption options[] = {
         {"predicate", 0, POPT_ARG_STRING, &predicate, 0,
          "another failure: nonfinite, max>X, loss>X, grad_norm>X, with @SELECTOR", "WHAT"},
@@ -125,7 +141,11 @@ int lb_cmd_bisect(int argc, const char **argv)
         {"max-trials", 0, POPT_ARG_INT, &max_trials, 0, "per search", "N"},
         {"threads", 0, POPT_ARG_INT, &threads, 0, "of one replay", "N"},
         {"memory", 0, POPT_ARG_LONG, &memory_mb, 0, "keep at most this much", "MB"},
+        {"check", 0, POPT_ARG_NONE, &check, 0,
+         "search nothing: replay once, with the changes given, and say whether it fails", NULL},
         {"quiet", 'q', POPT_ARG_NONE, &quiet, 0, "no line per trial", NULL},
+        {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)changes, 0, "Changes for --check, as for `lastbit replay`",
+         NULL},
         POPT_TABLEEND,
     };
     const lb_command command = {
@@ -144,21 +164,33 @@ int lb_cmd_bisect(int argc, const char **argv)
     };
     lb_arguments arguments;
     int rc = lb_arguments_parse(&command, argc, argv, &arguments);
-    if (rc >= 0) return rc;
+    if (rc >= 0) {
+        lb_swap_list_release(&swaps);
+        return rc;
+    }
     lb_bisect_options o = LB_BISECT_OPTIONS_INIT;
     o.predicate = predicate, o.journal = journal, o.resume = resume, o.reproducer = reproducer,
     o.overwrite = force;
     o.threads = threads, o.memory_bytes = (uint64_t)memory_mb << 20, o.max_trials = (uint32_t)max_trials;
-    if (!quiet) o.say = say;
+    o.check = check, o.changes = swaps.rows, o.n_changes = swaps.n;
+    if (!quiet && !check) o.say = say;
     if (steps && !parse_range(steps, &o.first_step, &o.last_step))
         rc = lb_command_misused("bisect", "--steps %s: expected N or A-B", steps);
     else if (resume && !journal)
         rc = lb_command_misused("bisect", "--resume needs --journal FILE");
+    else if (swaps.err.status != LB_OK)
+        rc = lb_command_misused("bisect", "%s", swaps.err.message);
+    else if (swaps.n && !check)
+        rc = lb_command_misused("bisect", "a change is given without --check: the search makes its own");
+    else if (check && (against || reproducer || journal))
+        rc = lb_command_misused("bisect",
+                                "--check searches nothing: no --against, --output or --journal with it");
     else if (max_trials < 0 || threads < 0 || memory_mb < 0)
         rc = lb_command_misused("bisect", "a count cannot be negative");
     else
         rc = run(arguments.args[0], against, &o, arguments.json);
     lb_arguments_release(&arguments);
+    lb_swap_list_release(&swaps);
     free(steps), free(predicate), free(against), free(journal), free(reproducer);
     return rc;
 }

@@ -105,6 +105,7 @@ static const struct swap_option {
     [LB_SWAP_MUON] = {"muon", "Newton-Schulz in f32, or AdamW in Muon's place", "[SEL=]f32|adamw"},
     [LB_SWAP_RANK] = {"contribution",
                       "let selected ranks contribute zero, mean (of the others) or exclude them", "SEL=WHAT"},
+    [LB_SWAP_SOURCE] = {"source", "other bytes for selected sources: own, finite or step:N", "SEL=WHAT"},
 };
 
 static void on_swap(poptContext context, enum poptCallbackReason reason, const struct poptOption *option,

@@ -59,8 +59,8 @@ int lb_arguments_parse(const lb_command *command, int argc, const char **argv, l
 void lb_arguments_release(lb_arguments *arguments);
 
 /* Swaps as options that may be given several times: --precision, --kernel, --order, --rounding, --skip, --muon,
- * --contribution. lb_swap_options gives a table to include, valid as long as `list`, which gathers what was given. */
-enum { LB_SWAP_KINDS = LB_SWAP_RANK + 1 };
+ * --contribution, --source. lb_swap_options gives a table to include, valid as long as `list`, which gathers what was given. */
+enum { LB_SWAP_KINDS = LB_SWAP_SOURCE + 1 };
 typedef struct lb_swap_list {
     lb_swap *rows;
     uint32_t n;

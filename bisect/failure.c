@@ -24,6 +24,7 @@ typedef struct watched {
     uint32_t rank_row;
     uint8_t *marks; /* lb_watch_bits per op */
     bool scaler;    /* a loss scaler judges its gradients */
+    uint64_t blind; /* watched results that were not there */
 } watched;
 
 /* The past of one quantity. */
@@ -331,11 +332,20 @@ void lb_monitor_reset(lb_monitor *m, lb_monitor_mode mode, const bool *excluded)
     m->failure = (lb_failure){.op = LB_NONE, .rank = -1};
     m->n_past = 0;
     m->warning[0] = '\0';
+    for (uint32_t i = 0; i < m->n_rows; i++) m->rows[i].blind = 0;
     for (uint32_t i = 0; i < m->n_ranks; i++) {
         m->excluded[i] = excluded && excluded[i];
         m->failed[i] = false;
         m->done[i] = 0;
     }
+}
+
+uint64_t lb_monitor_blind(const lb_monitor *m, int64_t last_step)
+{
+    uint64_t blind = 0;
+    for (uint32_t i = 0; i < m->n_rows; i++)
+        if (m->rows[i].program->step <= last_step) blind += m->rows[i].blind;
+    return blind;
 }
 
 void lb_monitor_collect(lb_monitor *m, bool all)
@@ -552,16 +562,20 @@ static void judge(lb_monitor *m, const watched *w, uint32_t op, const lb_value *
 
 bool lb_monitor_op(lb_monitor *m, const lb_event *event)
 {
-    const watched *w = find_row(m, event->rank, event->step);
+    watched *w = find_row(m, event->rank, event->step);
     if (!w) return true;
     /* In a step after the failing one this rank has nothing to add. */
     bool past = m->failure.kind != LB_FAILURE_NONE && event->step > m->failure.step;
     if (!past && event->op < w->program->n_ops && w->marks[event->op])
         for (uint32_t i = 0; i < event->n_results; i++) {
-            if (event->values[i] == LB_NONE || !event->computed || !event->computed[i].data) continue;
-            if (event->values[i] >= w->program->n_values) continue;
+            if (event->values[i] == LB_NONE || event->values[i] >= w->program->n_values) continue;
+            const lb_value *value = &w->program->values[event->values[i]];
+            if (!event->computed || !event->computed[i].data) {
+                w->blind += lb_dtype_is_float(value->dtype) && lb_layout_numel(&value->layout) > 0;
+                continue;
+            }
             lb_statistics s = lb_statistics_of(&event->computed[i]);
-            judge(m, w, event->op, &w->program->values[event->values[i]], &s);
+            judge(m, w, event->op, value, &s);
         }
     if (past) m->done[w->rank_row] = 1;
     if (m->failure.kind == LB_FAILURE_NONE) return true;

@@ -48,6 +48,9 @@ void lb_monitor_step_end(lb_monitor *monitor, int32_t rank, int64_t step);
 /* The first failure in order of steps; kind LB_FAILURE_NONE when there is none. */
 const lb_failure *lb_monitor_failure(const lb_monitor *monitor);
 
+/* Watched results up to that step that could not be judged: nothing had computed them, their bytes lack. */
+uint64_t lb_monitor_blind(const lb_monitor *monitor, int64_t last_step);
+
 /* Go on after the first failure to the end of its step, so that every rank shows its own. */
 void lb_monitor_collect(lb_monitor *monitor, bool all);
 /* Whether that rank (row of lb_capture_ranks) had a failure of its own in the step of the first one. */

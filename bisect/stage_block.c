@@ -88,6 +88,7 @@ static lb_status list_wide_ops(lb_inquiry *q, const char *block, int64_t step, u
         snprintf(body, sizeof body, "%u", i);
         LB_TRY(lb_sites_add(sites, &form, body, err));
     }
+    lb_sites_name(sites, "ops of %s up to the one that broke, in f64", block);
     return LB_OK;
 }
 
@@ -133,6 +134,7 @@ static lb_status list_blocks(const lb_program *p, const lb_blocks *blocks, const
         suspects[sites->n] = blocks->rows[i].scope;
         LB_TRY(lb_sites_add(sites, &form, pattern, err));
     }
+    lb_sites_name(sites, "blocks of class %s skipped", letters);
     return LB_OK;
 }
 
@@ -148,6 +150,7 @@ static lb_status find_steps(lb_inquiry *q, const char *block, const char *others
     *step = q->failure.step;
     lb_site_form form = {LB_SWAP_SKIP, "", "step=", after, ','};
     lb_status status = lb_sites_add_steps(q, &form, q->n_steps, &sites, err);
+    lb_sites_name(&sites, "steps with %s skipped", block);
     if (status == LB_OK) status = add_others(&sites, others, err);
     if (status == LB_OK) status = lb_narrow(q, &sites, &found, &n, err);
     snprintf(list, size, "%" PRId64, *step);
@@ -176,6 +179,7 @@ static lb_status deepen(lb_inquiry *q, const lb_program *p, uint32_t row, uint32
         snprintf(before, sizeof before, "step=%s&layer=", steps);
         lb_site_form form = {LB_SWAP_SKIP, "", before, "", '|'};
         lb_status status = lb_sites_add(&site, &form, pattern, err);
+        lb_sites_name(&site, "%s skipped in step %s", lb_program_text(p, p->scopes[scope].path), steps);
         if (status == LB_OK) status = add_others(&site, others, err);
         if (status == LB_OK) status = lb_try(q, &site, NULL, "confirm", &outcome, err);
         if (status == LB_OK && outcome == LB_OUTCOME_CURED) status = lb_cure_set(q, &site, NULL, 0, err);
@@ -242,6 +246,9 @@ static lb_status try_class(lb_inquiry *q, const lb_program *p, const lb_blocks *
     if (status == LB_OK && any) {
         lb_site_form form = {LB_SWAP_SKIP, "", "block=", "", ','};
         status = lb_sites_add(&whole, &form, letters, err);
+        lb_sites_name(
+            &whole, strlen(letters) == 1 ? "blocks of class %s skipped" : "blocks of every class skipped (%s)",
+            letters);
         if (status == LB_OK) status = lb_try(q, &whole, NULL, "whole", &outcome, err);
     }
     if (status == LB_OK && outcome == LB_OUTCOME_CURED) {

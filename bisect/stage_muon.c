@@ -60,6 +60,11 @@ static lb_status list_owners(lb_inquiry *q, muon_owners *owners, lb_err *err)
     return status;
 }
 
+static const char *short_how(const char *argument)
+{
+    return strcmp(argument, "f32") ? "by AdamW" : "in f32";
+}
+
 /* One site per owner in the first step that the cure needs, and one for all owners in the later ones. */
 static lb_status list_owner_sites(lb_inquiry *q, const muon_owners *owners, const uint32_t *when,
                                   uint32_t n_when, const char *argument, lb_sites *sites, lb_err *err)
@@ -75,6 +80,7 @@ static lb_status list_owner_sites(lb_inquiry *q, const muon_owners *owners, cons
     }
     char list[512];
     lb_step_list(q, when + 1, n_when - 1, list, sizeof list);
+    lb_sites_name(sites, "Muon updates of step %" PRId64 " %s", q->steps[when[0]], short_how(argument));
     return *list ? lb_sites_add(sites, &later, list, err) : LB_OK;
 }
 
@@ -175,6 +181,7 @@ static lb_status narrow_muon(lb_inquiry *q, const muon_owners *owners, const lb_
     uint32_t *found = NULL, n = 0, *when = NULL, n_when = 0;
     lb_status status = lb_cure_set(q, whole, NULL, 0, err);
     if (status == LB_OK) status = lb_sites_add_steps(q, &in_steps, q->n_steps, &steps, err);
+    lb_sites_name(&steps, "steps with Muon %s", short_how(argument));
     if (status == LB_OK) status = lb_narrow(q, &steps, &when, &n_when, err);
     int64_t step = n_when ? q->steps[when[0]] : q->failure.step;
     if (status == LB_OK && n_when) {
@@ -209,6 +216,7 @@ lb_status lb_stage_muon(lb_inquiry *q, bool *found, lb_err *err)
         lb_sites whole = {0};
         lb_outcome outcome = LB_OUTCOME_SAME;
         status = lb_sites_add_all(&whole, LB_SWAP_MUON, arguments[a], err);
+        lb_sites_name(&whole, a ? "AdamW in Muon's place" : "Muon's iteration in f32");
         if (status == LB_OK) status = lb_try(q, &whole, NULL, "whole", &outcome, err);
         if (status == LB_OK && outcome == LB_OUTCOME_CURED) {
             *found = true;

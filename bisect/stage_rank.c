@@ -25,6 +25,12 @@ static uint32_t first_broken(const lb_inquiry *q, int32_t rank, int64_t *step)
     return LB_NONE;
 }
 
+bool lb_rank_broke(const lb_inquiry *q, uint32_t rank_row)
+{
+    int64_t step;
+    return first_broken(q, q->ranks[rank_row], &step) != LB_NONE && step <= q->failure.step;
+}
+
 static lb_status add_rank_culprit(lb_inquiry *q, const lb_sites *sites, const uint32_t *found, uint32_t n,
                                   lb_err *err)
 {
@@ -59,6 +65,7 @@ static lb_status list_suspects(lb_inquiry *q, const bool *suspected, lb_sites *s
         LB_TRY(lb_sites_add(sites, &form, body, err));
         sites->rows[sites->n - 1].rank_row = i;
     }
+    lb_sites_name(sites, sites->n == 1 ? "ranks that fail by themselves left out" : "ranks left out");
     return LB_OK;
 }
 
@@ -89,8 +96,7 @@ lb_status lb_stage_rank(lb_inquiry *q, bool *found, lb_err *err)
     }
     bool *suspected = calloc(q->n_ranks, sizeof *suspected);
     for (uint32_t i = 0; suspected && i < q->n_ranks; i++) {
-        int64_t step;
-        suspected[i] = first_broken(q, q->ranks[i], &step) != LB_NONE && step <= q->failure.step;
+        suspected[i] = lb_rank_broke(q, i);
         failed += suspected[i];
     }
     lb_status status = suspected ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");

@@ -7,6 +7,9 @@
  */
 #include "stages.h"
 
+#include "selector.h"
+#include "window.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -33,204 +36,68 @@ static bool note_diverged(void *context, const lb_event *event)
     return true;
 }
 
-static void plan_window(const lb_inquiry *q, lb_plan *plan)
-{
-    plan->first_step = q->steps[0], plan->last_step = q->steps[q->n_steps - 1];
-    plan->threads = q->options->threads;
-    plan->memory_bytes = q->options->memory_bytes;
-}
-
 static lb_status run_isolated(lb_inquiry *q, suspicion *s, lb_replay_summary *summary, lb_err *err)
 {
     lb_plan plan = LB_PLAN_INIT;
     lb_observer observer = {.context = s, .op = note_diverged};
-    plan_window(q, &plan);
+    plan.first_step = q->steps[0], plan.last_step = q->steps[q->n_steps - 1];
+    plan.threads = q->options->threads;
+    plan.memory_bytes = q->options->memory_bytes;
     *s = (suspicion){.op = LB_NONE};
     return lb_replay_run(q->replay, &plan, &observer, summary, err);
 }
 
-/* ---- the unchanged replay ----------------------------------------------------------------------------------------- */
-
-static bool watch_op(void *context, const lb_event *event)
-{
-    lb_inquiry *q = context;
-    lb_trace_op(q->trace, event);
-    return lb_monitor_op(q->monitor, event);
-}
-
-static void watch_step(void *context, int32_t rank, int64_t step)
-{
-    lb_inquiry *q = context;
-    lb_monitor_step_end(q->monitor, rank, step);
-}
-
-static lb_status run_chained(lb_inquiry *q, lb_replay_summary *summary, lb_err *err)
-{
-    lb_plan plan = LB_PLAN_INIT;
-    lb_observer observer = {.context = q, .op = watch_op, .step_end = watch_step};
-    plan_window(q, &plan);
-    plan.mode = LB_REPLAY_CHAINED;
-    plan.compare = false;
-    plan.force_decisions = true;
-    lb_monitor_reset(q->monitor, q->mode, NULL);
-    lb_monitor_collect(q->monitor, true);
-    LB_TRY(lb_replay_run(q->replay, &plan, &observer, summary, err));
-    q->failure = *lb_monitor_failure(q->monitor);
-    return LB_OK;
-}
-
-/* ---- unseen writes -------------------------------------------------------------------------------------------------- */
-
-/* What the run itself left in the storages that somebody wrote unseen. */
-typedef struct kept {
-    int32_t rank;
-    int64_t storage;
-    lb_value value; /* window of `bytes` */
-    char *bytes;    /* row-major */
-} kept;
-
-typedef struct own_bytes {
-    lb_inquiry *q;
-    kept *rows;
-    uint32_t n;
-    int64_t first_step; /* of the first unseen write, and its reader */
-    int32_t rank;
-    uint32_t op;
-} own_bytes;
-
-static kept *find_kept(const own_bytes *o, int32_t rank, int64_t storage)
-{
-    for (uint32_t i = 0; i < o->n; i++)
-        if (o->rows[i].rank == rank && o->rows[i].storage == storage) return &o->rows[i];
-    return NULL;
-}
-
-static void keep(kept *k, const lb_tensor *tensor)
-{
-    size_t size = lb_dtype_bytes(tensor->dtype, (size_t)lb_layout_numel(&tensor->layout));
-    char *bytes = realloc(k->bytes, size + 1);
-    if (!bytes) return;
-    k->bytes = bytes;
-    k->value.dtype = tensor->dtype, k->value.layout = tensor->layout;
-    if (lb_tensor_gather(tensor, bytes, NULL) != LB_OK) k->value.dtype = LB_NO_DTYPE;
-}
-
-static bool keep_own(void *context, const lb_event *event)
-{
-    own_bytes *o = context;
-    for (uint32_t i = 0; i < event->n_results; i++) {
-        if (event->values[i] == LB_NONE || event->values[i] >= event->program->n_values ||
-            !event->computed[i].data)
-            continue;
-        kept *k = find_kept(o, event->rank, event->program->values[event->values[i]].storage);
-        if (k) keep(k, &event->computed[i]);
-    }
-    return lb_monitor_op(o->q->monitor, event);
-}
-
-static void own_step(void *context, int32_t rank, int64_t step)
-{
-    own_bytes *o = context;
-    lb_monitor_step_end(o->q->monitor, rank, step);
-}
-
-/* An unseen source gets what the run itself had there; any other source of such a storage is remembered. */
-static bool give_own(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
-{
-    own_bytes *o = context;
-    const lb_program *p = lb_inquiry_program(o->q, rank, step);
-    kept *k = p ? find_kept(o, rank, p->values[value].storage) : NULL;
-    if (!k) return false;
-    if (p->values[value].source != LB_SOURCE_UNSEEN) {
-        if (tensor->data) keep(k, tensor);
-        return false;
-    }
-    if (!k->bytes || k->value.dtype != tensor->dtype ||
-        !lb_layout_same_shape(&k->value.layout, &tensor->layout) || !lb_layout_is_contiguous(&tensor->layout))
-        return false;
-    tensor->data = k->bytes;
-    return true;
-}
-
-static lb_status list_unseen(lb_inquiry *q, own_bytes *o, lb_err *err)
-{
-    *o = (own_bytes){.q = q, .op = LB_NONE};
-    for (uint32_t s = 0; s < q->n_steps; s++)
-        for (uint32_t r = 0; r < q->n_ranks; r++) {
-            const lb_program *p = lb_inquiry_program(q, q->ranks[r], q->steps[s]);
-            for (uint32_t i = 0; p && i < p->n_ops; i++) {
-                if (strcmp(lb_op_name(p, &p->ops[i]), "lb::source")) continue;
-                const lb_value *v = &p->values[lb_op_results(p, &p->ops[i])[0]];
-                if (v->source != LB_SOURCE_UNSEEN) continue;
-                if (o->op == LB_NONE) o->first_step = q->steps[s], o->rank = q->ranks[r], o->op = i;
-                if (find_kept(o, q->ranks[r], v->storage)) continue;
-                kept *more = realloc(o->rows, (o->n + 1) * sizeof *more);
-                if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-                o->rows = more;
-                o->rows[o->n++] = (kept){.rank = q->ranks[r], .storage = v->storage};
-            }
-        }
-    return LB_OK;
-}
-
-/* Runs the window with what the program itself computed in place of every unseen write. */
-static lb_status try_without_unseen(lb_inquiry *q, own_bytes *o, bool *cured, lb_err *err)
-{
-    lb_plan plan = LB_PLAN_INIT;
-    lb_replay_summary summary = {0};
-    lb_observer observer = {.context = o, .op = keep_own, .step_end = own_step, .source = give_own};
-    plan_window(q, &plan);
-    plan.mode = LB_REPLAY_CHAINED;
-    plan.compare = false;
-    plan.force_decisions = true;
-    lb_monitor_reset(q->monitor, q->mode, NULL);
-    LB_TRY(lb_replay_run(q->replay, &plan, &observer, &summary, err));
-    *cured = lb_monitor_failure(q->monitor)->kind == LB_FAILURE_NONE && !summary.undecided;
-    lb_say(q, "  %-52s %-11s", "without what was written unseen", *cured ? "cured" : "fails");
-    return LB_OK;
-}
-
-static lb_status weigh_unseen(lb_inquiry *q, own_bytes *o, bool *found, lb_err *err)
-{
-    bool cured = false;
-    lb_culprit *c;
-    LB_TRY(try_without_unseen(q, o, &cured, err));
-    if (!cured) return LB_OK;
-    const lb_program *p = lb_inquiry_program(q, o->rank, o->first_step);
-    const lb_value *v = &p->values[lb_op_results(p, &p->ops[o->op])[0]];
-    LB_TRY(lb_culprit_add(q, LB_AXIS_SOURCE, o->rank, o->first_step, o->op, &c, err));
-    snprintf(c->why, sizeof c->why,
-             "The bytes of %s changed and no recorded op wrote them. With what the program itself had left "
-             "there the window ends "
-             "without the failure.",
-             v->name != LB_NONE ? lb_program_text(p, v->name) : "a tensor");
-    q->out->cure = strdup("what the program itself computed, in place of what was written unseen");
-    *found = true;
-    return LB_OK;
-}
-
 /* ---- the stage ------------------------------------------------------------------------------------------------------ */
 
-static lb_status found_by_replay(lb_inquiry *q, const lb_failure *recorded, const suspicion *s, lb_err *err)
+/* The replay had not all it needed: what is missing, and how to record it. */
+static void lacks_bytes(lb_inquiry *q, const lb_failure *recorded, const lb_lack *lack)
+{
+    q->out->outcome = LB_BISECT_UNDECIDED;
+    q->out->again = lb_window_record_again(q, recorded->step);
+    lb_stage_end(q, "undecided", "%u sources and %u results of unknown ops have no bytes, first %s",
+                 lack->sources, lack->opaque, lack->first);
+}
+
+static lb_status only_recorded(lb_inquiry *q, const lb_failure *recorded, const suspicion *s, lb_err *err)
 {
     lb_culprit *c;
+    lb_lack lack = lb_window_lack(q);
+    q->failure = *recorded;
+    q->out->failure = *recorded;
+    if (lack.sources || lack.opaque) {
+        lacks_bytes(q, recorded, &lack);
+        return LB_OK;
+    }
     if (!s->count) {
         q->out->outcome = LB_BISECT_NOT_REPRODUCED;
-        lb_stage_end(q, "undecided", "the recording fails in step %" PRId64 " (%s), its replay does not",
-                     recorded->step, recorded->what);
+        lb_stage_end(q, "undecided",
+                     "every op gives what was recorded within its bound, and yet the failure is not there");
         return LB_OK;
     }
     LB_TRY(lb_culprit_add(q, LB_AXIS_KERNEL, s->rank, s->step, s->op, &c, err));
     snprintf(c->why, sizeof c->why,
              "Its recorded result is not what its recorded inputs give (error %.3g times its bound), and the "
-             "replay, which computes "
-             "it anew, does not fail.",
+             "replay, "
+             "which computes it anew, does not fail.",
              s->ratio);
-    q->failure = *recorded;
-    q->out->failure = *recorded;
-    q->out->cure = strdup("computing the op again");
-    lb_stage_end(q, "found", "%u ops whose recorded results are not what their inputs give", s->count);
+    lb_stage_end(q, "found", "%u %s not what the inputs give", s->count,
+                 s->count == 1 ? "op's recorded result is" : "ops' recorded results are");
     return LB_OK;
+}
+
+/* The replay fails and the recording doesn't: it cannot speak for this window. */
+static void only_replayed(lb_inquiry *q, const suspicion *s)
+{
+    const lb_program *p = s->count ? lb_inquiry_program(q, s->rank, s->step) : NULL;
+    q->out->outcome = LB_BISECT_UNDECIDED;
+    q->out->failure = q->failure;
+    if (p)
+        lb_stage_end(q, "undecided",
+                     "the replay fails and the recording does not: %s in %s of step %" PRId64
+                     " is not replayed as it ran",
+                     lb_op_name(p, &p->ops[s->op]), lb_op_layer(p, &p->ops[s->op]), s->step);
+    else
+        lb_stage_end(q, "undecided", "the replay fails and the recording does not");
 }
 
 /* The first failure in the recording: not finite before gross. */
@@ -240,7 +107,8 @@ static lb_status recorded_failure(lb_inquiry *q, lb_failure *failure, lb_err *er
     LB_TRY(lb_monitor_recording(q->monitor, q->mode, err));
     if (lb_monitor_failure(q->monitor)->kind == LB_FAILURE_NONE && q->mode == LB_MONITOR_NONFINITE) {
         LB_TRY(lb_monitor_recording(q->monitor, LB_MONITOR_GROSS, err));
-        if (lb_monitor_failure(q->monitor)->kind != LB_FAILURE_NONE) q->mode = LB_MONITOR_GROSS;
+        q->mode =
+            lb_monitor_failure(q->monitor)->kind != LB_FAILURE_NONE ? LB_MONITOR_GROSS : LB_MONITOR_NONFINITE;
     }
     *failure = *lb_monitor_failure(q->monitor);
     if (*lb_monitor_warning(q->monitor)) q->out->note = strdup(lb_monitor_warning(q->monitor));
@@ -250,29 +118,31 @@ static lb_status recorded_failure(lb_inquiry *q, lb_failure *failure, lb_err *er
 static lb_status judge_sanity(lb_inquiry *q, const lb_failure *recorded, const suspicion *aa,
                               const lb_replay_summary *isolated, bool *found, lb_err *err)
 {
-    own_bytes unseen = {0};
-    lb_status status = LB_OK;
-    if (q->failure.kind == LB_FAILURE_NONE) {
-        *found = true;
-        if (recorded->kind != LB_FAILURE_NONE) return found_by_replay(q, recorded, aa, err);
+    uint32_t unseen = 0;
+    bool replayed = q->failure.kind != LB_FAILURE_NONE, in_recording = recorded->kind != LB_FAILURE_NONE;
+    *found = true;
+    if (in_recording && !replayed) return only_recorded(q, recorded, aa, err);
+    if (replayed && !in_recording) {
+        only_replayed(q, aa);
+        return LB_OK;
+    }
+    if (!replayed) {
         q->out->outcome = aa->count ? LB_BISECT_UNDECIDED : LB_BISECT_CLEAN;
-        lb_stage_end(q, "clean",
-                     "%" PRIu64 " of %" PRIu64 " ops bit-equal, no failure in the recording or its replay",
-                     isolated->bitwise, isolated->compared);
+        lb_stage_end(q, aa->count ? "undecided" : "clean",
+                     "%" PRIu64 " of %" PRIu64
+                     " ops bit-equal, %u outside their bound; no failure in the recording or its replay",
+                     isolated->bitwise, isolated->compared, aa->count);
         return LB_OK;
     }
     q->out->failure = q->failure;
-    status = list_unseen(q, &unseen, err);
-    if (status == LB_OK && unseen.n) status = weigh_unseen(q, &unseen, found, err);
-    if (status == LB_OK)
-        lb_stage_end(q, *found ? "found" : "clean",
-                     "%" PRIu64 " of %" PRIu64 " ops bit-equal, %u outside their bound, %" PRIu64
-                     " opaque, %u unseen %s; fails when replayed",
-                     isolated->bitwise, isolated->compared, aa->count, isolated->opaque, unseen.n,
-                     unseen.n == 1 ? "write" : "writes");
-    for (uint32_t i = 0; i < unseen.n; i++) free(unseen.rows[i].bytes);
-    free(unseen.rows);
-    return status;
+    *found = false;
+    LB_TRY(lb_stage_unseen(q, &unseen, found, err));
+    lb_stage_end(q, *found ? "found" : "clean",
+                 "%" PRIu64 " of %" PRIu64 " ops bit-equal, %u outside their bound, %" PRIu64
+                 " opaque, %u unseen %s; fails when replayed",
+                 isolated->bitwise, isolated->compared, aa->count, isolated->opaque, unseen,
+                 unseen == 1 ? "write" : "writes");
+    return LB_OK;
 }
 
 lb_status lb_stage_sanity(lb_inquiry *q, bool *found, lb_err *err)
@@ -283,15 +153,63 @@ lb_status lb_stage_sanity(lb_inquiry *q, bool *found, lb_err *err)
     LB_TRY(lb_stage_begin(q, "sanity", err));
     LB_TRY(recorded_failure(q, &recorded, err));
     if (recorded.kind != LB_FAILURE_NONE)
-        lb_say(q, "recorded  step %" PRId64 " rank %d %s: %s", recorded.step, recorded.rank, recorded.layer,
-               recorded.what);
+        lb_say(q, "recorded   step %" PRId64 " rank %d%s%s: %s", recorded.step, recorded.rank,
+               *recorded.layer ? " " : "", recorded.layer, recorded.what);
     LB_TRY(run_isolated(q, &aa, &isolated, err));
-    LB_TRY(run_chained(q, &chained, err));
+    LB_TRY(lb_inquiry_retrace(q, &chained, err));
     if (chained.undecided && q->failure.kind == LB_FAILURE_NONE) {
         *found = true;
         q->out->outcome = LB_BISECT_UNDECIDED;
+        q->out->failure = recorded;
         lb_stage_end(q, "undecided", "%s", chained.undecided_at);
         return LB_OK;
     }
     return judge_sanity(q, &recorded, &aa, &isolated, found, err);
+}
+
+/* ---- one look ------------------------------------------------------------------------------------------------------- */
+
+/* The changes given become the background; a rank that they leave out is not judged. */
+static lb_status take_changes(lb_inquiry *q, lb_err *err)
+{
+    lb_sites_name(&q->background, "the changes given");
+    for (uint32_t i = 0; i < q->options->n_changes; i++) {
+        const lb_swap *swap = &q->options->changes[i];
+        lb_site_form form = {swap->kind, swap->argument, "", "", ','};
+        lb_selector *selector;
+        LB_TRY(lb_sites_add(&q->background, &form, swap->selector, err));
+        if (swap->kind != LB_SWAP_RANK || strcmp(swap->argument, "exclude")) continue;
+        LB_TRY(lb_selector_new(swap->selector, &selector, err));
+        for (uint32_t r = 0; r < q->n_ranks; r++) {
+            const lb_program *p = lb_inquiry_program(q, q->ranks[r], q->steps[q->n_steps - 1]);
+            q->left_out[r] |= p && lb_selector_scope(selector, p, 0, NULL);
+        }
+        lb_selector_free(selector);
+    }
+    return LB_OK;
+}
+
+lb_status lb_stage_check(lb_inquiry *q, lb_err *err)
+{
+    lb_failure recorded;
+    lb_replay_summary chained = {0};
+    q->out->checked = true;
+    LB_TRY(lb_stage_begin(q, "check", err));
+    LB_TRY(recorded_failure(q, &recorded, err));
+    LB_TRY(take_changes(q, err));
+    LB_TRY(lb_inquiry_retrace(q, &chained, err));
+    q->out->failure = q->failure;
+    lb_lack lack = q->failure.kind == LB_FAILURE_NONE && q->blind ? lb_window_lack(q) : (lb_lack){0};
+    if (q->failure.kind != LB_FAILURE_NONE) {
+        q->out->outcome = LB_BISECT_FOUND;
+        lb_stage_end(q, "fails", "%s", q->failure.what);
+    } else if (chained.undecided || lack.sources || lack.opaque) {
+        q->out->outcome = LB_BISECT_UNDECIDED;
+        lb_stage_end(q, "undecided", "%s%s", chained.undecided ? chained.undecided_at : "bytes lack, first ",
+                     chained.undecided ? "" : lack.first);
+    } else {
+        q->out->outcome = LB_BISECT_CLEAN;
+        lb_stage_end(q, "clean", "%" PRIu64 " ops replayed", chained.ops);
+    }
+    return LB_OK;
 }

@@ -65,11 +65,12 @@ lb_status lb_culprit_add(lb_inquiry *q, lb_axis axis, int32_t rank, int64_t step
 lb_status lb_cure_set(lb_inquiry *q, const lb_sites *sites, const uint32_t *found, uint32_t n, lb_err *err)
 {
     uint64_t *set = calloc(LB_SITE_WORDS(sites->n) + 1, sizeof *set);
-    for (uint32_t i = 0; set && i < n; i++) set[found[i] / 64] |= (uint64_t)1 << (found[i] % 64);
-    free(q->out->cure);
-    q->out->cure = set ? lb_change_text(sites, found ? set : NULL) : NULL;
+    if (!set) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t i = 0; i < n; i++) set[found[i] / 64] |= (uint64_t)1 << (found[i] % 64);
+    lb_sites_release(&q->cure);
+    lb_status status = lb_sites_append(&q->cure, sites, found ? set : NULL, err);
     free(set);
-    return q->out->cure ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    return status;
 }
 
 lb_status lb_sites_add_steps(const lb_inquiry *q, const lb_site_form *form, uint32_t n, lb_sites *sites,

@@ -8,10 +8,20 @@
 /* A/A of every op, the unchanged chained replay (whose failure and trace become the inquiry's), unseen writes. *found also
  * when there is nothing to bisect: the outcome says why. */
 lb_status lb_stage_sanity(lb_inquiry *inquiry, bool *found, lb_err *err);
+/* Instead of all stages: replays once with options->changes, and says whether that fails. */
+lb_status lb_stage_check(lb_inquiry *inquiry, lb_err *err);
+/* Of stage 0: undoes the unseen writes of the window; `count` of them there are. */
+lb_status lb_stage_unseen(lb_inquiry *inquiry, uint32_t *count, bool *found, lb_err *err);
 lb_status lb_stage_muon(lb_inquiry *inquiry, bool *found, lb_err *err);
 lb_status lb_stage_precision(lb_inquiry *inquiry, bool *found, lb_err *err);
 lb_status lb_stage_rank(lb_inquiry *inquiry, bool *found, lb_err *err);
 lb_status lb_stage_block(lb_inquiry *inquiry, bool *found, lb_err *err);
+/* The data, when no change of the program cures. */
+lb_status lb_stage_source(lb_inquiry *inquiry, bool *found, lb_err *err);
+/* When no stage alone cures: several changes together, then each culprit while the others are cured. */
+lb_status lb_stage_several(lb_inquiry *inquiry, bool *found, lb_err *err);
+/* Sums in another order. */
+lb_status lb_stage_order(lb_inquiry *inquiry, bool *found, lb_err *err);
 
 /* ---- for the stages ------------------------------------------------------------------------------------------------ */
 
@@ -20,12 +30,14 @@ lb_status lb_culprit_add(lb_inquiry *inquiry, lb_axis axis, int32_t rank, int64_
                          lb_culprit **culprit, lb_err *err);
 /* All ranks run the same code: a culprit that is not of one rank names those that take part. */
 lb_status lb_culprit_all_ranks(lb_inquiry *inquiry, lb_culprit *culprit, lb_err *err);
-/* Sets the cure to the text of the chosen sites. */
+/* Sets the cure to the chosen sites (`found` NULL: all). */
 lb_status lb_cure_set(lb_inquiry *inquiry, const lb_sites *sites, const uint32_t *found, uint32_t n,
                       lb_err *err);
 /* One site per step of the window, the first n. */
 lb_status lb_sites_add_steps(const lb_inquiry *inquiry, const lb_site_form *form, uint32_t n, lb_sites *sites,
                              lb_err *err);
+/* Did some op of that rank (by its row) break its result in the unchanged replay, up to the failing step? */
+bool lb_rank_broke(const lb_inquiry *inquiry, uint32_t rank_row);
 /* Steps by their rows, as a selector's list: "2,3". */
 void lb_step_list(const lb_inquiry *inquiry, const uint32_t *rows, uint32_t n, char *list, size_t size);
 /* Rows of `inquiry->ranks` and the like from values. */

@@ -50,6 +50,15 @@ void lb_trace_free(lb_trace *trace)
     free(trace);
 }
 
+void lb_trace_clear(lb_trace *trace)
+{
+    for (uint32_t i = 0; i < trace->n_rows; i++) {
+        memset(trace->rows[i].bits, 0, (size_t)trace->rows[i].program->n_ops + 1);
+        memset(trace->rows[i].largest, 0,
+               ((size_t)trace->rows[i].program->n_ops + 1) * sizeof *trace->rows[i].largest);
+    }
+}
+
 const lb_trace_row *lb_trace_find(const lb_trace *trace, int32_t rank, int64_t step)
 {
     for (uint32_t i = 0; trace && i < trace->n_rows; i++)

@@ -31,6 +31,8 @@ typedef struct lb_trace {
 lb_status lb_trace_new(lb_capture *capture, int64_t first_step, int64_t last_step, lb_trace **trace,
                        lb_err *err);
 void lb_trace_free(lb_trace *trace);
+/* Forgets what it saw. */
+void lb_trace_clear(lb_trace *trace);
 void lb_trace_op(lb_trace *trace, const lb_event *event);
 const lb_trace_row *lb_trace_find(const lb_trace *trace, int32_t rank, int64_t step);
 

@@ -33,124 +33,27 @@ const lb_program *lb_inquiry_program(const lb_inquiry *q, int32_t rank, int64_t 
     return lb_capture_program(q->capture, rank, step, &p, NULL) == LB_OK ? p : NULL;
 }
 
-void lb_escape(const char *path, char *pattern, size_t size)
+/* Background and sites as swaps; the caller frees them. */
+static lb_status all_swaps(const lb_inquiry *q, const lb_sites *sites, const uint64_t *set, lb_swap **swaps,
+                           uint32_t *n, lb_err *err)
 {
-    size_t n = 0;
-    for (; *path && n + 3 < size; path++) {
-        if (strchr("\\^$.[|()?*+{}&", *path)) pattern[n++] = '\\';
-        pattern[n++] = *path;
-    }
-    pattern[n] = '\0';
-}
-
-/* ---- sites ------------------------------------------------------------------------------------------------------ */
-
-lb_status lb_sites_add(lb_sites *sites, const lb_site_form *form, const char *body, lb_err *err)
-{
-    if (sites->n == sites->room) {
-        uint32_t room = sites->room ? 2 * sites->room : 16;
-        lb_site *more = realloc(sites->rows, room * sizeof *more);
-        if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-        sites->rows = more;
-        sites->room = room;
-    }
-    lb_site *s = &sites->rows[sites->n++];
-    *s = (lb_site){form->kind, form->argument, strdup(form->before), strdup(body), strdup(form->after),
-                   form->join, LB_NONE};
-    return s->before && s->body && s->after ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-}
-
-lb_status lb_sites_add_all(lb_sites *sites, lb_swap_kind kind, const char *argument, lb_err *err)
-{
-    lb_site_form form = {kind, argument, "", "", ','};
-    return lb_sites_add(sites, &form, "", err);
-}
-
-void lb_sites_release(lb_sites *sites)
-{
-    for (uint32_t i = 0; i < sites->n; i++) {
-        free(sites->rows[i].before);
-        free(sites->rows[i].body);
-        free(sites->rows[i].after);
-    }
-    free(sites->rows);
-    *sites = (lb_sites){0};
-}
-
-static bool chosen(const uint64_t *set, uint32_t i)
-{
-    return !set || lb_site_in(set, i);
-}
-
-static bool same_form(const lb_site *a, const lb_site *b)
-{
-    return a->kind == b->kind && a->join == b->join && !strcmp(a->argument, b->argument) &&
-           !strcmp(a->before, b->before) && !strcmp(a->after, b->after);
-}
-
-/* The swaps of a set: sites of one form are one swap. Selectors are malloc'ed. */
-static lb_status make_swaps(const lb_sites *sites, const uint64_t *set, lb_swap *swaps, uint32_t *n,
-                            lb_err *err)
-{
-    bool *done = calloc(sites->n + 1, sizeof *done);
-    lb_status status = done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    uint32_t more = 0;
     *n = 0;
-    for (uint32_t i = 0; i < sites->n && status == LB_OK; i++) {
-        const lb_site *s = &sites->rows[i];
-        if (!chosen(set, i) || done[i]) continue;
-        char *text = NULL;
-        size_t size = 0;
-        FILE *out = open_memstream(&text, &size);
-        if (!out) {
-            status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
-            break;
-        }
-        fprintf(out, "%s%s", s->before, s->body);
-        for (uint32_t k = i + 1; k < sites->n; k++)
-            if (chosen(set, k) && !done[k] && same_form(s, &sites->rows[k])) {
-                fprintf(out, "%c%s", s->join, sites->rows[k].body);
-                done[k] = true;
-            }
-        fputs(s->after, out);
-        fclose(out);
-        swaps[(*n)++] = (lb_swap){s->kind, text, s->argument};
-    }
-    free(done);
+    *swaps = calloc(q->background.n + sites->n + 1, sizeof **swaps);
+    if (!*swaps) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    LB_TRY(lb_sites_swaps(&q->background, NULL, *swaps, n, err));
+    lb_status status = lb_sites_swaps(sites, set, *swaps + *n, &more, err);
+    *n += more;
     return status;
 }
 
-static void free_swaps(lb_swap *swaps, uint32_t n)
+char *lb_change_text(const lb_inquiry *q, const lb_sites *sites, const uint64_t *set)
 {
-    for (uint32_t i = 0; i < n; i++) free((char *)swaps[i].selector);
-    free(swaps);
-}
-
-static const char *option_of(lb_swap_kind kind)
-{
-    switch (kind) {
-    case LB_SWAP_PRECISION: return "--precision";
-    case LB_SWAP_KERNEL: return "--kernel";
-    case LB_SWAP_ORDER: return "--order";
-    case LB_SWAP_ROUNDING: return "--rounding";
-    case LB_SWAP_SKIP: return "--skip";
-    case LB_SWAP_MUON: return "--muon";
-    default: return "--contribution";
-    }
-}
-
-char *lb_change_text(const lb_sites *sites, const uint64_t *set)
-{
-    char *text = NULL;
-    size_t size = 0;
-    uint32_t n = 0;
-    lb_swap *swaps = malloc((sites->n + 1) * sizeof *swaps);
-    if (!swaps || make_swaps(sites, set, swaps, &n, NULL) != LB_OK) return NULL;
-    FILE *out = open_memstream(&text, &size);
-    for (uint32_t i = 0; out && i < n; i++)
-        fprintf(out, "%s%s '%s%s%s'", i ? " " : "", option_of(swaps[i].kind), swaps[i].selector,
-                *swaps[i].selector && *swaps[i].argument ? "=" : "", swaps[i].argument);
-    if (out) fclose(out);
-    free_swaps(swaps, n);
+    lb_swap *swaps;
+    uint32_t n;
+    lb_status status = all_swaps(q, sites, set, &swaps, &n, NULL);
+    char *text = status == LB_OK ? lb_swaps_text(swaps, n) : NULL;
+    lb_swaps_free(swaps, n);
     return text;
 }
 
@@ -166,15 +69,32 @@ lb_status lb_stage_begin(lb_inquiry *q, const char *name, lb_err *err)
     return LB_OK;
 }
 
+static void end_stage(lb_inquiry *q, lb_stage *s, const char *outcome, const char *note, va_list args)
+{
+    snprintf(s->outcome, sizeof s->outcome, "%s", outcome);
+    vsnprintf(s->note, sizeof s->note, note, args);
+    if (*q->search_note) {
+        size_t used = strlen(s->note);
+        snprintf(s->note + used, sizeof s->note - used, "; %s", q->search_note);
+        q->search_note[0] = '\0';
+    }
+    lb_say(q, "%-10s %s%s%s", s->name, s->outcome, *s->note ? ": " : "", s->note);
+}
+
 void lb_stage_end(lb_inquiry *q, const char *outcome, const char *note, ...)
 {
-    lb_stage *s = &q->out->stages[q->out->n_stages - 1];
     va_list args;
-    snprintf(s->outcome, sizeof s->outcome, "%s", outcome);
     va_start(args, note);
-    vsnprintf(s->note, sizeof s->note, note, args);
+    end_stage(q, &q->out->stages[q->out->n_stages - 1], outcome, note, args);
     va_end(args);
-    lb_say(q, "%-9s %s%s%s", s->name, s->outcome, *s->note ? ": " : "", s->note);
+}
+
+void lb_stage_end_row(lb_inquiry *q, uint32_t row, const char *outcome, const char *note, ...)
+{
+    va_list args;
+    va_start(args, note);
+    end_stage(q, &q->out->stages[row], outcome, note, args);
+    va_end(args);
 }
 
 /* ---- one trial -------------------------------------------------------------------------------------------------- */
@@ -193,6 +113,8 @@ static lb_outcome judge(const lb_inquiry *q, lb_status status, const lb_replay_s
                         const lb_err *err, char *what, size_t size)
 {
     const lb_failure *f = lb_monitor_failure(q->monitor);
+    uint64_t blind = lb_monitor_blind(q->monitor, q->failure.step);
+    what[0] = '\0';
     if (status != LB_OK) {
         snprintf(what, size, "%s", err->message);
         return LB_OUTCOME_INVALID;
@@ -206,31 +128,46 @@ static lb_outcome judge(const lb_inquiry *q, lb_status status, const lb_replay_s
         snprintf(what, size, "%s", summary->undecided_at);
         return LB_OUTCOME_INVALID;
     }
-    what[0] = '\0';
+    if (blind > q->blind) {
+        snprintf(what, size, "%" PRIu64 " watched results could not be computed: bytes lack", blind - q->blind);
+        return LB_OUTCOME_INVALID;
+    }
     return LB_OUTCOME_CURED;
+}
+
+/* Ranks whose contributions are left out have no values of their own to be judged. */
+static void exclude_ranks(const lb_sites *sites, const uint64_t *set, bool *excluded)
+{
+    for (uint32_t i = 0; i < sites->n; i++)
+        if (lb_site_chosen(set, i) && sites->rows[i].rank_row != LB_NONE)
+            excluded[sites->rows[i].rank_row] = true;
+}
+
+/* The whole window, chained; n_swaps is set already. */
+static void plan_window(const lb_inquiry *q, const lb_swap *swaps, lb_plan *plan)
+{
+    plan->mode = LB_REPLAY_CHAINED;
+    plan->first_step = q->steps[0], plan->last_step = q->steps[q->n_steps - 1];
+    plan->swaps = swaps;
+    plan->threads = q->options->threads;
+    plan->memory_bytes = q->options->memory_bytes;
+    plan->compare = false;
+    plan->force_decisions = true;
 }
 
 static lb_status run_window(lb_inquiry *q, const lb_sites *sites, const uint64_t *set, lb_outcome *outcome,
                             char *what, size_t size, lb_err *err)
 {
-    lb_swap *swaps = malloc((sites->n + 1) * sizeof *swaps);
+    lb_plan plan = LB_PLAN_INIT;
+    lb_swap *swaps = NULL;
     bool *excluded = calloc(q->n_ranks + 1, sizeof *excluded);
-    uint32_t n_swaps = 0;
-    lb_status status = swaps && excluded ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = excluded ? all_swaps(q, sites, set, &swaps, &plan.n_swaps, err)
+                                : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) {
-        lb_plan plan = LB_PLAN_INIT;
-        for (uint32_t i = 0; i < sites->n; i++)
-            if (chosen(set, i) && sites->rows[i].rank_row != LB_NONE) excluded[sites->rows[i].rank_row] = true;
-        status = make_swaps(sites, set, swaps, &plan.n_swaps, err);
-        n_swaps = plan.n_swaps;
-        if (status != LB_OK) goto out;
-        plan.mode = LB_REPLAY_CHAINED;
-        plan.first_step = q->steps[0], plan.last_step = q->steps[q->n_steps - 1];
-        plan.swaps = swaps;
-        plan.threads = q->options->threads;
-        plan.memory_bytes = q->options->memory_bytes;
-        plan.compare = false;
-        plan.force_decisions = true;
+        if (q->left_out) memcpy(excluded, q->left_out, q->n_ranks * sizeof *excluded);
+        exclude_ranks(&q->background, NULL, excluded);
+        exclude_ranks(sites, set, excluded);
+        plan_window(q, swaps, &plan);
         lb_monitor_reset(q->monitor, q->mode, excluded);
         lb_observer observer = {.context = q->monitor, .op = watch_op, .step_end = watch_step};
         lb_replay_summary summary = {0};
@@ -241,23 +178,54 @@ static lb_status run_window(lb_inquiry *q, const lb_sites *sites, const uint64_t
         else
             *outcome = judge(q, ran, &summary, &why, what, size);
     }
-out:
-    free_swaps(swaps, swaps ? n_swaps : 0);
+    lb_swaps_free(swaps, plan.n_swaps);
     free(excluded);
     return status;
 }
 
-static void say_trial(const lb_inquiry *q, const lb_sites *sites, const uint64_t *set, const lb_trial *t)
+/* ---- the unchanged replay ----------------------------------------------------------------------------------------- */
+
+static bool watch_and_trace(void *context, const lb_event *event)
 {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < sites->n; i++) n += chosen(set, i);
-    char shown[64];
-    if (strlen(t->change) < 56)
-        snprintf(shown, sizeof shown, "%s", t->change);
-    else
-        snprintf(shown, sizeof shown, "%.40s… (%u)", t->change, n);
-    lb_say(q, "  %-56s %-11s %5.2f s  %s", shown, t->outcome, t->seconds, t->what);
+    lb_inquiry *q = context;
+    lb_trace_op(q->trace, event);
+    return lb_monitor_op(q->monitor, event);
 }
+
+static void watch_traced_step(void *context, int32_t rank, int64_t step)
+{
+    watch_step(((lb_inquiry *)context)->monitor, rank, step);
+}
+
+lb_status lb_inquiry_retrace(lb_inquiry *q, lb_replay_summary *summary, lb_err *err)
+{
+    lb_plan plan = LB_PLAN_INIT;
+    lb_sites nothing = {0};
+    lb_swap *swaps = NULL;
+    bool *excluded = calloc(q->n_ranks + 1, sizeof *excluded);
+    lb_observer observer = {.context = q, .op = watch_and_trace, .step_end = watch_traced_step};
+    lb_status status = excluded ? all_swaps(q, &nothing, NULL, &swaps, &plan.n_swaps, err)
+                                : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK) {
+        if (q->left_out) memcpy(excluded, q->left_out, q->n_ranks * sizeof *excluded);
+        exclude_ranks(&q->background, NULL, excluded);
+        plan_window(q, swaps, &plan);
+        lb_trace_clear(q->trace);
+        lb_monitor_reset(q->monitor, q->mode, excluded);
+        lb_monitor_collect(q->monitor, true);
+        status = lb_replay_run(q->replay, &plan, &observer, summary, err);
+    }
+    if (status == LB_OK) {
+        q->failure = *lb_monitor_failure(q->monitor);
+        q->blind =
+            lb_monitor_blind(q->monitor, q->failure.kind == LB_FAILURE_NONE ? INT64_MAX : q->failure.step);
+    }
+    lb_swaps_free(swaps, plan.n_swaps);
+    free(excluded);
+    return status;
+}
+
+/* ---- and the changed ones ----------------------------------------------------------------------------------------- */
 
 lb_status lb_try(lb_inquiry *q, const lb_sites *sites, const uint64_t *set, const char *purpose,
                  lb_outcome *outcome, lb_err *err)
@@ -266,11 +234,12 @@ lb_status lb_try(lb_inquiry *q, const lb_sites *sites, const uint64_t *set, cons
     double begin = now();
     lb_trial *more = realloc(b->trials, (b->n_trials + 1) * sizeof *more);
     if (more) b->trials = more;
-    char *text = more ? lb_change_text(sites, set) : NULL;
+    char *text = more ? lb_change_text(q, sites, set) : NULL;
     if (!text) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     lb_trial *t = &b->trials[b->n_trials];
     *t = (lb_trial){.stage = b->n_stages - 1, .change = text};
     snprintf(t->purpose, sizeof t->purpose, "%s", purpose);
+    lb_sites_describe(sites, set, t->description, sizeof t->description);
     const char *known;
     lb_status status = LB_OK;
     if (lb_journal_find(q->journal, text, outcome, &known)) {
@@ -287,8 +256,16 @@ lb_status lb_try(lb_inquiry *q, const lb_sites *sites, const uint64_t *set, cons
     snprintf(t->outcome, sizeof t->outcome, "%s", lb_outcome_name(*outcome));
     b->n_trials++;
     b->stages[b->n_stages - 1].trials++;
-    say_trial(q, sites, set, t);
+    lb_say(q, "  %-11s %-64s %6.2f s  %s", t->outcome, t->description, t->seconds, t->what);
     return LB_OK;
+}
+
+/* What a search says about its assumption stays until the stage ends. */
+static void note_search(lb_inquiry *q, const lb_search_verdict *verdict)
+{
+    const char *note =
+        *verdict->note || verdict->monotone ? verdict->note : "in some trial changing more undid a cure";
+    if (*note) snprintf(q->search_note, sizeof q->search_note, "%s", note);
 }
 
 lb_status lb_narrow(lb_inquiry *q, const lb_sites *sites, uint32_t **found, uint32_t *n, lb_err *err)
@@ -311,6 +288,7 @@ lb_status lb_narrow(lb_inquiry *q, const lb_sites *sites, uint32_t **found, uint
     }
     lb_search_verdict verdict = {0};
     if (status == LB_OK) status = lb_search_verdict_get(search, &verdict, err);
+    if (status == LB_OK) note_search(q, &verdict);
     if (status == LB_OK && verdict.n_culprits) {
         *found = malloc(verdict.n_culprits * sizeof **found);
         if (*found) {

@@ -1,11 +1,110 @@
-/* The verdict of a bisection for a person: see lastbit/bisect.h. */
+/* The verdict of a bisection for a person, and the commands that show it again: see lastbit/bisect.h. */
 #define _GNU_SOURCE /* open_memstream */
 #include <lastbit/bisect.h>
+
+#include "shell_word.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { LABEL = 10, WIDTH = 110 };
+
+/* ---- laying out ------------------------------------------------------------------------------------------------- */
+
+/* Words broken into lines behind a label; a newline in the text begins a line. */
+static void put_text(FILE *out, const char *label, const char *text)
+{
+    int column = fprintf(out, "%-*s", LABEL, label);
+    for (bool first = true; *text;) {
+        size_t n = strcspn(text, " \n");
+        if (!first && column + 1 + (int)n > WIDTH) {
+            fprintf(out, "\n%*s", LABEL, "");
+            column = LABEL, first = true;
+        }
+        column += fprintf(out, "%s%.*s", first ? "" : " ", (int)n, text);
+        first = text[n] == '\n';
+        if (first) {
+            fprintf(out, "\n%*s", LABEL, "");
+            column = LABEL;
+        }
+        text += n + (text[n] != 0);
+    }
+    fputc('\n', out);
+}
+
+/* A command is one line, however long: it is there to be pasted. */
+static void put_command(FILE *out, const char *label, char *command)
+{
+    if (command) fprintf(out, "%-*s%s\n", LABEL, label, command);
+    free(command);
+}
+
+/* ---- commands --------------------------------------------------------------------------------------------------- */
+
+static char *command(const char *words, const char *path, const char *asked, const char *more)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) return NULL;
+    fprintf(out, "lastbit %s ", words);
+    lb_shell_word(out, path);
+    if (asked && *asked) fprintf(out, " %s", asked);
+    if (more && *more) fprintf(out, " %s", more);
+    fclose(out);
+    return text;
+}
+
+/* Of the changes that were seen to cure, on the way to the smallest: the shortest to type, if the smallest is long. */
+static const char *shown_cure(const lb_bisection *b)
+{
+    enum { SHORT = 140 };
+    const char *best = b->cure;
+    if (!b->cure || strlen(b->cure) <= SHORT || b->n_culprits == 0) return best;
+    for (uint32_t i = 0; i < b->n_trials; i++) { /* later ones are narrower */
+        const lb_trial *t = &b->trials[i];
+        if (!strcmp(t->outcome, "cured") && strcmp(t->purpose, "note") && *t->change &&
+            strlen(t->change) <= SHORT)
+            best = t->change;
+    }
+    return best;
+}
+
+static bool replay_cures(const lb_bisection *b)
+{
+    return b->n_culprits && b->culprits[0].axis == LB_AXIS_KERNEL && !b->cure;
+}
+
+char *lb_bisection_show(const lb_bisection *b, const char *path)
+{
+    if (b->command || b->failure.kind == LB_FAILURE_NONE) return b->command ? strdup(b->command) : NULL;
+    if (b->reference) {
+        char *other = command("diff", path, NULL, NULL), *both = NULL;
+        size_t size = 0;
+        FILE *out = open_memstream(&both, &size);
+        if (out) {
+            fprintf(out, "%s ", other ? other : "");
+            lb_shell_word(out, b->reference);
+            fclose(out);
+        }
+        free(other);
+        return both;
+    }
+    if (replay_cures(b)) return command("replay", path, NULL, NULL);
+    if (b->reproducer) return command("bisect --check", b->reproducer, b->asked, NULL);
+    return command("bisect --check", path, b->asked, NULL);
+}
+
+char *lb_bisection_cure(const lb_bisection *b, const char *path)
+{
+    if (b->command) return b->cure ? strdup(b->cure) : NULL;
+    if (replay_cures(b)) return command("bisect --check", path, b->asked, NULL);
+    return b->cure ? command("bisect --check", path, b->asked, shown_cure(b)) : NULL;
+}
+
+/* ---- culprits --------------------------------------------------------------------------------------------------- */
 
 static const char *block_name(char letter)
 {
@@ -19,68 +118,123 @@ static const char *block_name(char letter)
     }
 }
 
-static void print_ranks(FILE *out, const lb_culprit *c)
+static void put_ranks(FILE *out, const lb_culprit *c)
 {
     fprintf(out, c->n_ranks == 1 ? "rank " : "ranks ");
     for (uint32_t i = 0; i < c->n_ranks && i < 16; i++) fprintf(out, "%s%d", i ? ", " : "", c->ranks[i]);
     if (c->n_ranks > 16) fprintf(out, ", … (%u)", c->n_ranks);
 }
 
-static void print_culprit(FILE *out, const lb_culprit *c)
+static char *culprit_text(const lb_culprit *c)
 {
-    fprintf(out, "culprit   %s: %s", lb_axis_name(c->axis), *c->layer ? c->layer : "(outside every module)");
-    if (*c->op) fprintf(out, "  %s", c->op);
-    fprintf(out, "  %s of step %" PRId64 ", ", lb_phase_name(c->phase), c->step);
-    print_ranks(out, c);
-    if (c->block) fprintf(out, ", block %c (%s)", c->block, block_name(c->block));
-    fprintf(out, "\n          %s\n", c->why);
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) return NULL;
+    fprintf(out, "%s: %s", lb_axis_name(c->axis), *c->layer ? c->layer : "(outside every module)");
+    if (*c->op) fprintf(out, " %s", strcmp(c->op, "lb::source") ? c->op : "(its data)");
+    if (c->n_ranks) {
+        fprintf(out, "\n%s of step %" PRId64 ", ", lb_phase_name(c->phase), c->step);
+        put_ranks(out, c);
+    }
+    if (c->block) fprintf(out, ", block class %c (%s)", c->block, block_name(c->block));
+    fclose(out);
+    return text;
+}
+
+static void put_culprit(FILE *out, const char *label, const lb_culprit *c)
+{
+    char *text = culprit_text(c);
+    put_text(out, label, text ? text : "");
+    put_text(out, "why", c->why);
+    free(text);
+}
+
+static bool like_the_first(const lb_bisection *b, uint32_t i)
+{
+    const lb_culprit *c = &b->culprits[i], *first = &b->culprits[0];
+    return b->n_culprits > 2 && c->axis == first->axis && c->step == first->step && c->phase == first->phase;
 }
 
 /* Culprits that differ from the first in their layer alone share a line. */
-static void print_culprits(FILE *out, const lb_bisection *b)
+static void put_culprits(FILE *out, const lb_bisection *b)
 {
-    uint32_t alike = 0;
-    print_culprit(out, &b->culprits[0]);
-    for (uint32_t i = 1; i < b->n_culprits; i++) {
-        const lb_culprit *c = &b->culprits[i], *first = &b->culprits[0];
-        bool like = c->axis == first->axis && c->step == first->step && c->phase == first->phase;
-        if (!like || b->n_culprits == 2)
-            print_culprit(out, c);
-        else if (++alike == 1)
-            fprintf(out, "          likewise: %s", c->layer);
-        else if (alike <= 6)
-            fprintf(out, ", %s", c->layer);
+    char *alike = NULL;
+    size_t size = 0;
+    uint32_t n = 0;
+    put_culprit(out, "culprit", &b->culprits[0]);
+    FILE *list = open_memstream(&alike, &size);
+    for (uint32_t i = 1; i < b->n_culprits && list; i++) {
+        if (!like_the_first(b, i))
+            put_culprit(out, "and", &b->culprits[i]);
+        else
+            fprintf(list, "%s%s", n++ ? ", " : "", b->culprits[i].layer);
     }
-    if (alike > 6) fprintf(out, " and %u more", alike - 6);
-    if (alike) fputc('\n', out);
+    if (list) fclose(list);
+    if (n) put_text(out, "likewise", alike);
+    free(alike);
+    const lb_failure *f = &b->failure;
+    if (b->culprits[0].n_ranks && b->culprits[0].step < f->step) {
+        char when[120];
+        snprintf(when, sizeof when, "It acts in step %" PRId64 "; the failure shows in step %" PRId64 ".",
+                 b->culprits[0].step, f->step);
+        put_text(out, "", when);
+    }
 }
 
-static void print_found(FILE *out, const lb_bisection *b, const char *path)
+/* ---- all of it -------------------------------------------------------------------------------------------------- */
+
+static void put_failure(FILE *out, const lb_failure *f, const char *label)
 {
-    const lb_failure *f = &b->failure;
-    if (f->kind != LB_FAILURE_NONE) {
-        fprintf(out, "failure   step %" PRId64 " rank %d: %s", f->step, f->rank, f->what);
-        if (*f->name) fprintf(out, " (%s%s%s)", f->layer, *f->layer ? " " : "", f->name);
-        fputc('\n', out);
-    }
-    if (b->n_culprits) print_culprits(out, b);
-    if (f->kind != LB_FAILURE_NONE && b->n_culprits && b->culprits[0].step < f->step)
-        fprintf(out, "          It acts in step %" PRId64 "; the failure shows in step %" PRId64 ".\n",
-                b->culprits[0].step, f->step);
-    if (b->cure) {
-        bool command = !strncmp(b->cure, "--", 2);
-        if (command && strlen(b->cure) < 240)
-            fprintf(out, "cure      lastbit replay --mode chained %s %s\n", b->cure, path);
-        else
-            fprintf(out, "cure      %.200s%s\n", b->cure,
-                    strlen(b->cure) > 200 ? "… (--json has all of it)" : "");
-    }
-    if (b->reproducer)
-        fprintf(out, "shows it  lastbit replay --mode chained %s\n", b->reproducer);
-    else if (b->reference)
-        fprintf(out, "shows it  lastbit diff %s %s\n", path, b->reference);
+    char text[640];
+    if (f->kind == LB_FAILURE_NONE) return;
+    if (f->rank < 0)
+        snprintf(text, sizeof text, "%s", f->what);
     else
-        fprintf(out, "shows it  lastbit bisect %s\n", path);
+        snprintf(text, sizeof text, "step %" PRId64 ", rank %d: %s%s%s%s%s%s", f->step, f->rank, f->what,
+                 *f->name ? " (" : "", f->layer, *f->layer && *f->name ? " " : "", f->name,
+                 *f->name ? ")" : "");
+    put_text(out, label, text);
+}
+
+static void put_stages(FILE *out, const lb_bisection *b)
+{
+    for (uint32_t i = 0; i < b->n_stages; i++) {
+        const lb_stage *s = &b->stages[i];
+        char text[400], trials[40] = "";
+        if (s->trials)
+            snprintf(trials, sizeof trials, " (%u %s)", s->trials, s->trials == 1 ? "trial" : "trials");
+        snprintf(text, sizeof text, "%s %s%s%s%s", s->name, s->outcome, *s->note ? ": " : "", s->note, trials);
+        put_text(out, i ? "" : "tried", text);
+    }
+}
+
+static void put_reproducer(FILE *out, const lb_bisection *b)
+{
+    char text[200];
+    if (!b->reproducer) return;
+    snprintf(text, sizeof text,
+             "%" PRIu64 " ops, %.3g %s, of the %" PRIu64 " ops of the window; the same failure and culprit",
+             b->reproducer_ops,
+             b->reproducer_bytes < 1e6 ? b->reproducer_bytes / 1e3 : b->reproducer_bytes / 1e6,
+             b->reproducer_bytes < 1e6 ? "KB" : "MB", b->window_ops);
+    fprintf(out, "%-*s%s\n", LABEL, "smallest", b->reproducer);
+    put_text(out, "", text);
+}
+
+static void put_undecided(FILE *out, const lb_bisection *b)
+{
+    if (b->failure.kind == LB_FAILURE_NONE) {
+        put_text(out, "undecided", b->n_stages ? b->stages[b->n_stages - 1].note : "");
+        return;
+    }
+    put_failure(out, &b->failure, "failure");
+    if (b->again)
+        put_text(out, "undecided", "the bytes that a replay needs were not kept");
+    else if (b->n_trials)
+        put_text(out, "undecided", "none of the changes that were tried cures it");
+    else
+        put_text(out, "undecided", "a replay of this window cannot speak for the recording");
 }
 
 char *lb_bisection_text(const lb_bisection *b, const char *path)
@@ -90,28 +244,27 @@ char *lb_bisection_text(const lb_bisection *b, const char *path)
     FILE *out = open_memstream(&text, &size);
     if (!out) return NULL;
     switch (b->outcome) {
-    case LB_BISECT_CLEAN: fprintf(out, "clean     no failure in this window\n"); break;
+    case LB_BISECT_CLEAN:
+        put_text(out, "clean",
+                 b->checked ? "no failure in this window, changed like this" : "no failure in this window");
+        break;
     case LB_BISECT_NOT_REPRODUCED:
-        fprintf(out, "not reproduced: the recording fails in step %" PRId64 " (%s), its replay does not\n",
-                b->failure.step, b->failure.what);
+        put_failure(out, &b->failure, "recorded");
+        put_text(out, "but", "its replay does not fail: nothing can be tried on it");
         break;
-    case LB_BISECT_UNDECIDED:
-        fprintf(out, "undecided");
-        if (b->failure.kind != LB_FAILURE_NONE)
-            fprintf(out, " step %" PRId64 " rank %d fails (%s), and no single change that was tried cures it",
-                    b->failure.step, b->failure.rank, b->failure.what);
-        fputc('\n', out);
+    case LB_BISECT_UNDECIDED: put_undecided(out, b); break;
+    case LB_BISECT_FOUND:
+        put_failure(out, &b->failure, "failure");
+        if (b->n_culprits) put_culprits(out, b);
         break;
-    case LB_BISECT_FOUND: print_found(out, b, path); break;
     }
-    for (uint32_t i = 0; i < b->n_stages; i++) {
-        const lb_stage *s = &b->stages[i];
-        fprintf(out, "%s %-10s %s%s%s", i ? "         " : "tried    ", s->name, s->outcome,
-                *s->note ? ": " : "", s->note);
-        if (s->trials) fprintf(out, " (%u %s)", s->trials, s->trials == 1 ? "trial" : "trials");
-        fputc('\n', out);
-    }
-    if (b->note) fprintf(out, "note      %s\n", b->note);
+    if (!b->checked) put_stages(out, b);
+    if (b->note) put_text(out, "note", b->note);
+    put_reproducer(out, b);
+    put_command(out, "record it", b->again ? strdup(b->again) : NULL);
+    if (!b->checked && b->outcome != LB_BISECT_CLEAN && !b->again)
+        put_command(out, "shows it", lb_bisection_show(b, path));
+    if (!b->checked) put_command(out, "cures it", lb_bisection_cure(b, path));
     fclose(out);
     return text;
 }

@@ -4,6 +4,7 @@
 #include "collective.h"
 #include "schedule.h"
 #include "selector.h"
+#include "substitute.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@ typedef struct parsed_swap {
     lb_schedule schedule;
     bool is_schedule, is_order;
     lb_contribution contribution;
+    lb_choice source; /* its contents */
 } parsed_swap;
 
 struct lb_choices {
@@ -68,6 +70,10 @@ static lb_status parse_swap(parsed_swap *p, lb_err *err)
     case LB_SWAP_PRECISION: return parse_precision(p, err);
     case LB_SWAP_ORDER: return parse_order(p, err);
     case LB_SWAP_RANK: return parse_contribution(p, err);
+    case LB_SWAP_SOURCE:
+        if (lb_substitute_parse(p->swap.argument, &p->source)) return LB_OK;
+        return lb_fail(err, LB_ERR_INVALID, "--source %s=%s: a source can take its own, finite or step:N", p->swap.selector,
+                       p->swap.argument);
     case LB_SWAP_ROUNDING:
         if (lb_cast_parse(p->swap.argument, &p->cast)) return LB_OK;
         return lb_fail(err, LB_ERR_INVALID, "--rounding %s=%s: roundings are rne, rz, rna, stochastic:SEED", p->swap.selector,
@@ -138,6 +144,7 @@ static bool concerns(const parsed_swap *p, const lb_prepared_op *op)
         if (p->schedule.kind == LB_SCHEDULE_TENSOR_CORE) return op->row->flags & LB_ROW_MATMUL;
         return op->row->flags & (LB_ROW_REDUCTION | LB_ROW_MATMUL);
     case LB_SWAP_RANK: return collective;
+    case LB_SWAP_SOURCE: return op->action == LB_ACT_SOURCE;
     default: return computes;
     }
 }
@@ -159,6 +166,10 @@ static void apply(const parsed_swap *p, lb_choice *choice)
         break;
     case LB_SWAP_ROUNDING: choice->method.cast = (struct lb_cast *)&p->cast; break;
     case LB_SWAP_RANK: choice->contribution = (uint8_t)p->contribution; break;
+    case LB_SWAP_SOURCE:
+        choice->contents = p->source.contents;
+        choice->contents_step = p->source.contents_step;
+        break;
     default: break;
     }
 }
@@ -169,7 +180,7 @@ static bool same_choice(const lb_choice *a, const lb_choice *b)
            a->method.compute == b->method.compute && a->method.accumulate == b->method.accumulate &&
            a->method.cast == b->method.cast && a->region == b->region && a->widen_only == b->widen_only &&
            a->swapped == b->swapped && a->reordered == b->reordered && a->order == b->order &&
-           a->contribution == b->contribution;
+           a->contribution == b->contribution && a->contents == b->contents && a->contents_step == b->contents_step;
 }
 
 /* The row that says what row `old` says and swap `p` besides. */

@@ -5,6 +5,7 @@
 #include "decision.h"
 #include "event.h"
 #include "operands.h"
+#include "substitute.h"
 #include "verdict.h"
 
 #include <stdio.h>
@@ -398,6 +399,8 @@ static lb_status take_source(lb_machine *machine, const lb_op *op)
         if (chained && value->source == LB_SOURCE_CARRIED && lb_storage_holds(storage, value)) continue;
         lb_tensor other;
         bool loaded;
+        LB_TRY(lb_substitute_source(machine, v, lb_machine_choice(machine), &loaded));
+        if (loaded) continue;
         if (observer && observer->source && lb_anchor_recorded(machine, v, &other) &&
             observer->source(observer->context, machine->rank, program->step, v, &other)) {
             LB_TRY(lb_anchor_put(machine, v, &other));

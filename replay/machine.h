@@ -24,9 +24,14 @@ typedef struct lb_recording {
     void *context;
     /* As lb_capture_value: LB_ERR_NOT_CAPTURED when the bytes were not kept. */
     lb_status (*value)(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err);
+    /* As lb_capture_program; may be NULL. */
+    lb_status (*program)(void *context, int32_t rank, int64_t step, const lb_program **program, lb_err *err);
 } lb_recording;
 
 typedef enum lb_contribution { LB_CONTRIBUTE_OWN, LB_CONTRIBUTE_ZERO, LB_CONTRIBUTE_MEAN, LB_CONTRIBUTE_EXCLUDE } lb_contribution;
+
+/* Where a source takes its bytes from: see substitute.h. */
+typedef enum lb_contents { LB_CONTENTS_RECORDED, LB_CONTENTS_OWN, LB_CONTENTS_FINITE, LB_CONTENTS_STEP } lb_contents;
 
 /* What the swaps of a run ask of one op; choice 0 asks nothing. */
 typedef struct lb_choice {
@@ -37,6 +42,8 @@ typedef struct lb_choice {
     bool reordered;       /* an order swap applies */
     const char *order;    /* as given; collectives parse it themselves */
     uint8_t contribution; /* lb_contribution of this rank to a collective */
+    uint8_t contents;     /* lb_contents of a source */
+    int64_t contents_step;
 } lb_choice;
 
 /* What the machines of one run share. */

@@ -339,6 +339,11 @@ static lb_status recorded_value(void *context, const lb_program *program, uint32
     return lb_capture_value(context, program, value, tensor, err);
 }
 
+static lb_status other_program(void *context, int32_t rank, int64_t step, const lb_program **program, lb_err *err)
+{
+    return lb_capture_program(context, rank, step, program, err);
+}
+
 static double now_seconds(void)
 {
     struct timespec t;
@@ -354,7 +359,7 @@ lb_status lb_replay_run(lb_replay *replay, const lb_plan *plan, const lb_observe
     if (!summary) summary = &unused;
     *summary = (lb_replay_summary){0};
     if (plan->size != sizeof *plan) return lb_fail(err, LB_ERR_INVALID, "lb_plan of another version: set size with LB_PLAN_INIT");
-    s.run = (lb_run){plan, observer, {replay->capture, recorded_value}, summary, false};
+    s.run = (lb_run){plan, observer, {replay->capture, recorded_value, other_program}, summary, false};
     double start = now_seconds();
     int threads = omp_get_max_threads();
     if (plan->threads > 0) omp_set_num_threads(plan->threads);

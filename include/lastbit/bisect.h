@@ -65,11 +65,12 @@ typedef struct lb_culprit {
 } lb_culprit;
 
 typedef struct lb_trial {
-    uint32_t stage;   /* row of stages */
-    char *change;     /* command-line text of the swaps: "--skip block=E" */
-    char outcome[16]; /* "cured", "fails-same", "fails-other", "invalid", "noise" */
-    char purpose[12]; /* "whole", "narrow", … */
-    char what[200];   /* the failure that remained, or why it is invalid */
+    uint32_t stage;        /* row of stages */
+    char *change;          /* command-line text of the swaps: "--skip 'block=E'" */
+    char description[100]; /* in words: "3 of 38 layers of step 2 in f32" */
+    char outcome[16];      /* "cured", "fails-same", "fails-other", "invalid", "noise" */
+    char purpose[12];      /* "whole", "narrow", … */
+    char what[200];        /* the failure that remained, or why it is invalid */
     double seconds;
 } lb_trial;
 
@@ -99,10 +100,16 @@ typedef struct lb_bisection {
     uint32_t n_stages;
     lb_trial *trials;
     uint32_t n_trials;
-    char *cure;       /* command-line text of the one change that cures, or NULL */
-    char *reproducer; /* path, or NULL */
-    char *reference;  /* path of what it was compared with, or NULL */
-    char *note;       /* what the reader should know besides: warnings, limits; or NULL */
+    char *cure;                                /* command-line text of the one change that cures, or NULL */
+    char *reproducer;                          /* path, or NULL */
+    uint64_t reproducer_ops, reproducer_bytes; /* how small it is */
+    uint64_t window_ops;                       /* and what it was made from */
+    char *asked;     /* options that set what a failure is: "--predicate 'max>1' --steps 2-3"; or NULL */
+    char *command;   /* --run: the live job as it was run, or NULL */
+    bool checked;    /* nothing was searched: the window was replayed once, under the changes given */
+    char *reference; /* path of what it was compared with, or NULL */
+    char *again;     /* command that records what the window lacks, or NULL */
+    char *note;      /* what the reader should know besides: warnings, limits; or NULL */
     double seconds;
 } lb_bisection;
 
@@ -115,16 +122,19 @@ typedef struct lb_bisect_options {
     bool resume;                   /* take the answers that the journal has */
     const char *reproducer;        /* folder to write, NULL: none */
     bool overwrite;                /* the reproducer may replace one */
-    int threads;                   /* 0: as many as OpenMP gives */
-    uint64_t memory_bytes;         /* 0: no limit */
-    uint32_t max_trials;           /* per stage; 0: no limit */
-    void *context;                 /* for say */
+    const lb_swap *changes;        /* with `check`: made before it is judged */
+    uint32_t n_changes;
+    bool check;            /* replay once and say whether it fails; nothing is searched */
+    int threads;           /* 0: as many as OpenMP gives */
+    uint64_t memory_bytes; /* 0: no limit */
+    uint32_t max_trials;   /* per stage; 0: no limit */
+    void *context;         /* for say */
     void (*say)(void *context, const char *line); /* one line per trial and stage while it runs; may be NULL */
 } lb_bisect_options;
 #define LB_BISECT_OPTIONS_INIT                                                                                 \
     {                                                                                                          \
-        sizeof(lb_bisect_options), INT64_MIN, INT64_MAX, NULL, NULL, NULL, false, NULL, false, 0, 0, 0, NULL,  \
-            NULL                                                                                               \
+        sizeof(lb_bisect_options), INT64_MIN, INT64_MAX, NULL, NULL, NULL, false, NULL, false, NULL, 0, false, \
+            0, 0, 0, NULL, NULL                                                                                \
     }
 
 /* Fails for trouble with the capture or the environment; that nothing was found, or that the failure does not reproduce,
@@ -132,6 +142,11 @@ typedef struct lb_bisect_options {
 LB_API lb_status lb_bisect(lb_capture *capture, const lb_bisect_options *options, lb_bisection **bisection,
                            lb_err *err);
 LB_API void lb_bisection_free(lb_bisection *bisection);
+
+/* Commands to be pasted into a shell: one that shows the failure, one that shows its cure; malloc'ed, NULL when there is none.
+ * `capture_path`: as to be typed again. */
+LB_API char *lb_bisection_show(const lb_bisection *bisection, const char *capture_path);
+LB_API char *lb_bisection_cure(const lb_bisection *bisection, const char *capture_path);
 
 /* The verdict for a person, several lines; malloc'ed. `capture_path`: as to be typed again. */
 LB_API char *lb_bisection_text(const lb_bisection *bisection, const char *capture_path);

@@ -25,8 +25,10 @@ typedef enum lb_swap_kind {
     LB_SWAP_ROUNDING,  /* "rne", "rz", "stochastic:SEED" */
     LB_SWAP_SKIP,      /* the module becomes the identity (own residual add) or gives 0 */
     LB_SWAP_MUON,      /* "f32": Newton–Schulz in f32; "adamw": AdamW in its place */
-    LB_SWAP_RANK       /* collective contributions of the ranks selected: "zero", "mean" (of the others), "exclude": the
+    LB_SWAP_RANK,      /* collective contributions of the ranks selected: "zero", "mean" (of the others), "exclude": the
                           reduction runs over the others, a sum of averages-to-be (DDP) rescaled by world / others */
+    LB_SWAP_SOURCE     /* bytes of sources (parameters, batches) in chained replay: "own" (what this run itself left there:
+                          an unseen write is undone), "finite" (0 for NaN and infinities), "step:N" (the same source's) */
 } lb_swap_kind;
 
 /* `selector`: terms joined by "&": a PCRE2 pattern on "layer/op", or phase=, rank=, block=, op=, layer=, step=, class=.

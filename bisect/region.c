@@ -1,0 +1,205 @@
+/* Regions: see region.h.
+ *
+ * A region must hold both ends of what it changes: a narrow value is written by one op and read by another, and at the
+ * region's border values are rounded as they were. So sites are whole layers, then all ops that touch, not casts alone.
+ */
+#include "region.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct narrowing {
+    lb_inquiry *q;
+    const lb_region *region;
+    int64_t step;
+    char later[512]; /* steps after it that the cure needs, changed whole beside what is tried in it */
+    lb_err *err;
+} narrowing;
+
+bool lb_region_exists(const lb_inquiry *q, const lb_region *region)
+{
+    for (uint32_t s = 0; s < q->n_steps; s++) {
+        const lb_program *p = lb_inquiry_program(q, q->failure.rank, q->steps[s]);
+        for (uint32_t i = 0; p && i < p->n_ops; i++)
+            if (region->touches(p, &p->ops[i])) return true;
+    }
+    return false;
+}
+
+static lb_status add_later(const narrowing *n, lb_sites *sites)
+{
+    lb_site_form form = {n->region->kind, n->region->argument, "step=", "", ','};
+    return *n->later ? lb_sites_add(sites, &form, n->later, n->err) : LB_OK;
+}
+
+/* One site per layer that can take the change, in order of execution; ops outside every module go by phase. */
+static lb_status list_layers(const narrowing *n, const lb_program *p, lb_sites *sites, uint32_t *scopes,
+                             uint8_t *seen)
+{
+    char inside[64], outside[64], pattern[320];
+    snprintf(inside, sizeof inside, "step=%" PRId64 "&^(?:", n->step);
+    snprintf(outside, sizeof outside, "step=%" PRId64 "&^/&phase=", n->step);
+    lb_site_form in_layer = {n->region->kind, n->region->argument, inside, ")/", '|'};
+    lb_site_form in_phase = {n->region->kind, n->region->argument, outside, "", ','};
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const lb_op *op = &p->ops[i];
+        uint32_t slot = op->scope ? op->scope : p->n_scopes + op->phase;
+        if (seen[slot] || !n->region->touches(p, op)) continue;
+        seen[slot] = 1;
+        scopes[sites->n] = op->scope;
+        lb_escape(lb_op_layer(p, op), pattern, sizeof pattern);
+        if (op->scope)
+            LB_TRY(lb_sites_add(sites, &in_layer, pattern, n->err));
+        else
+            LB_TRY(lb_sites_add(sites, &in_phase, lb_phase_name((lb_phase)op->phase), n->err));
+    }
+    lb_sites_name(sites, "layers of step %" PRId64 " %s", n->step, n->region->how);
+    return LB_OK;
+}
+
+/* One site per op of these layers that can take the change; site k is op rows[k]. */
+static lb_status list_ops(const narrowing *n, const lb_program *p, const uint32_t *scopes, uint32_t n_scopes,
+                          lb_sites *sites, uint32_t *rows)
+{
+    char before[64], body[16];
+    snprintf(before, sizeof before, "step=%" PRId64 "&index=", n->step);
+    lb_site_form form = {n->region->kind, n->region->argument, before, "", ','};
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        bool inside = false;
+        for (uint32_t k = 0; k < n_scopes; k++) inside |= p->ops[i].scope == scopes[k];
+        if (!inside || !n->region->touches(p, &p->ops[i])) continue;
+        rows[sites->n] = i;
+        snprintf(body, sizeof body, "%u", i);
+        LB_TRY(lb_sites_add(sites, &form, body, n->err));
+    }
+    lb_sites_name(sites, "ops of %s%s %s",
+                  n_scopes == 1 ? lb_program_text(p, p->scopes[scopes[0]].path) : "these layers",
+                  n_scopes == 1 && !scopes[0] ? "no layer" : "", n->region->how);
+    return LB_OK;
+}
+
+/* One culprit per layer of the region. */
+static lb_status blame_ops(const narrowing *n, const lb_program *p, const uint32_t *rows, uint32_t n_rows)
+{
+    for (uint32_t i = 0; i < n_rows; i++) {
+        uint32_t size = 0, row = rows[i];
+        bool first = true;
+        for (uint32_t k = 0; k < n_rows; k++) {
+            if (p->ops[rows[k]].scope != p->ops[rows[i]].scope) continue;
+            first &= k >= i;
+            if (!n->region->guilty(p, &p->ops[row]) && n->region->guilty(p, &p->ops[rows[k]])) row = rows[k];
+            size++;
+        }
+        if (!first) continue;
+        lb_culprit *c;
+        LB_TRY(lb_culprit_add(n->q, n->region->axis, n->q->failure.rank, p->step, row, &c, n->err));
+        LB_TRY(lb_culprit_all_ranks(n->q, c, n->err));
+        snprintf(
+            c->why, sizeof c->why,
+            "With %u %s of this layer%s %s, and nothing else changed, the window ends without the failure.",
+            size, size == 1 ? "op" : "ops", *n->later ? " (and later steps)" : "", n->region->how);
+    }
+    return LB_OK;
+}
+
+/* No smaller region than these layers. */
+static lb_status blame_layers(const narrowing *n, const lb_program *p, const uint32_t *scopes,
+                              uint32_t n_scopes)
+{
+    for (uint32_t i = 0; i < n_scopes; i++) {
+        lb_culprit *c;
+        LB_TRY(lb_culprit_add(n->q, n->region->axis, n->q->failure.rank, n->step, LB_NONE, &c, n->err));
+        LB_TRY(lb_culprit_all_ranks(n->q, c, n->err));
+        snprintf(c->layer, sizeof c->layer, "%s", lb_program_text(p, p->scopes[scopes[i]].path));
+        snprintf(c->why, sizeof c->why,
+                 "This layer needs to be %s as a whole: no smaller set of its ops cures.", n->region->how);
+    }
+    return LB_OK;
+}
+
+static lb_status narrow_to_ops(narrowing *n, const lb_program *p, const uint32_t *scopes, uint32_t n_scopes,
+                               uint32_t *rows, uint32_t *n_rows)
+{
+    lb_sites sites = {0};
+    uint32_t *found = NULL, count = 0;
+    lb_status status = list_ops(n, p, scopes, n_scopes, &sites, rows);
+    uint32_t n_ops = sites.n;
+    if (status == LB_OK) status = add_later(n, &sites);
+    if (status == LB_OK) status = lb_narrow(n->q, &sites, &found, &count, n->err);
+    if (status == LB_OK && count) status = lb_cure_set(n->q, &sites, found, count, n->err);
+    *n_rows = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (found[i] < n_ops) rows[(*n_rows)++] = rows[found[i]];
+    lb_sites_release(&sites);
+    free(found);
+    return status;
+}
+
+static lb_status narrow_to_layers(narrowing *n, const lb_program *p, uint32_t *scopes, uint32_t *n_scopes)
+{
+    lb_sites layers = {0};
+    uint32_t *guilty = NULL, count = 0;
+    uint8_t *seen = calloc(p->n_scopes + 8, 1);
+    lb_status status =
+        seen ? list_layers(n, p, &layers, scopes, seen) : lb_fail(n->err, LB_ERR_NOMEM, "out of memory");
+    uint32_t n_layers = layers.n;
+    if (status == LB_OK) status = add_later(n, &layers);
+    if (status == LB_OK) status = lb_narrow(n->q, &layers, &guilty, &count, n->err);
+    if (status == LB_OK && count) status = lb_cure_set(n->q, &layers, guilty, count, n->err);
+    *n_scopes = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (guilty[i] < n_layers) scopes[(*n_scopes)++] = scopes[guilty[i]];
+    lb_sites_release(&layers);
+    free(seen);
+    free(guilty);
+    return status;
+}
+
+static lb_status narrow_to_steps(narrowing *n)
+{
+    lb_sites steps = {0};
+    lb_site_form form = {n->region->kind, n->region->argument, "step=", "", ','};
+    uint32_t *found = NULL, count = 0;
+    lb_status status = lb_sites_add_steps(n->q, &form, n->q->n_steps, &steps, n->err);
+    lb_sites_name(&steps, "steps %s", n->region->how);
+    if (status == LB_OK) status = lb_narrow(n->q, &steps, &found, &count, n->err);
+    if (status == LB_OK && count) status = lb_cure_set(n->q, &steps, found, count, n->err);
+    n->step = count ? n->q->steps[found[0]] : n->q->failure.step;
+    if (count) lb_step_list(n->q, found + 1, count - 1, n->later, sizeof n->later);
+    lb_sites_release(&steps);
+    free(found);
+    return status;
+}
+
+lb_status lb_region_narrow(lb_inquiry *q, const lb_region *region, int64_t *step, uint32_t **ops,
+                           uint32_t *n_ops, lb_err *err)
+{
+    narrowing n = {.q = q, .region = region, .err = err};
+    *ops = NULL, *n_ops = 0;
+    LB_TRY(narrow_to_steps(&n));
+    const lb_program *p = lb_inquiry_program(q, q->failure.rank, n.step);
+    *step = n.step;
+    if (!p)
+        return lb_fail(err, LB_ERR_NOT_FOUND, "step %" PRId64 " of rank %d was not recorded", n.step,
+                       q->failure.rank);
+    uint32_t *scopes = malloc((p->n_scopes + 8) * sizeof *scopes), n_scopes = 0;
+    *ops = malloc(((size_t)p->n_ops + 1) * sizeof **ops);
+    lb_status status = scopes && *ops ? narrow_to_layers(&n, p, scopes, &n_scopes)
+                                      : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK && n_scopes) status = narrow_to_ops(&n, p, scopes, n_scopes, *ops, n_ops);
+    if (status == LB_OK && *n_ops)
+        status = blame_ops(&n, p, *ops, *n_ops);
+    else if (status == LB_OK && n_scopes)
+        status = blame_layers(&n, p, scopes, n_scopes);
+    else if (status == LB_OK) {
+        lb_culprit *c;
+        status = lb_culprit_add(q, region->axis, q->failure.rank, n.step, LB_NONE, &c, err);
+        if (status == LB_OK)
+            snprintf(c->why, sizeof c->why, "No smaller region than everything in the steps named, %s, cures.",
+                     region->how);
+    }
+    free(scopes);
+    return status;
+}

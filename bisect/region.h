@@ -1,0 +1,25 @@
+/* Narrowing a change that any op can take (a precision, an order of sums) from everywhere to the smallest region that needs
+ * it: the steps first, then the layers of the first such step, then their ops. */
+#ifndef LB_BISECT_REGION_H
+#define LB_BISECT_REGION_H
+
+#include "stages.h"
+
+typedef struct lb_region {
+    lb_swap_kind kind;
+    const char *argument; /* "f32" */
+    const char *how;      /* after a count of layers, ops or steps: "in f32" */
+    lb_axis axis;
+    bool (*touches)(const lb_program *program, const lb_op *op); /* can the change mean anything to this op? */
+    bool (*guilty)(const lb_program *program,
+                   const lb_op *op); /* of the ops in the region: the one to name first */
+} lb_region;
+
+/* Whether any op of the failing rank can take the change. */
+bool lb_region_exists(const lb_inquiry *inquiry, const lb_region *region);
+/* Everywhere is known to cure. Adds the culprits, one per layer of the region, and sets the cure. `ops` (malloc'ed, may be
+ * NULL) gets the rows of the region's ops in *step, none when it could not be narrowed to ops. */
+lb_status lb_region_narrow(lb_inquiry *inquiry, const lb_region *region, int64_t *step, uint32_t **ops,
+                           uint32_t *n_ops, lb_err *err);
+
+#endif

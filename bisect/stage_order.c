@@ -1,0 +1,51 @@
+/* The order stage, after all others: sums and products accumulated exactly, collectives in f64. See stages.h. */
+#include "region.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Nothing else takes an order; what does not sum is left alone by the swap and narrowed away. */
+static bool may_sum(const lb_program *p, const lb_op *op)
+{
+    return !(op->flags & (LB_OP_VIEW | LB_OP_COLLECTIVE)) && strncmp(lb_op_name(p, op), "lb::", 4) &&
+           op->results;
+}
+
+static bool is_collective(const lb_program *p, const lb_op *op)
+{
+    (void)p;
+    return op->flags & LB_OP_COLLECTIVE;
+}
+
+static lb_status try_order(lb_inquiry *q, const lb_region *region, const char *noun, bool *found, lb_err *err)
+{
+    lb_sites whole = {0};
+    lb_outcome outcome = LB_OUTCOME_SAME;
+    int64_t step;
+    uint32_t *ops = NULL, n;
+    if (!lb_region_exists(q, region)) return LB_OK;
+    lb_status status = lb_sites_add_all(&whole, LB_SWAP_ORDER, region->argument, err);
+    lb_sites_name(&whole, "%s", noun);
+    if (status == LB_OK) status = lb_try(q, &whole, NULL, "whole", &outcome, err);
+    if (status == LB_OK && outcome == LB_OUTCOME_CURED) {
+        *found = true;
+        status = lb_cure_set(q, &whole, NULL, 0, err);
+        if (status == LB_OK) status = lb_region_narrow(q, region, &step, &ops, &n, err);
+    }
+    lb_sites_release(&whole);
+    free(ops);
+    return status;
+}
+
+lb_status lb_stage_order(lb_inquiry *q, bool *found, lb_err *err)
+{
+    static const lb_region sums = {LB_SWAP_ORDER, "exact", "summed exactly", LB_AXIS_ORDER, may_sum, may_sum};
+    static const lb_region collectives = {LB_SWAP_ORDER, "wide",        "summed in f64",
+                                          LB_AXIS_ORDER, is_collective, is_collective};
+    LB_TRY(lb_stage_begin(q, "order", err));
+    LB_TRY(try_order(q, &collectives, "collectives summed in f64", found, err));
+    if (!*found) LB_TRY(try_order(q, &sums, "every sum and product exact", found, err));
+    lb_stage_end(q, *found ? "cured" : "cleared", "%s",
+                 *found ? "by summing otherwise" : "fails whatever the order of its sums");
+    return LB_OK;
+}

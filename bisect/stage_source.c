@@ -1,0 +1,235 @@
+/* Sources as the cause: bytes that no recorded op wrote, and data that the program cannot digest. See stages.h.
+ *
+ *   unseen writes   part of stage 0: undone, one set after another, the chain going on with what the program itself computed
+ *   other sources   last of all: those of the failing step take what the same source held in the step before, and 0 stands
+ *                   for what is not finite in them
+ */
+#include "stages.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct source_row {
+    int32_t rank;
+    int64_t step;
+    uint32_t op;
+} source_row;
+
+typedef struct source_list {
+    source_row *rows; /* site k is rows[k] */
+    lb_sites sites;
+    uint32_t room;
+} source_list;
+
+static const lb_value *value_of(const lb_program *p, uint32_t op)
+{
+    return &p->values[lb_op_results(p, &p->ops[op])[0]];
+}
+
+static bool is_source(const lb_program *p, uint32_t op)
+{
+    return !strcmp(lb_op_name(p, &p->ops[op]), "lb::source") && p->ops[op].results;
+}
+
+static lb_status add_source(source_list *list, int32_t rank, int64_t step, uint32_t op, const char *argument,
+                            lb_err *err)
+{
+    char before[80], body[16];
+    if (list->sites.n == list->room) {
+        uint32_t room = list->room ? 2 * list->room : 16;
+        source_row *more = realloc(list->rows, room * sizeof *more);
+        if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        list->rows = more, list->room = room;
+    }
+    list->rows[list->sites.n] = (source_row){rank, step, op};
+    snprintf(before, sizeof before, "step=%" PRId64 "&rank=%d&index=", step, rank);
+    snprintf(body, sizeof body, "%u", op);
+    lb_site_form form = {LB_SWAP_SOURCE, argument, before, "", ','};
+    return lb_sites_add(&list->sites, &form, body, err);
+}
+
+static void release(source_list *list)
+{
+    lb_sites_release(&list->sites);
+    free(list->rows);
+}
+
+static const char *kind_name(const lb_program *p, const lb_value *v)
+{
+    if (v->name != LB_NONE && *lb_program_text(p, v->name)) return lb_program_text(p, v->name);
+    switch ((lb_source_kind)v->source) {
+    case LB_SOURCE_BATCH: return "a tensor of the batch";
+    case LB_SOURCE_STATE: return "optimizer state";
+    case LB_SOURCE_PARAMETER: return "a parameter";
+    default: return "a tensor from outside";
+    }
+}
+
+static lb_status blame(lb_inquiry *q, const source_row *row, const char *why, lb_err *err)
+{
+    lb_culprit *c;
+    LB_TRY(lb_culprit_add(q, LB_AXIS_SOURCE, row->rank, row->step, row->op, &c, err));
+    snprintf(c->why, sizeof c->why, "%s", why);
+    return LB_OK;
+}
+
+/* Which of the sources must be other than they are; *found when changing them cures. */
+static lb_status narrow_sources(lb_inquiry *q, const source_list *list, uint32_t **guilty, uint32_t *n,
+                                bool *found, lb_err *err)
+{
+    LB_TRY(lb_narrow(q, &list->sites, guilty, n, err));
+    *found = *n > 0;
+    return *found ? lb_cure_set(q, &list->sites, *guilty, *n, err) : LB_OK;
+}
+
+/* ---- unseen writes ------------------------------------------------------------------------------------------------- */
+
+static lb_status list_unseen(lb_inquiry *q, source_list *list, lb_err *err)
+{
+    for (uint32_t s = 0; s < lb_steps_until_failure(q); s++)
+        for (uint32_t r = 0; r < q->n_ranks; r++) {
+            const lb_program *p = lb_inquiry_program(q, q->ranks[r], q->steps[s]);
+            for (uint32_t i = 0; p && i < p->n_ops; i++)
+                if (is_source(p, i) && value_of(p, i)->source == LB_SOURCE_UNSEEN)
+                    LB_TRY(add_source(list, q->ranks[r], q->steps[s], i, "own", err));
+        }
+    lb_sites_name(&list->sites, "unseen writes undone");
+    return LB_OK;
+}
+
+lb_status lb_stage_unseen(lb_inquiry *q, uint32_t *count, bool *found, lb_err *err)
+{
+    source_list list = {0};
+    uint32_t *guilty = NULL, n = 0;
+    char why[320];
+    lb_status status = list_unseen(q, &list, err);
+    *count = list.sites.n;
+    if (status == LB_OK && list.sites.n) status = narrow_sources(q, &list, &guilty, &n, found, err);
+    for (uint32_t i = 0; i < n && status == LB_OK; i++) {
+        const source_row *row = &list.rows[guilty[i]];
+        const lb_program *p = lb_inquiry_program(q, row->rank, row->step);
+        snprintf(why, sizeof why,
+                 "The bytes of %s changed and no recorded op wrote them. With what the program itself had left "
+                 "there, "
+                 "and nothing else changed, the window ends without the failure.",
+                 kind_name(p, value_of(p, row->op)));
+        status = blame(q, row, why, err);
+    }
+    release(&list);
+    free(guilty);
+    return status;
+}
+
+/* ---- data ---------------------------------------------------------------------------------------------------------- */
+
+static lb_statistics statistics_of(const lb_inquiry *q, const lb_program *p, const lb_value *v)
+{
+    lb_tensor tensor;
+    if (v->statistics != LB_NONE) return p->statistics[v->statistics];
+    if (lb_capture_value(q->capture, p, (uint32_t)(v - p->values), &tensor, NULL) == LB_OK)
+        return lb_statistics_of(&tensor);
+    return (lb_statistics){0};
+}
+
+/* What comes from outside, not from the step before or from a random generator. */
+static bool from_outside(const lb_value *v)
+{
+    return v->source == LB_SOURCE_BATCH || v->source == LB_SOURCE_OTHER || v->source == LB_SOURCE_PARAMETER ||
+           v->source == LB_SOURCE_STATE;
+}
+
+static bool spoilt(const lb_inquiry *q, const lb_program *p, uint32_t op)
+{
+    const lb_value *v = value_of(p, op);
+    if (!lb_dtype_is_float(v->dtype)) return false;
+    lb_statistics s = statistics_of(q, p, v);
+    return lb_statistics_nonfinite(&s) > 0;
+}
+
+static lb_status list_spoilt(lb_inquiry *q, source_list *list, lb_err *err)
+{
+    for (uint32_t s = 0; s < lb_steps_until_failure(q); s++) {
+        const lb_program *p = lb_inquiry_program(q, q->failure.rank, q->steps[s]);
+        for (uint32_t i = 0; p && i < p->n_ops; i++)
+            if (is_source(p, i) && from_outside(value_of(p, i)) && spoilt(q, p, i))
+                LB_TRY(add_source(list, p->rank, p->step, i, "finite", err));
+    }
+    lb_sites_name(&list->sites, "sources with 0 for what is not finite");
+    return LB_OK;
+}
+
+/* Each step's batch takes that of the step before it; the window's first step has none. */
+static lb_status list_batches(lb_inquiry *q, source_list *list, lb_err *err)
+{
+    for (uint32_t s = 1; s < lb_steps_until_failure(q); s++) {
+        const lb_program *p = lb_inquiry_program(q, q->failure.rank, q->steps[s]);
+        char before[40];
+        snprintf(before, sizeof before, "step:%" PRId64, q->steps[0]);
+        for (uint32_t i = 0; p && i < p->n_ops; i++) {
+            if (!is_source(p, i)) continue;
+            lb_source_kind kind = value_of(p, i)->source;
+            if (kind == LB_SOURCE_BATCH || kind == LB_SOURCE_OTHER)
+                LB_TRY(add_source(list, p->rank, p->step, i, before, err));
+        }
+    }
+    lb_sites_name(&list->sites, "sources as they were in step %" PRId64, q->steps[0]);
+    return LB_OK;
+}
+
+static void say_what(const lb_inquiry *q, const source_row *row, bool finite, char *why, size_t size)
+{
+    const lb_program *p = lb_inquiry_program(q, row->rank, row->step);
+    const lb_value *v = value_of(p, row->op);
+    lb_statistics s = statistics_of(q, p, v);
+    int64_t bad = lb_dtype_is_float(v->dtype) ? lb_statistics_nonfinite(&s) : 0;
+    char holds[120] = "";
+    if (bad)
+        snprintf(holds, sizeof holds, "%" PRId64 " of %" PRId64 " elements of it are not finite. ", bad,
+                 s.elements);
+    else if (s.elements)
+        snprintf(holds, sizeof holds, "It lies between %.4g and %.4g. ", s.min, s.max);
+    snprintf(why, size,
+             "What fails is fed by %s of step %" PRId64
+             ". %sWith %s, and nothing else changed, the window ends "
+             "without the failure.",
+             kind_name(p, v), row->step, holds,
+             finite ? "0 in their place" : "what the same source held before in its place");
+}
+
+static lb_status try_sources(lb_inquiry *q, source_list *list, bool finite, bool *found, lb_err *err)
+{
+    uint32_t *guilty = NULL, n = 0;
+    char why[320];
+    lb_status status = list->sites.n ? narrow_sources(q, list, &guilty, &n, found, err) : LB_OK;
+    for (uint32_t i = 0; i < n && status == LB_OK; i++) {
+        say_what(q, &list->rows[guilty[i]], finite, why, sizeof why);
+        status = blame(q, &list->rows[guilty[i]], why, err);
+    }
+    free(guilty);
+    return status;
+}
+
+lb_status lb_stage_source(lb_inquiry *q, bool *found, lb_err *err)
+{
+    source_list bad = {0}, batches = {0};
+    LB_TRY(lb_stage_begin(q, "source", err));
+    lb_status status = list_spoilt(q, &bad, err);
+    if (status == LB_OK) status = list_batches(q, &batches, err);
+    if (status == LB_OK) status = try_sources(q, &bad, true, found, err);
+    if (status == LB_OK && !*found) status = try_sources(q, &batches, false, found, err);
+    if (status == LB_OK)
+        lb_stage_end(q,
+                     *found                          ? "cured"
+                     : bad.sites.n + batches.sites.n ? "cleared"
+                                                     : "none",
+                     *found ? "by other data"
+                     : bad.sites.n + batches.sites.n
+                         ? "fails with the data of an earlier step too"
+                         : "every source of the window is finite, and no earlier step has others");
+    release(&bad);
+    release(&batches);
+    return status;
+}
