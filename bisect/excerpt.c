@@ -11,6 +11,7 @@ typedef struct excerpt {
     const lb_digest *logical, *blob;
     uint32_t *values, *scopes, *position; /* new rows; position: new ops before each op */
     uint8_t *read;                        /* per value: a kept op reads it */
+    uint8_t *needed;                      /* per value: see lb_excerpt_needs */
     uint8_t *stands_in;                   /* per value: result of a SOURCE op */
     bool failed;
 } excerpt;
@@ -53,7 +54,8 @@ static uint32_t new_value(excerpt *x, uint32_t value)
         lb_source_kind was = x->in->values[value].source;
         row.source = was == LB_SOURCE_NOT || was == LB_SOURCE_CARRIED ? LB_SOURCE_OTHER : was;
         if (x->stands_in[value] == LB_EXCERPT_CARRIED) row.source = LB_SOURCE_CARRIED;
-    }
+    } else if (!lb_digest_is_none(row.blob))
+        row.flags |= LB_VALUE_KEPT;
     return x->values[value] = take(x, lb_program_add_value(x->out, &row));
 }
 
@@ -105,6 +107,7 @@ static void put_op(excerpt *x, const lb_op *op)
 
 static void put_source(excerpt *x, const lb_op *op, uint32_t value)
 {
+    if (!x->needed[value]) return;
     lb_op row = {.name = take(x, lb_program_string(x->out, "lb::source")),
                  .scope = new_scope(x, op->scope),
                  .call = op->call,
@@ -131,9 +134,88 @@ static void each_result(const lb_program *p, const lb_op *op, void (*visit)(exce
     }
 }
 
+/* ---- what is needed ------------------------------------------------------------------------------------------------ */
+
+typedef struct reading {
+    const lb_program *p;
+    int64_t *storages;
+    uint32_t n, room;
+    bool failed;
+} reading;
+
+static void note_storage(void *context, uint32_t value)
+{
+    reading *r = context;
+    if (r->n == r->room) {
+        uint32_t room = r->room ? 2 * r->room : 256;
+        int64_t *more = realloc(r->storages, room * sizeof *more);
+        if (!more) {
+            r->failed = true;
+            return;
+        }
+        r->storages = more, r->room = room;
+    }
+    r->storages[r->n++] = r->p->values[value].storage;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+lb_status lb_excerpt_needs(const lb_program *p, const uint8_t *fates, uint8_t *needed, lb_err *err)
+{
+    reading r = {.p = p};
+    memset(needed, 0, p->n_values);
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        if (fates[i] == LB_EXCERPT_KEEP) lb_op_each_input(p, &p->ops[i], note_storage, &r);
+        if (fates[i] >= LB_EXCERPT_PASS)
+            note_storage(&r, lb_op_args(p, &p->ops[i])[fates[i] - LB_EXCERPT_PASS].u.value);
+    }
+    if (r.failed) {
+        free(r.storages);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for an excerpt of %u ops", p->n_ops);
+    }
+    if (r.n) qsort(r.storages, r.n, sizeof *r.storages, by_number);
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const lb_op *op = &p->ops[i];
+        for (uint32_t k = 0; k < op->results + op->written && fates[i] != LB_EXCERPT_DROP; k++) {
+            uint32_t v = k < op->results ? lb_op_results(p, op)[k] : lb_op_written(p, op)[k - op->results];
+            if (v == LB_NONE) continue;
+            bool stands_in = fates[i] == LB_EXCERPT_SOURCE || fates[i] == LB_EXCERPT_CARRIED;
+            needed[v] |= !stands_in || (r.n && bsearch(&p->values[v].storage, r.storages, r.n,
+                                                       sizeof *r.storages, by_number));
+        }
+    }
+    free(r.storages);
+    return LB_OK;
+}
+
+/* ---- ops ----------------------------------------------------------------------------------------------------------- */
+
 static void note_source(excerpt *x, const lb_op *op, uint32_t value)
 {
     x->stands_in[value] = x->fates[op - x->in->ops];
+}
+
+/* The value that a passed op hands on. */
+static uint32_t passed(const excerpt *x, uint32_t i)
+{
+    return lb_op_args(x->in, &x->in->ops[i])[x->fates[i] - LB_EXCERPT_PASS].u.value;
+}
+
+static void put_copy(excerpt *x, uint32_t i)
+{
+    lb_op row = x->in->ops[i];
+    lb_arg args[2] = {{.tag = LB_ARG_VALUE, .u.value = new_value(x, passed(x, i))}, {.tag = LB_ARG_NONE}};
+    row.name = take(x, lb_program_string(x->out, "aten::clone"));
+    row.node_name = new_string(x, row.node_name);
+    row.scope = new_scope(x, row.scope);
+    row.args = 2, row.first_arg = take(x, lb_program_add_args(x->out, args, 2));
+    row.first_result = new_refs(x, lb_op_results(x->in, &x->in->ops[i]), row.results);
+    row.first_written = x->out->n_refs;
+    take(x, lb_program_add_op(x->out, &row));
 }
 
 static void note_read(void *context, uint32_t value)
@@ -157,6 +239,8 @@ static void put_ops(excerpt *x)
     for (uint32_t i = 0; i < p->n_ops; i++) {
         if (x->fates[i] == LB_EXCERPT_KEEP)
             lb_op_each_input(p, &p->ops[i], note_read, x);
+        else if (x->fates[i] >= LB_EXCERPT_PASS)
+            note_read(x, passed(x, i));
         else if (x->fates[i] != LB_EXCERPT_DROP)
             each_result(p, &p->ops[i], note_source, x);
     }
@@ -165,12 +249,55 @@ static void put_ops(excerpt *x)
         x->position[i] = x->out->n_ops;
         if (x->fates[i] == LB_EXCERPT_KEEP)
             put_op(x, op);
+        else if (x->fates[i] >= LB_EXCERPT_PASS)
+            put_copy(x, i);
         else if (x->fates[i] != LB_EXCERPT_DROP)
             each_result(p, op, put_source, x);
         else if (op->flags & LB_OP_VIEW && view_is_read(x, op))
             put_op(x, op);
     }
     x->position[p->n_ops] = x->out->n_ops;
+}
+
+static bool storage_used(const excerpt *x, int64_t storage)
+{
+    for (uint32_t v = 0; v < x->out->n_values; v++)
+        if (x->out->values[v].storage == storage) return true;
+    return false;
+}
+
+/* The module that owns a parameter may have run nothing that is kept; its path is how the parameter is spoken of. */
+static void put_owner(excerpt *x, const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    for (uint32_t s = 0; dot && s < x->in->n_scopes; s++) {
+        const char *path = lb_program_text(x->in, x->in->scopes[s].path);
+        if (strlen(path) == (size_t)(dot - name) && !strncmp(path, name, (size_t)(dot - name))) new_scope(x, s);
+    }
+}
+
+static void put_group(excerpt *x, lb_group group)
+{
+    const lb_program *p = x->in;
+    uint32_t first = x->position[group.first_op], last = x->position[group.first_op + group.ops];
+    uint32_t first_param = x->out->n_group_params, first_option = x->out->n_scalars, params = 0;
+    for (uint32_t i = 0; i < group.params; i++) {
+        lb_group_param param = p->group_params[group.first_param + i];
+        if (!storage_used(x, param.storage) && !storage_used(x, param.gradient)) continue;
+        put_owner(x, lb_program_text(p, param.name));
+        param.name = new_string(x, param.name);
+        take(x, lb_program_add_group_param(x->out, &param));
+        params++;
+    }
+    for (uint32_t i = 0; i < group.options; i++) {
+        lb_scalar option = p->scalars[group.first_option + i];
+        option.name = new_string(x, option.name), option.op = x->position[option.op];
+        take(x, lb_program_add_scalar(x->out, &option));
+    }
+    group.optimizer = new_string(x, group.optimizer);
+    group.first_op = first, group.ops = last - first;
+    group.first_param = first_param, group.params = params, group.first_option = first_option;
+    take(x, lb_program_add_group(x->out, &group));
 }
 
 /* Parameter groups tell Muon and AdamW; boundaries tell outputs and residuals. */
@@ -183,26 +310,10 @@ static void put_tables(excerpt *x)
         row.scope = new_scope(x, row.scope), row.value = new_value(x, row.value), row.op = x->position[row.op];
         take(x, lb_program_add_boundary(x->out, &row));
     }
-    for (uint32_t g = 0; g < p->n_groups; g++) {
-        lb_group group = p->groups[g];
-        uint32_t first = x->position[group.first_op], last = x->position[group.first_op + group.ops];
-        if (first == last) continue;
-        group.optimizer = new_string(x, group.optimizer);
-        group.first_op = first, group.ops = last - first;
-        uint32_t first_param = x->out->n_group_params, first_option = x->out->n_scalars;
-        for (uint32_t i = 0; i < group.params; i++) {
-            lb_group_param param = p->group_params[group.first_param + i];
-            param.name = new_string(x, param.name);
-            take(x, lb_program_add_group_param(x->out, &param));
-        }
-        for (uint32_t i = 0; i < group.options; i++) {
-            lb_scalar option = p->scalars[group.first_option + i];
-            option.name = new_string(x, option.name), option.op = x->position[option.op];
-            take(x, lb_program_add_scalar(x->out, &option));
-        }
-        group.first_param = first_param, group.first_option = first_option;
-        take(x, lb_program_add_group(x->out, &group));
-    }
+    bool stepped = false; /* a group that did nothing here still tells its learning rate to those that did */
+    for (uint32_t g = 0; g < p->n_groups; g++)
+        stepped |= x->position[p->groups[g].first_op] < x->position[p->groups[g].first_op + p->groups[g].ops];
+    for (uint32_t g = 0; g < p->n_groups && stepped; g++) put_group(x, p->groups[g]);
     for (uint32_t i = 0; i < p->n_collectives; i++) {
         lb_collective row = p->collectives[i];
         if (x->fates[row.op] != LB_EXCERPT_KEEP) continue;
@@ -223,7 +334,9 @@ lb_status lb_excerpt(const lb_program *program, const uint8_t *fates, const lb_d
     x.position = malloc(((size_t)program->n_ops + 1) * sizeof *x.position);
     x.read = calloc(program->n_values + 1, 1);
     x.stands_in = calloc(program->n_values + 1, 1);
-    x.failed = !x.out || !x.values || !x.scopes || !x.position || !x.read || !x.stands_in;
+    x.needed = malloc(program->n_values + 1);
+    x.failed = !x.out || !x.needed || !x.values || !x.scopes || !x.position || !x.read || !x.stands_in ||
+               lb_excerpt_needs(program, fates, x.needed, NULL) != LB_OK;
     if (!x.failed) {
         memset(x.values, 0xff, (program->n_values + 1) * sizeof *x.values);
         memset(x.scopes, 0xff, (program->n_scopes + 1) * sizeof *x.scopes);
@@ -238,6 +351,7 @@ lb_status lb_excerpt(const lb_program *program, const uint8_t *fates, const lb_d
     free(x.position);
     free(x.read);
     free(x.stands_in);
+    free(x.needed);
     if (x.failed) {
         lb_program_free(x.out);
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for an excerpt of %u ops", program->n_ops);

@@ -7,9 +7,14 @@
 typedef enum lb_excerpt_fate {
     LB_EXCERPT_DROP = 0,
     LB_EXCERPT_KEEP,
-    LB_EXCERPT_SOURCE, /* a source stands in for each of its results: their bytes are given */
-    LB_EXCERPT_CARRIED /* a source (lb::source) that shows what an earlier step of the excerpt left there */
+    LB_EXCERPT_SOURCE,  /* a source stands in for each of its results: their bytes are given */
+    LB_EXCERPT_CARRIED, /* a source (lb::source) that shows what an earlier step of the excerpt left there */
+    LB_EXCERPT_PASS /* PASS + k: the op becomes a copy of its argument k, which has its result's shape and dtype */
 } lb_excerpt_fate;
+
+/* needed[v] = 1 for every value that kept ops read or give, and what stands in for them (n_values bytes, cleared here): one op
+ * may write many storages (`_foreach_mul_`), of which few are read. */
+lb_status lb_excerpt_needs(const lb_program *program, const uint8_t *fates, uint8_t *needed, lb_err *err);
 
 /* `fates`: lb_excerpt_fate per op. `logical`, `blob`: digests per value of what the results are known to be; none where both
  * words are 0. Values of SOURCE ops are marked as kept. Views are kept where a kept op reads them. The result is valid. */

@@ -100,6 +100,7 @@ static void mark_inputs(marker *m, uint32_t reader, uint8_t bit)
 {
     m->reader = reader;
     m->bit = bit;
+    m->w->marks[reader] |= LB_WATCH_WITNESS;
     lb_op_each_input(m->p, &m->p->ops[reader], mark_defs, m);
 }
 
@@ -549,7 +550,7 @@ static void judge_predicate(lb_monitor *m, const watched *w, uint32_t op, uint8_
 
 static void judge(lb_monitor *m, const watched *w, uint32_t op, const lb_value *value, const lb_statistics *s)
 {
-    uint8_t bits = w->marks[op];
+    uint8_t bits = w->marks[op] & (uint8_t)~LB_WATCH_WITNESS;
     if (!bits || !lb_dtype_is_float(value->dtype) || m->excluded[w->rank_row] || !s->elements) return;
     if (m->mode == LB_MONITOR_NONFINITE) {
         if (bits & (uint8_t)~LB_WATCH_PREDICATE)
@@ -566,7 +567,7 @@ bool lb_monitor_op(lb_monitor *m, const lb_event *event)
     if (!w) return true;
     /* In a step after the failing one this rank has nothing to add. */
     bool past = m->failure.kind != LB_FAILURE_NONE && event->step > m->failure.step;
-    if (!past && event->op < w->program->n_ops && w->marks[event->op])
+    if (!past && event->op < w->program->n_ops && w->marks[event->op] & (uint8_t)~LB_WATCH_WITNESS)
         for (uint32_t i = 0; i < event->n_results; i++) {
             if (event->values[i] == LB_NONE || event->values[i] >= w->program->n_values) continue;
             const lb_value *value = &w->program->values[event->values[i]];

@@ -1,11 +1,11 @@
-/* The reproducer: the smallest capture that still fails, which replays by itself. */
+/* The reproducer: the smallest capture that still fails in the same way, by the same culprit, and replays by itself. */
 #ifndef LB_BISECT_SHRINK_H
 #define LB_BISECT_SHRINK_H
 
 #include "trial.h"
 
-/* Writes options->reproducer and sets the report's path. That it could not be made smaller, or at all, is a note in the
- * report; only trouble with the environment fails. */
+/* Writes options->reproducer and sets the report's path and sizes. That it could not be made smaller, or at all, is a note in
+ * the report; only trouble with the environment fails. */
 lb_status lb_shrink(lb_inquiry *inquiry, lb_err *err);
 
 #endif

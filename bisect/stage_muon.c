@@ -109,6 +109,20 @@ static lb_status guilty_product(const lb_inquiry *q, const char *layer, int64_t 
     return LB_OK;
 }
 
+/* Did this owner's parameter leave the step not finite? Such a one shows the failure by itself. */
+static bool owner_failed(const lb_inquiry *q, const char *layer, int64_t step)
+{
+    const lb_trace_row *row = lb_trace_find(q->trace, q->failure.rank, step);
+    bool failed = false;
+    lb_muon muon;
+    if (!row || with_muon(row->program, &muon, NULL) != LB_OK) return false;
+    for (uint32_t s = 0; s < muon.n; s++)
+        failed |= !strcmp(owner_path(row->program, &muon.slices[s]), layer) &&
+                  row->bits[muon.slices[s].write] & LB_TRACE_BAD;
+    lb_muon_release(&muon);
+    return failed;
+}
+
 static lb_status add_muon_culprit(lb_inquiry *q, const char *layer, int64_t step, bool later, const char *how,
                                   lb_err *err)
 {
@@ -191,11 +205,12 @@ static lb_status narrow_muon(lb_inquiry *q, const muon_owners *owners, const lb_
         if (status == LB_OK && n) status = lb_cure_set(q, &layers, found, n, err);
     }
     uint32_t blamed = 0;
-    for (uint32_t i = 0; i < n && status == LB_OK; i++) {
-        if (found[i] >= owners->n) continue;
-        blamed++;
-        status = add_muon_culprit(q, owners->paths[found[i]], step, n_when > 1, how, err);
-    }
+    for (int failed = 1; failed >= 0; failed--)
+        for (uint32_t i = 0; i < n && status == LB_OK; i++) {
+            if (found[i] >= owners->n || owner_failed(q, owners->paths[found[i]], step) != failed) continue;
+            blamed++;
+            status = add_muon_culprit(q, owners->paths[found[i]], step, n_when > 1, how, err);
+        }
     if (status == LB_OK && !blamed) status = add_muon_culprit(q, owners->paths[0], step, n_when > 1, how, err);
     lb_sites_release(&layers);
     lb_sites_release(&steps);

@@ -1,0 +1,517 @@
+/* Cones: see cone.h. */
+#include "cone.h"
+
+#include "block.h"
+#include "muon.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_source(const lb_program *p, uint32_t op)
+{
+    return !strcmp(lb_op_name(p, &p->ops[op]), "lb::source") && p->ops[op].results;
+}
+
+static const lb_value *source_value(const lb_program *p, uint32_t op)
+{
+    return &p->values[lb_op_results(p, &p->ops[op])[0]];
+}
+
+static int by_storage(const void *a, const void *b)
+{
+    const lb_cone_writer *x = a, *y = b;
+    if (x->storage != y->storage) return x->storage < y->storage ? -1 : 1;
+    return x->op < y->op ? -1 : x->op > y->op;
+}
+
+static lb_status list_writers(lb_cone_part *t, lb_err *err)
+{
+    const lb_program *p = t->program;
+    uint32_t room = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const lb_op *op = &p->ops[i];
+        if (op->flags & LB_OP_VIEW || is_source(p, i)) continue;
+        for (uint32_t r = 0; r < op->results + op->written; r++) {
+            uint32_t v = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
+            if (v == LB_NONE) continue;
+            if (t->n_writers == room) {
+                room = room ? 2 * room : 1024;
+                lb_cone_writer *more = realloc(t->writers, room * sizeof *more);
+                if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+                t->writers = more;
+            }
+            t->writers[t->n_writers++] = (lb_cone_writer){p->values[v].storage, i};
+        }
+    }
+    if (t->n_writers) qsort(t->writers, t->n_writers, sizeof *t->writers, by_storage);
+    return LB_OK;
+}
+
+/* The ops that write a storage: rows [first, last) of writers. */
+static uint32_t find_writers(const lb_cone_part *t, int64_t storage, uint32_t *last)
+{
+    uint32_t low = 0, high = t->n_writers;
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        if (t->writers[mid].storage < storage)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    for (*last = low; *last < t->n_writers && t->writers[*last].storage == storage; ++*last) continue;
+    return low;
+}
+
+lb_status lb_cone_init(lb_cone *cone, lb_inquiry *q, int64_t first_step, lb_err *err)
+{
+    *cone = (lb_cone){.q = q};
+    cone->parts = calloc((size_t)q->n_steps * q->n_ranks + 1, sizeof *cone->parts);
+    if (!cone->parts) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t s = 0; s < q->n_steps; s++)
+        for (uint32_t r = 0; r < q->n_ranks; r++) {
+            const lb_program *p = lb_inquiry_program(q, q->ranks[r], q->steps[s]);
+            if (!p || q->steps[s] < first_step || q->steps[s] > q->failure.step) continue;
+            lb_cone_part *t = &cone->parts[cone->n++];
+            t->program = p;
+            t->seeded = calloc((size_t)p->n_ops + 1, 1);
+            t->reached = calloc((size_t)p->n_ops + 1, 1);
+            t->pass = calloc((size_t)p->n_ops + 1, 1);
+            t->fates = calloc((size_t)p->n_ops + 1, 1);
+            if (!t->seeded || !t->reached || !t->pass || !t->fates)
+                return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+            LB_TRY(lb_flow_new(p, &t->flow, err));
+            LB_TRY(list_writers(t, err));
+        }
+    return LB_OK;
+}
+
+void lb_cone_release(lb_cone *cone)
+{
+    for (uint32_t k = 0; k < cone->n; k++) {
+        lb_flow_free(cone->parts[k].flow);
+        free(cone->parts[k].writers);
+        free(cone->parts[k].seeded);
+        free(cone->parts[k].reached);
+        free(cone->parts[k].pass);
+        free(cone->parts[k].fates);
+    }
+    free(cone->parts);
+    *cone = (lb_cone){0};
+}
+
+/* ---- forward ------------------------------------------------------------------------------------------------------ */
+
+static lb_status seed_muon(const lb_cone_part *t, const lb_culprit *c, lb_err *err)
+{
+    lb_muon muon;
+    LB_TRY(lb_muon_find(t->program, t->flow, &muon, err));
+    for (uint32_t s = 0; s < muon.n; s++) {
+        const char *owner = lb_program_text(t->program, t->program->scopes[muon.slices[s].scope].path);
+        bool same = !strcmp(owner, c->layer);
+        for (uint32_t i = 0; i < muon.slices[s].n_ops; i++) same |= !*owner && muon.slices[s].ops[i] == c->row;
+        for (uint32_t i = 0; i < muon.slices[s].n_ops && same; i++) t->seeded[muon.slices[s].ops[i]] = 1;
+    }
+    lb_muon_release(&muon);
+    return LB_OK;
+}
+
+static bool path_within(const char *path, const char *layer)
+{
+    size_t n = strlen(layer);
+    return n && !strncmp(path, layer, n) && (!path[n] || path[n] == '.');
+}
+
+/* Path of the residual block around a layer; the layer itself when there is none. */
+static void block_around(const lb_cone_part *t, const char *layer, char *path, size_t size)
+{
+    lb_blocks blocks;
+    snprintf(path, size, "%s", layer);
+    if (lb_blocks_find(t->program, t->flow, &blocks, NULL) != LB_OK) return;
+    for (uint32_t i = 0; i < blocks.n; i++) {
+        const char *block = lb_program_text(t->program, t->program->scopes[blocks.rows[i].scope].path);
+        if (path_within(layer, block)) snprintf(path, size, "%s", block);
+    }
+    lb_blocks_release(&blocks);
+}
+
+/* The culprit and what its cure changes: for Muon its slices, for a layer its ops of that phase, else the op itself. */
+static lb_status seed(const lb_cone_part *t, const lb_culprit *c, bool whole_block, lb_err *err)
+{
+    char layer[160];
+    if (c->axis == LB_AXIS_MUON) return seed_muon(t, c, err);
+    snprintf(layer, sizeof layer, "%s", c->layer);
+    if (whole_block) block_around(t, c->layer, layer, sizeof layer);
+    bool layers = c->axis == LB_AXIS_PRECISION || c->axis == LB_AXIS_BLOCK || c->axis == LB_AXIS_ORDER;
+    for (uint32_t i = 0; i < t->program->n_ops; i++) {
+        const lb_op *op = &t->program->ops[i];
+        bool inside = layers && op->phase == c->phase && path_within(lb_op_layer(t->program, op), layer) &&
+                      strncmp(lb_op_name(t->program, op), "lb::", 4);
+        if (i == c->row || inside) t->seeded[i] = 1;
+    }
+    return LB_OK;
+}
+
+static const lb_collective *collective_of(const lb_program *p, uint32_t op)
+{
+    for (uint32_t i = 0; i < p->n_collectives; i++)
+        if (p->collectives[i].op == op) return &p->collectives[i];
+    return NULL;
+}
+
+/* The op with which `other` takes part in that collective, LB_NONE when it does not. */
+static uint32_t partner(const lb_program *p, const lb_collective *c, const lb_program *other)
+{
+    for (uint32_t i = 0; i < other->n_collectives; i++)
+        if (other->collectives[i].sequence == c->sequence &&
+            !strcmp(lb_program_text(other, other->collectives[i].group), lb_program_text(p, c->group)))
+            return other->collectives[i].op;
+    return LB_NONE;
+}
+
+/* What an earlier reached op of that rank left in the storage of a carried source. */
+static bool reached_before(const lb_cone *cone, const lb_cone_part *t, int64_t storage)
+{
+    for (uint32_t k = 0; k < cone->n && &cone->parts[k] != t; k++) {
+        const lb_cone_part *before = &cone->parts[k];
+        if (before->program->rank != t->program->rank) continue;
+        uint32_t last;
+        for (uint32_t w = find_writers(before, storage, &last); w < last; w++)
+            if (before->reached[before->writers[w].op]) return true;
+    }
+    return false;
+}
+
+static void reach_within(const lb_cone *cone, lb_cone_part *t)
+{
+    const lb_program *p = t->program;
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (!t->reached[i] && is_source(p, i) && source_value(p, i)->source == LB_SOURCE_CARRIED)
+            t->reached[i] = reached_before(cone, t, source_value(p, i)->storage);
+    lb_slice_grow(t->flow, false, 0, NULL, t->reached);
+}
+
+/* Through collectives to the other members; true when something new was reached. */
+static bool reach_across(lb_cone *cone, const lb_cone_part *t)
+{
+    bool more = false;
+    for (uint32_t i = 0; i < t->program->n_collectives; i++) {
+        const lb_collective *c = &t->program->collectives[i];
+        for (uint32_t k = 0; k < cone->n && t->reached[c->op]; k++) {
+            lb_cone_part *other = &cone->parts[k];
+            if (other->program->step != t->program->step || other == t) continue;
+            uint32_t op = partner(t->program, c, other->program);
+            if (op == LB_NONE || other->reached[op]) continue;
+            other->reached[op] = 1, more = true;
+        }
+    }
+    return more;
+}
+
+lb_status lb_cone_reach(lb_cone *cone, const lb_culprit *culprits, uint32_t n, bool whole_block, lb_err *err)
+{
+    for (uint32_t k = 0; k < cone->n; k++) memset(cone->parts[k].seeded, 0, cone->parts[k].program->n_ops);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < cone->n; k++) {
+            const lb_program *p = cone->parts[k].program;
+            bool here = false;
+            for (uint32_t r = 0; r < culprits[i].n_ranks; r++) here |= culprits[i].ranks[r] == p->rank;
+            if (here && p->step == culprits[i].step)
+                LB_TRY(seed(&cone->parts[k], &culprits[i], whole_block, err));
+        }
+    for (uint32_t k = 0; k < cone->n; k++)
+        memcpy(cone->parts[k].reached, cone->parts[k].seeded, cone->parts[k].program->n_ops);
+    for (bool more = true; more;) {
+        more = false;
+        for (uint32_t k = 0; k < cone->n; k++) reach_within(cone, &cone->parts[k]);
+        for (uint32_t k = 0; k < cone->n; k++) more |= reach_across(cone, &cone->parts[k]);
+    }
+    return LB_OK;
+}
+
+/* ---- backward ----------------------------------------------------------------------------------------------------- */
+
+/* What op i of a part reads from: of one that is passed, from the argument that goes on. */
+static uint32_t defs_of(const lb_cone_part *t, uint32_t i, const uint32_t **defs, uint32_t *own, uint32_t room)
+{
+    if (t->pass[i]) {
+        uint32_t value = lb_op_args(t->program, &t->program->ops[i])[t->pass[i] - 1].u.value;
+        uint32_t n = lb_flow_defs_of(t->flow, i, value, own, room);
+        *defs = own;
+        return n < room ? n : room;
+    }
+    *defs = t->flow->defs + t->flow->first_def[i];
+    return t->flow->first_def[i + 1] - t->flow->first_def[i];
+}
+
+static bool keep(lb_cone_part *t, uint32_t op)
+{
+    if (t->fates[op] == LB_EXCERPT_KEEP) return false;
+    t->fates[op] = LB_EXCERPT_KEEP;
+    t->used = true;
+    return true;
+}
+
+/* Definitions come before their readers: one pass downwards. */
+static void keep_within(lb_cone_part *t)
+{
+    uint32_t own[64];
+    const uint32_t *defs;
+    for (uint32_t i = t->program->n_ops; i-- > 0;) {
+        if (t->fates[i] != LB_EXCERPT_KEEP) continue;
+        uint32_t n = defs_of(t, i, &defs, own, 64);
+        for (uint32_t e = 0; e < n; e++)
+            if (t->reached[defs[e]]) keep(t, defs[e]);
+    }
+}
+
+/* Kept sources that an earlier step left, kept collectives of other ranks; true when something new is kept. */
+static bool keep_across(lb_cone *cone, lb_cone_part *t)
+{
+    bool more = false;
+    const lb_program *p = t->program;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        if (t->fates[i] != LB_EXCERPT_KEEP) continue;
+        const lb_collective *c = p->ops[i].flags & LB_OP_COLLECTIVE ? collective_of(p, i) : NULL;
+        for (uint32_t k = 0; k < cone->n; k++) {
+            lb_cone_part *other = &cone->parts[k];
+            if (c && other->program->step == p->step && other != t) {
+                uint32_t op = partner(p, c, other->program);
+                if (op != LB_NONE) more |= keep(other, op);
+            }
+            if (!is_source(p, i) || other->program->rank != p->rank || other->program->step >= p->step)
+                continue;
+            uint32_t last;
+            for (uint32_t w = find_writers(other, source_value(p, i)->storage, &last); w < last; w++)
+                if (other->reached[other->writers[w].op]) more |= keep(other, other->writers[w].op);
+        }
+    }
+    return more;
+}
+
+static bool carried_inside(const lb_cone *cone, const lb_cone_part *t, uint32_t op)
+{
+    const lb_value *v = source_value(t->program, op);
+    if (v->source != LB_SOURCE_CARRIED) return false;
+    for (uint32_t k = 0; k < cone->n && &cone->parts[k] != t; k++) {
+        const lb_cone_part *before = &cone->parts[k];
+        if (before->program->rank != t->program->rank) continue;
+        uint32_t last;
+        for (uint32_t w = find_writers(before, v->storage, &last); w < last; w++)
+            if (before->fates[before->writers[w].op] == LB_EXCERPT_KEEP) return true;
+    }
+    return false;
+}
+
+/* What kept ops read and no kept op computed becomes a source. */
+static void close_inputs(const lb_cone *cone, lb_cone_part *t)
+{
+    uint32_t own[64];
+    const uint32_t *defs;
+    const lb_program *p = t->program;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        if (t->fates[i] != LB_EXCERPT_KEEP || is_source(p, i)) continue;
+        uint32_t n = defs_of(t, i, &defs, own, 64);
+        for (uint32_t e = 0; e < n; e++)
+            if (t->fates[defs[e]] == LB_EXCERPT_DROP) t->fates[defs[e]] = LB_EXCERPT_SOURCE;
+        if (t->pass[i]) t->fates[i] = LB_EXCERPT_PASS + t->pass[i] - 1;
+    }
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (is_source(p, i) && t->fates[i] != LB_EXCERPT_DROP)
+            t->fates[i] = carried_inside(cone, t, i) ? LB_EXCERPT_CARRIED : LB_EXCERPT_SOURCE;
+}
+
+static void select_from(lb_cone *cone, lb_cone_part *at, uint32_t op, uint32_t witness)
+{
+    for (uint32_t k = 0; k < cone->n; k++) {
+        memset(cone->parts[k].fates, LB_EXCERPT_DROP, cone->parts[k].program->n_ops);
+        cone->parts[k].used = false;
+    }
+    keep(at, op);
+    if (witness != LB_NONE) keep(at, witness);
+    for (bool more = true; more;) {
+        more = false;
+        for (uint32_t k = cone->n; k-- > 0;) keep_within(&cone->parts[k]);
+        for (uint32_t k = cone->n; k-- > 0;) more |= keep_across(cone, &cone->parts[k]);
+    }
+    for (uint32_t k = 0; k < cone->n; k++) close_inputs(cone, &cone->parts[k]);
+}
+
+uint64_t lb_cone_kept(const lb_cone *cone)
+{
+    uint64_t kept = 0;
+    for (uint32_t k = 0; k < cone->n; k++)
+        for (uint32_t i = 0; i < cone->parts[k].program->n_ops; i++)
+            kept += cone->parts[k].fates[i] == LB_EXCERPT_KEEP || cone->parts[k].fates[i] >= LB_EXCERPT_PASS;
+    return kept;
+}
+
+/* ---- which failure ------------------------------------------------------------------------------------------------ */
+
+static uint8_t bit_of(lb_failure_kind kind)
+{
+    switch (kind) {
+    case LB_FAILURE_GRADIENT: return LB_WATCH_GRADIENT;
+    case LB_FAILURE_LOSS: return LB_WATCH_LOSS;
+    case LB_FAILURE_PARAMETER: return LB_WATCH_PARAMETER;
+    case LB_FAILURE_STATE: return LB_WATCH_STATE;
+    case LB_FAILURE_OUTPUT: return LB_WATCH_OUTPUT;
+    default: return 0;
+    }
+}
+
+/* The reader by which a gradient or a loss is known as one, with the fewest other inputs. */
+static uint32_t witness_of(const lb_cone_part *t, const uint8_t *marks, uint32_t op)
+{
+    uint32_t best = LB_NONE, fewest = UINT32_MAX;
+    for (uint32_t e = t->flow->first_use[op]; e < t->flow->first_use[op + 1]; e++) {
+        uint32_t user = t->flow->uses[e], n = t->flow->first_def[user + 1] - t->flow->first_def[user];
+        if (!(marks[user] & LB_WATCH_WITNESS) || t->program->ops[user].flags & LB_OP_COLLECTIVE || n >= fewest)
+            continue;
+        best = user, fewest = n;
+    }
+    return best;
+}
+
+/* Every op of the failing step that shows the same kind of failure; for other kinds than not finite, the one reported. */
+static bool shows_failure(const lb_inquiry *q, const lb_cone_part *t, const uint8_t *marks, uint32_t op)
+{
+    uint8_t bit = bit_of(q->failure.kind);
+    if (!bit) return t->program->rank == q->failure.rank && op == q->failure.op;
+    const lb_trace_row *row = lb_trace_find(q->trace, t->program->rank, t->program->step);
+    return marks[op] & bit && row && row->bits[op] & LB_TRACE_BAD;
+}
+
+bool lb_cone_select(lb_cone *cone)
+{
+    enum { MOST = 400 };
+    lb_inquiry *q = cone->q;
+    lb_cone_part *best = NULL;
+    uint32_t op = LB_NONE, witness = LB_NONE, tried = 0;
+    uint64_t fewest = UINT64_MAX;
+    for (uint32_t k = 0; k < cone->n; k++) {
+        lb_cone_part *t = &cone->parts[k];
+        const uint8_t *marks = lb_monitor_marks(q->monitor, t->program->rank, t->program->step);
+        if (t->program->step != q->failure.step || !marks) continue;
+        for (uint32_t i = 0; i < t->program->n_ops && tried < MOST; i++) {
+            if (!t->reached[i] || !shows_failure(q, t, marks, i)) continue;
+            uint32_t reader = witness_of(t, marks, i);
+            select_from(cone, t, i, reader);
+            tried++;
+            if (lb_cone_kept(cone) >= fewest) continue;
+            fewest = lb_cone_kept(cone), best = t, op = i, witness = reader;
+        }
+    }
+    if (best) select_from(cone, best, op, witness);
+    return best != NULL;
+}
+
+/* ---- passing ------------------------------------------------------------------------------------------------------ */
+
+static bool same_window(const lb_program *p, const lb_arg *arg, uint32_t result)
+{
+    return arg->tag == LB_ARG_VALUE && p->values[arg->u.value].dtype == p->values[result].dtype &&
+           lb_layout_same_shape(&p->values[arg->u.value].layout, &p->values[result].layout);
+}
+
+/* The argument that comes from furthest back among those that the culprit reaches: the stream. */
+static uint8_t stream_of(const lb_cone_part *t, uint32_t i)
+{
+    const lb_program *p = t->program;
+    const lb_op *op = &p->ops[i];
+    uint8_t pass = 0;
+    uint32_t furthest = LB_NONE;
+    if (strcmp(lb_op_name(p, op), "aten::add.Tensor") || op->args < 2 || op->results != 1 || op->written)
+        return 0;
+    for (uint8_t a = 0; a < 2; a++) {
+        const lb_arg *arg = &lb_op_args(p, op)[a];
+        uint32_t defs[16];
+        if (!same_window(p, arg, lb_op_results(p, op)[0])) return 0;
+        uint32_t n = lb_flow_defs_of(t->flow, i, arg->u.value, defs, 16);
+        if (n != 1 || !t->reached[defs[0]] || defs[0] >= furthest) continue;
+        furthest = defs[0], pass = 1 + a;
+    }
+    return pass;
+}
+
+lb_status lb_cone_adds(const lb_cone *cone, const lb_culprit *culprit, lb_cone_add **adds, uint32_t *n,
+                       lb_err *err)
+{
+    uint32_t room = 0;
+    *adds = NULL, *n = 0;
+    for (uint32_t k = 0; k < cone->n; k++) {
+        const lb_cone_part *t = &cone->parts[k];
+        char block[160];
+        block_around(t, culprit->layer, block, sizeof block);
+        for (uint32_t i = 0; i < t->program->n_ops; i++) {
+            if (t->fates[i] != LB_EXCERPT_KEEP || t->seeded[i] ||
+                path_within(lb_op_layer(t->program, &t->program->ops[i]), block))
+                continue;
+            uint8_t pass = stream_of(t, i);
+            if (!pass) continue;
+            if (*n == room) {
+                lb_cone_add *more = realloc(*adds, (room = room ? 2 * room : 32) * sizeof *more);
+                if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+                *adds = more;
+            }
+            (*adds)[(*n)++] = (lb_cone_add){k, i, pass};
+        }
+    }
+    return LB_OK;
+}
+
+/* ---- a rank without the fault --------------------------------------------------------------------------------------- */
+
+static bool alike(const lb_program *p, uint32_t i, const lb_program *q, uint32_t k)
+{
+    return p->ops[i].phase == q->ops[k].phase &&
+           !strcmp(lb_op_name(p, &p->ops[i]), lb_op_name(q, &q->ops[k])) &&
+           !strcmp(lb_op_layer(p, &p->ops[i]), lb_op_layer(q, &q->ops[k]));
+}
+
+/* The op of `other` in the same place: the k-th of its name in its layer and phase. */
+static uint32_t twin_of(const lb_program *p, uint32_t op, const lb_program *other)
+{
+    uint32_t place = 0;
+    for (uint32_t i = 0; i < op; i++) place += alike(p, op, p, i);
+    for (uint32_t i = 0; i < other->n_ops; i++)
+        if (alike(p, op, other, i) && place-- == 0) return i;
+    return LB_NONE;
+}
+
+static bool copy_fates(const lb_cone_part *from, lb_cone_part *to)
+{
+    for (uint32_t i = 0; i < from->program->n_ops; i++) {
+        if (from->fates[i] == LB_EXCERPT_DROP) continue;
+        uint32_t twin = twin_of(from->program, i, to->program);
+        if (twin == LB_NONE) return false;
+        to->fates[twin] = from->fates[i];
+        to->pass[twin] = from->pass[i];
+    }
+    to->used = true;
+    return true;
+}
+
+bool lb_cone_add_peer(lb_cone *cone, const lb_culprit *culprit)
+{
+    int32_t peer = -1;
+    bool any = false;
+    for (uint32_t r = 0; r < cone->q->n_ranks && peer < 0; r++) {
+        bool guilty = false;
+        for (uint32_t k = 0; k < culprit->n_ranks; k++) guilty |= culprit->ranks[k] == cone->q->ranks[r];
+        if (!guilty) peer = cone->q->ranks[r];
+    }
+    for (uint32_t k = 0; k < cone->n; k++)
+        if (cone->parts[k].used && cone->parts[k].program->rank == peer)
+            return true; /* a collective brought it */
+    for (uint32_t k = 0; k < cone->n; k++)
+        for (uint32_t j = 0; j < cone->n && cone->parts[k].used; j++) {
+            lb_cone_part *other = &cone->parts[j];
+            if (other->program->rank != peer || other->program->step != cone->parts[k].program->step ||
+                other->used)
+                continue;
+            if (!copy_fates(&cone->parts[k], other)) return false;
+            any = true;
+        }
+    return any;
+}
