@@ -74,7 +74,7 @@ void lb_sites_release(lb_sites *sites)
 
 static bool same_form(const lb_site *a, const lb_site *b)
 {
-    return a->kind == b->kind && a->join == b->join && !strcmp(a->argument, b->argument) &&
+    return a->join && a->kind == b->kind && a->join == b->join && !strcmp(a->argument, b->argument) &&
            !strcmp(a->before, b->before) && !strcmp(a->after, b->after);
 }
 

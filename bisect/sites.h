@@ -7,7 +7,7 @@
 #include <lastbit/replay.h>
 
 /* The swap `before` BODY `after` = argument. Sites that differ in their bodies alone are changed together by one swap, their
- * bodies joined by `join` (a selector's own comma or a pattern's bar). */
+ * bodies joined by `join` (a selector's own comma or a pattern's bar; 0: never). */
 typedef struct lb_site {
     lb_swap_kind kind;
     char *argument, *before, *body, *after;

@@ -175,7 +175,7 @@ static lb_status take_changes(lb_inquiry *q, lb_err *err)
     lb_sites_name(&q->background, "the changes given");
     for (uint32_t i = 0; i < q->options->n_changes; i++) {
         const lb_swap *swap = &q->options->changes[i];
-        lb_site_form form = {swap->kind, swap->argument, "", "", ','};
+        lb_site_form form = {swap->kind, swap->argument, "", "", 0};
         lb_selector *selector;
         LB_TRY(lb_sites_add(&q->background, &form, swap->selector, err));
         if (swap->kind != LB_SWAP_RANK || strcmp(swap->argument, "exclude")) continue;
