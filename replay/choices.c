@@ -108,7 +108,10 @@ lb_status lb_choices_new(const lb_swap *swaps, uint32_t n, lb_choices **out, lb_
 void lb_choices_free(lb_choices *choices)
 {
     if (!choices) return;
-    for (uint32_t i = 0; i < choices->n_swaps; i++) lb_selector_free(choices->swaps[i].selector);
+    for (uint32_t i = 0; i < choices->n_swaps; i++) {
+        lb_selector_free(choices->swaps[i].selector);
+        lb_schedule_release(&choices->swaps[i].schedule);
+    }
     free(choices->swaps);
     free(choices);
 }

@@ -1,6 +1,7 @@
 /* Dense products in a stated order: which engine runs which schedule. See product.h. */
 #include "product.h"
 #include "schedule.h"
+#include "schedule_tree.h"
 #include "tensor_core.h"
 
 #include <math.h>
@@ -42,8 +43,29 @@ static int64_t chain_block(const lb_product *s, const lb_schedule *order)
 {
     if (!order || order->kind == LB_SCHEDULE_SEQUENTIAL) return 0;
     if (order->kind == LB_SCHEDULE_BLOCKED) return order->size;
-    if (order->kind == LB_SCHEDULE_SPLITK) return s->k ? (s->k + order->size - 1) / order->size : 1;
+    if (!s->k || !lb_schedule_applies(order, s->k)) return 0;
+    if (order->kind == LB_SCHEDULE_SPLITK && !order->vector) return (s->k + order->size - 1) / order->size;
     return -1;
+}
+
+/* Chains of fma along a tree: a schedule that is one, or slices that are added in an order of their own. */
+static bool along_tree(const lb_product *s, lb_dtype type, const lb_method *method, const void *a, const void *b, void *c)
+{
+    lb_sum_tree *slices = NULL;
+    if (method->schedule->kind == LB_SCHEDULE_SPLITK)
+        lb_schedule_tree(method->schedule, (uint32_t)s->k, LB_SUM_PRODUCT, type, &slices, NULL);
+    const lb_sum_tree *tree = slices ? slices : method->schedule->tree;
+    const lb_tree_rule rule = {.accumulate = method->accumulate, .chained = true};
+    bool failed = !tree;
+#pragma omp parallel for schedule(static) reduction(|| : failed) if (s->m * s->n * s->k > 65536)
+    for (int64_t i = 0; i < s->m; i++) {
+        if (failed) continue;
+        const size_t row = (size_t)(i * s->k), to = (size_t)(i * s->n);
+        failed = (type == LB_F64 ? lb_sum_tree_products_f64(tree, &rule, (const double *)a + row, b, s->n, s->n, (double *)c + to)
+                                 : lb_sum_tree_products_f32(tree, &rule, (const float *)a + row, b, s->n, s->n, (float *)c + to)) != LB_OK;
+    }
+    lb_sum_tree_free(slices);
+    return !failed;
 }
 
 static bool named_openblas(const lb_method *method)
@@ -218,6 +240,8 @@ lb_status lb_product_matrices(const lb_product *s, lb_dtype type, const lb_metho
             const lb_method order = {.schedule = method->schedule, .accumulate = method->accumulate};
             if (block >= 0) /* OpenBLAS is not there, or the product is empty */
                 done = lb_product_run(&(lb_product){.m = s->m, .n = s->n, .k = s->k}, type, &order, x, y, out) == LB_OK;
+            else if (method->schedule->kind == LB_SCHEDULE_TREE || method->schedule->kind == LB_SCHEDULE_SPLITK)
+                done = along_tree(s, type, method, x, y, out);
             else
                 done = type == LB_F64 ? products_f64(s, method, x, y, out) : products_f32(s, method, x, y, out);
         }

@@ -3,6 +3,7 @@
  * exact is a superaccumulator: every term is an integer times a power of two, integers of one 32-bit window of exponents
  * add up in a 128-bit bin, and the bins are carried into one big number that is rounded once. */
 #include "schedule.h"
+#include "sum_tree.h"
 #include "tensor_core.h"
 
 #include <lastbit/processor.h>
@@ -14,6 +15,7 @@
 #define MAX_WIDTH 64
 #define MAX_LANES 16 /* of a cascade: AVX-512 */
 #define MAX_PARTIALS 2048
+#define MAX_SLICES 16 /* whose order is given: four bits each */
 
 /* One AVX2 register of each type: torch has no AVX-512 instance of its sums. */
 static const lb_schedule torch_f32 = {LB_SCHEDULE_CASCADE, 8, 0}, torch_f64 = {LB_SCHEDULE_CASCADE, 4, 0};
@@ -70,9 +72,52 @@ static bool parse_tensor_core(const char *text, lb_schedule *schedule)
     return true;
 }
 
+/* "splitk:N@2,0,1": all slices, each once */
+static bool parse_slices(const char *text, lb_schedule *schedule)
+{
+    const char *at = strchr(text, '@');
+    char *end;
+    if (strncmp(text, "splitk:", 7) || !at) return false;
+    const long long slices = strtoll(text + 7, &end, 10);
+    if (end != at || slices < 2 || slices > MAX_SLICES) return false;
+    uint64_t order = 0, seen = 0;
+    for (long long i = 0; i < slices; i++) {
+        const long long slice = strtoll(++at, &end, 10);
+        if (end == at || slice < 0 || slice >= slices || *end != (i + 1 < slices ? ',' : 0)) return false;
+        order |= (uint64_t)slice << 4 * i;
+        seen |= (uint64_t)1 << slice;
+        at = end;
+    }
+    if (seen + 1 != (uint64_t)1 << slices) return false;
+    *schedule = (lb_schedule){LB_SCHEDULE_SPLITK, slices, (int64_t)order, NULL};
+    return true;
+}
+
+/* "tree:((0 1) 2)" or "tree:FILE" */
+static lb_status parse_tree(const char *text, lb_schedule *schedule, lb_err *err)
+{
+    lb_schedule s = {LB_SCHEDULE_TREE, 0, 0, NULL};
+    const bool written = *text == '(' || *text == '[';
+    LB_TRY(written ? lb_sum_tree_parse(text, &s.tree, err) : lb_sum_tree_read(text, &s.tree, err));
+    *schedule = s;
+    return LB_OK;
+}
+
+void lb_schedule_release(lb_schedule *schedule)
+{
+    if (schedule->kind == LB_SCHEDULE_TREE) lb_sum_tree_free(schedule->tree);
+    schedule->tree = NULL;
+}
+
+bool lb_schedule_applies(const lb_schedule *schedule, int64_t n)
+{
+    return schedule->kind != LB_SCHEDULE_TREE || schedule->tree->leaves == n;
+}
+
 lb_status lb_schedule_parse(const char *text, lb_schedule *schedule, lb_err *err)
 {
-    if (parse_tensor_core(text, schedule)) return LB_OK;
+    if (!strncmp(text, "tree:", 5)) return parse_tree(text + 5, schedule, err);
+    if (parse_tensor_core(text, schedule) || parse_slices(text, schedule)) return LB_OK;
     size_t length = strcspn(text, ":");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strlen(names[i].name) != length || strncmp(names[i].name, text, length)) continue;
@@ -92,22 +137,26 @@ lb_status lb_schedule_parse(const char *text, lb_schedule *schedule, lb_err *err
     return lb_fail(err, LB_ERR_INVALID,
                    "\"%s\" is no order of a sum; one of sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, "
                    "lanes:L, butterfly:THREADS[xVECTOR], numpy, torch[:THREADS], exact, tensorcore:ARCH[:K] (v100 a100 ada h100 "
-                   "h100-fp8 b200)",
+                   "h100-fp8 b200), tree:FILE",
                    text);
 }
 
 const char *lb_schedule_print(const lb_schedule *schedule, char *text)
 {
+    enum { ROOM = 96 };
+    const long long size = schedule->size, vector = schedule->vector;
+    if (schedule->kind == LB_SCHEDULE_TREE) snprintf(text, ROOM, "tree");
     if (schedule->kind == LB_SCHEDULE_TENSOR_CORE) {
-        int n = snprintf(text, 48, "tensorcore:%s", lb_tensor_core_name((int)schedule->size));
-        if (schedule->vector) snprintf(text + n, 48 - (size_t)n, ":%lld", (long long)schedule->vector);
-        return text;
+        const char *arch = lb_tensor_core_name((int)size);
+        snprintf(text, ROOM, vector ? "tensorcore:%s:%lld" : "tensorcore:%s", arch, vector);
     }
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (names[i].kind != schedule->kind) continue;
-        int n = snprintf(text, 48, "%s", names[i].name);
-        if (names[i].otherwise >= 0) n += snprintf(text + n, 48 - (size_t)n, ":%lld", (long long)schedule->size);
-        if (schedule->kind == LB_SCHEDULE_BUTTERFLY) snprintf(text + n, 48 - (size_t)n, "x%lld", (long long)schedule->vector);
+        int n = snprintf(text, ROOM, "%s", names[i].name);
+        if (names[i].otherwise >= 0) n += snprintf(text + n, ROOM - (size_t)n, ":%lld", size);
+        if (schedule->kind == LB_SCHEDULE_BUTTERFLY) snprintf(text + n, ROOM - (size_t)n, "x%lld", vector);
+        for (int k = 0; schedule->kind == LB_SCHEDULE_SPLITK && vector && k < size; k++)
+            n += snprintf(text + n, ROOM - (size_t)n, "%c%d", k ? ',' : '@', (int)((uint64_t)vector >> 4 * k & 15));
     }
     return text;
 }

@@ -5,7 +5,8 @@
  *   pairwise          a balanced tree: split at the largest power of two below n, down to single terms
  *   cascade[:L]       torch on a CPU with L lanes (8: AVX2, torch's default for sums; 1: its scalar path)
  *   blocked:K         blocks of K consecutive terms, each sequential; block sums added in order
- *   splitk:N          N slices of ceil(n/N) terms, each sequential; added in order (a GEMM's split-K)
+ *   splitk:N[@2,0,1]  N slices of ceil(n/N) terms, each sequential; added in order (a GEMM's split-K), or in the order given
+ *                     for up to 16 slices (one whose second pass takes them as they come)
  *   lanes:L           term i goes to accumulator i mod L; accumulators added in order
  *   butterfly:T[xV]   T threads take V consecutive terms in turn; exchange by xor 16, 8, 4, 2, 1 in each warp of 32,
  *                     then again over the warps (padded with zeros to 32)
@@ -15,6 +16,8 @@
  *   exact             the real sum, rounded once
  *   tensorcore:ARCH[:K]  of products alone: the matrix unit of v100 a100 ada h100 h100-fp8 b200 (tensor_core.h); K: a new
  *                     chain every K terms, their sums added in order
+ *   tree:TREE         any order of additions, written out or in a file (lastbit/order.h); for sums of another number of
+ *                     terms it says nothing: they keep the order they have without a schedule
  *
  * cascade is read from torch's SumKernel.cpp (`multi_row_sum`, `row_sum`, `vectorized_{inner,outer}_sum`): four levels of
  * accumulators over blocks of 2^max(4, ceil(log2 n)/4) terms, four rows of lanes interleaved, the tail added first.
@@ -37,21 +40,28 @@ typedef enum lb_schedule_kind {
     LB_SCHEDULE_EXACT,
     LB_SCHEDULE_NUMPY,
     LB_SCHEDULE_TORCH,
-    LB_SCHEDULE_TENSOR_CORE
+    LB_SCHEDULE_TENSOR_CORE,
+    LB_SCHEDULE_TREE
 } lb_schedule_kind;
+
+struct lb_sum_tree;
 
 typedef struct lb_schedule {
     lb_schedule_kind kind;
     int64_t size;   /* lanes, K, N or threads, as above; tensorcore: the arch */
-    int64_t vector; /* butterfly: V; tensorcore: K */
+    int64_t vector; /* butterfly: V; tensorcore: K; splitk: slices by their order, four bits each, the first one lowest; or 0 */
+    struct lb_sum_tree *tree; /* tree: owned */
 } lb_schedule;
 
 #define LB_SCHEDULE_MAX_SIZE 1024 /* of lanes and threads; blocks may be longer */
 
-/* Accepts the texts above; fails with LB_ERR_INVALID naming the accepted ones. */
+/* Accepts the texts above; fails with LB_ERR_INVALID naming the accepted ones. A tree has to be released. */
 lb_status lb_schedule_parse(const char *text, lb_schedule *schedule, lb_err *err);
-/* The text that parses to it; `text` holds at least 48 bytes. */
+void lb_schedule_release(lb_schedule *schedule);
+/* The text that parses to it; `text` holds at least 96 bytes. Of a tree just "tree". */
 const char *lb_schedule_print(const lb_schedule *schedule, char *text);
+/* Whether it says how `n` terms are added up: a tree does so for its own number alone. */
+bool lb_schedule_applies(const lb_schedule *schedule, int64_t n);
 
 /* A NULL schedule is what torch's CPU sum does: cascade, with 8 lanes of f32 or 4 of f64.
  *

@@ -101,6 +101,27 @@ static void NAME(blocked)(const REAL *x, int64_t stride, int64_t n, int64_t bloc
     }
 }
 
+/* Slices of `block` terms, each from zero, added in the order given. */
+static void NAME(slices)(const REAL *x, int64_t stride, int64_t n, const lb_schedule *s, int w, REAL *out, lb_dtype accumulate)
+{
+    const int64_t block = n ? (n + s->size - 1) / s->size : 1;
+    REAL acc[MAX_WIDTH];
+    for (int k = 0; k < w; k++) out[k] = 0;
+    for (int64_t i = 0; i < s->size; i++) {
+        const int64_t from = (int64_t)((uint64_t)s->vector >> 4 * i & 15) * block;
+        if (from >= n) continue;
+        NAME(blocked)(x + from * stride, stride, n - from < block ? n - from : block, block, w, acc, accumulate);
+        ADD(out, acc, w);
+    }
+}
+
+static void NAME(tree)(const lb_schedule *s, const REAL *x, int64_t stride, int w, REAL *out, lb_dtype accumulate)
+{
+    const lb_tree_rule rule = {.accumulate = accumulate};
+    if (NAME(lb_sum_tree_run)(s->tree, &rule, x, stride, w, out) == LB_OK) return;
+    for (int k = 0; k < w; k++) out[k] = (REAL)NAN; /* out of memory */
+}
+
 /* A binary counter of partial sums: partial[l] holds 2^l terms, as in a tree split at powers of two. */
 static void NAME(pairwise)(const REAL *x, int64_t stride, int64_t n, int w, REAL *out, lb_dtype accumulate)
 {
@@ -191,7 +212,11 @@ static void NAME(columns)(const lb_schedule *s, const REAL *x, int64_t stride, i
     switch (s->kind) {
     case LB_SCHEDULE_PAIRWISE: NAME(pairwise)(x, stride, n, w, out, accumulate); return;
     case LB_SCHEDULE_BLOCKED: NAME(blocked)(x, stride, n, s->size, w, out, accumulate); return;
-    case LB_SCHEDULE_SPLITK: NAME(blocked)(x, stride, n, n ? (n + s->size - 1) / s->size : 1, w, out, accumulate); return;
+    case LB_SCHEDULE_TREE: NAME(tree)(s, x, stride, w, out, accumulate); return;
+    case LB_SCHEDULE_SPLITK:
+        if (s->vector) NAME(slices)(x, stride, n, s, w, out, accumulate);
+        else NAME(blocked)(x, stride, n, n ? (n + s->size - 1) / s->size : 1, w, out, accumulate);
+        return;
     case LB_SCHEDULE_LANES: NAME(lanes)(x, stride, n, (int)s->size, w, out, accumulate); return;
     case LB_SCHEDULE_BUTTERFLY:
         NAME(butterfly)(x, stride, n, (int)s->size, s->vector, w, out, accumulate);
@@ -229,7 +254,7 @@ static REAL NAME(pieces)(const REAL *x, int64_t n, int threads, lb_dtype accumul
 
 REAL NAME(lb_sum)(const lb_schedule *schedule, const REAL *x, int64_t n, lb_dtype accumulate)
 {
-    const lb_schedule *s = schedule ? schedule : &NAME(torch);
+    const lb_schedule *s = schedule && lb_schedule_applies(schedule, n) ? schedule : &NAME(torch);
     REAL sum = 0;
     if (s->kind == LB_SCHEDULE_CASCADE) return NAME(vector_row)(x, n, (int)s->size, accumulate);
     if (s->kind == LB_SCHEDULE_TORCH) return NAME(pieces)(x, n, (int)s->size, accumulate);
@@ -240,7 +265,8 @@ REAL NAME(lb_sum)(const lb_schedule *schedule, const REAL *x, int64_t n, lb_dtyp
 void NAME(lb_sum_columns)(const lb_schedule *schedule, const REAL *x, int64_t stride, int64_t n, int64_t width,
                           REAL *out, lb_dtype accumulate)
 {
-    const lb_schedule *s = schedule && schedule->kind != LB_SCHEDULE_TORCH ? schedule : &NAME(torch);
+    const bool own = schedule && schedule->kind != LB_SCHEDULE_TORCH && lb_schedule_applies(schedule, n);
+    const lb_schedule *s = own ? schedule : &NAME(torch);
     if (s->kind == LB_SCHEDULE_CASCADE) {
         NAME(cascade_columns)(x, stride, n, width, (int)s->size, out, accumulate);
         return;

@@ -352,16 +352,18 @@ lb_status lb_tensor_core_product(const lb_tensor_core *core, size_t m, size_t n,
     return status;
 }
 
-float lb_tensor_core_sum(const lb_tensor_core *core, const float *terms, size_t count)
+float lb_tensor_core_sum(const lb_tensor_core *core, const float *a, const float *b, size_t count, float acc)
 {
-    int top = core->floor;
+    const int least = b ? least_exponent(core->input) : -126, own = exponent_of(acc, -126);
+    int top = own > core->floor ? own : core->floor;
     for (size_t i = 0; i < count; i++) {
-        const int e = exponent_of(terms[i], -126);
+        const int e = exponent_of(a[i], least) + (b ? exponent_of(b[i], least) : 0);
         top = e > top ? e : top;
     }
-    double sum = 0;
-    for (size_t i = 0; i < count; i++) sum += trunc(ldexp(terms[i], core->fraction - top));
-    float y = truncated(ldexp(sum, top - core->fraction) + 0.0, core->output);
+    const double scale = power_of_two(core->fraction - top);
+    double sum = trunc(acc * scale);
+    for (size_t i = 0; i < count; i++) sum += trunc((double)a[i] * (b ? (double)b[i] : 1) * scale);
+    float y = truncated(sum * power_of_two(top - core->fraction) + 0.0, core->output);
     if (core->output == 10) lb_round_to_grid_f32(&y, 1, LB_F16, NULL);
     return y;
 }

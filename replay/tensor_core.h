@@ -55,7 +55,7 @@ lb_status lb_tensor_core_find(int arch, lb_dtype a, lb_dtype b, lb_dtype accumul
 lb_status lb_tensor_core_product(const lb_tensor_core *core, size_t m, size_t n, size_t k, const lb_matrix *a,
                                  const lb_matrix *b, float *c, ptrdiff_t ldc, int64_t promote, bool add);
 
-/* One fused sum of `count` terms below 2^100 and no accumulator: what the unit makes of terms that come from elsewhere. */
-float lb_tensor_core_sum(const lb_tensor_core *core, const float *terms, size_t count);
+/* One fused sum: acc and the products a[i] b[i] of `count` pairs; `b` NULL: the terms a[i] alone. */
+float lb_tensor_core_sum(const lb_tensor_core *core, const float *a, const float *b, size_t count, float acc);
 
 #endif

@@ -9,14 +9,14 @@ import op_harness as H
 import test_ops_torch as T
 
 KINDS = ["sequential", "pairwise", "cascade", "blocked", "splitk", "lanes", "butterfly", "exact", "numpy", "torch",
-         "tensorcore"]
+         "tensorcore", "tree"]
 ORDERS = [("sequential", 0, 0), ("pairwise", 0, 0), ("cascade", 8, 0), ("cascade", 16, 0), ("cascade", 1, 0),
-          ("blocked", 5, 0), ("blocked", 64, 0), ("splitk", 3, 0), ("lanes", 4, 0), ("butterfly", 32, 4), ("exact", 0, 0), ("numpy", 0, 0), ("torch", 2, 0)]
+          ("blocked", 5, 0), ("blocked", 64, 0), ("splitk", 3, 0), ("splitk", 3, 0x021), ("lanes", 4, 0), ("butterfly", 32, 4), ("exact", 0, 0), ("numpy", 0, 0), ("torch", 2, 0)]
 BF16 = H.DTYPES[torch.bfloat16]
 
 
 class Schedule(C.Structure):
-    _fields_ = [("kind", C.c_int), ("size", C.c_int64), ("vector", C.c_int64)]
+    _fields_ = [("kind", C.c_int), ("size", C.c_int64), ("vector", C.c_int64), ("tree", C.c_void_p)]
 
 
 def method(order=None, kernel=None, compute=0, accumulate=0):

@@ -1,0 +1,200 @@
+/* The names of a tree: which orders make it. See schedule_tree.c; here are the candidates and the trial. */
+#include "schedule.h"
+#include "schedule_tree.h"
+#include "tensor_core.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_NAMES = 4, MOST_SIZES = 256, MOST_SLICES = 16 };
+
+typedef struct naming {
+    const lb_sum_tree *tree; /* canonical */
+    lb_sum_of of;
+    lb_dtype dtype;
+    char *names;
+    size_t room;
+    int found;
+    bool failed;
+    /* Read off: the least term that term 0 meets first, the operands of that addition, and the terms below the nodes above
+     * term 0 wherever more than one more is added: where blocks may end. */
+    uint32_t partner, together, n_sizes;
+    uint32_t sizes[MOST_SIZES];
+} naming;
+
+static void keep_name(naming *n, const char *name)
+{
+    const size_t length = strlen(n->names);
+    if (n->found++ < MOST_NAMES && length + strlen(name) + 4 < n->room)
+        snprintf(n->names + length, n->room - length, "%s%s", length ? " = " : "", name);
+}
+
+/* Keeps the name if its order makes the tree. */
+static bool try_as(naming *n, const char *name, lb_sum_of of)
+{
+    lb_sum_tree *made = NULL;
+    if (n->found >= MOST_NAMES || lb_sum_tree_named(name, n->tree->leaves, of, n->dtype, &made, NULL) != LB_OK)
+        return false;
+    const bool same = lb_sum_tree_equal(made, n->tree);
+    lb_sum_tree_free(made);
+    if (same) keep_name(n, name);
+    return same;
+}
+
+static bool try_name(naming *n, const char *name)
+{
+    return try_as(n, name, n->of);
+}
+
+static bool try_size(naming *n, const char *family, uint32_t size)
+{
+    char name[48];
+    snprintf(name, sizeof name, "%s:%u", family, size);
+    return try_name(n, name);
+}
+
+/* ---- what the tree tells ----------------------------------------------------------------------------------------- */
+
+static bool read_off(naming *n)
+{
+    const lb_sum_tree *t = n->tree;
+    uint32_t *parent = lb_sum_tree_parents(t), *size = lb_sum_tree_sizes(t), last = 0;
+    const bool done = parent && size;
+    if (done && t->nodes) {
+        const uint32_t node = parent[0];
+        n->together = t->first[node + 1] - t->first[node];
+        uint32_t x = t->operand[t->first[node] + 1]; /* canonical: term 0 is the first operand */
+        while (x >= t->leaves) x = t->operand[t->first[x - t->leaves]];
+        n->partner = x;
+        for (uint32_t up = node; up != UINT32_MAX && n->n_sizes < MOST_SIZES; up = parent[t->leaves + up]) {
+            if (last && size[up] > last + 1) n->sizes[n->n_sizes++] = last;
+            last = size[up];
+        }
+    }
+    free(parent);
+    free(size);
+    return done;
+}
+
+/* Whether terms [from, from + count) are added up in order below `x`, and nothing else is there. */
+static bool is_run(const lb_sum_tree *t, const uint32_t *size, uint32_t x, uint32_t from, uint32_t count)
+{
+    for (uint32_t left = count; left > 1; left--) {
+        if (x < t->leaves || size[x - t->leaves] != left ||
+            t->first[x - t->leaves + 1] - t->first[x - t->leaves] != 2)
+            return false;
+        const uint32_t *operand = t->operand + t->first[x - t->leaves];
+        if (operand[1] != from + left - 1) return false;
+        x = operand[0];
+    }
+    return x == from;
+}
+
+/* The slices of K terms in the order in which a second pass adds them up, "2,0,3,1"; false: the tree is none of that kind. */
+static bool slice_order(const lb_sum_tree *t, uint32_t k, char *text, size_t room)
+{
+    const uint32_t slices = (t->leaves + k - 1) / k;
+    uint32_t order[MOST_SLICES], left = slices, x = t->leaves + t->nodes - 1, *size = lb_sum_tree_sizes(t);
+    bool fine = size && slices > 2 && slices <= MOST_SLICES;
+    while (fine && left) {
+        /* One operand is a slice, the other everything before it; of the first two either may come first. */
+        const uint32_t *pair = left > 1 ? t->operand + t->first[x - t->leaves] : &x;
+        fine = false;
+        for (uint32_t side = left > 1 ? 2 : 1; side > 0 && !fine; side--) {
+            uint32_t at = pair[side - 1];
+            while (at >= t->leaves) at = t->operand[t->first[at - t->leaves]];
+            const uint32_t from = at / k * k, count = t->leaves - from < k ? t->leaves - from : k;
+            if (at != from || !is_run(t, size, pair[side - 1], from, count)) continue;
+            fine = true;
+            order[--left] = from / k;
+            x = left ? pair[2 - side] : x;
+        }
+        fine &= !left || left == 1 ||
+                (x >= t->leaves && t->first[x - t->leaves + 1] - t->first[x - t->leaves] == 2);
+    }
+    free(size);
+    int n = 0;
+    for (uint32_t s = 0; fine && s < slices; s++)
+        n += snprintf(text + n, room - (size_t)n, "%s%u", s ? "," : "", order[s]);
+    return fine;
+}
+
+/* ---- the candidates ---------------------------------------------------------------------------------------------- */
+
+static void try_blocks(naming *n)
+{
+    const uint32_t terms = n->tree->leaves;
+    for (uint32_t i = 0; i < n->n_sizes; i++) {
+        const uint32_t k = n->sizes[i], slices = (terms + k - 1) / k;
+        char order[80], name[128];
+        if (try_size(n, "blocked", k)) {
+            if ((terms + slices - 1) / slices == k) try_size(n, "splitk", slices);
+            return;
+        }
+        if ((terms + slices - 1) / slices != k || !slice_order(n->tree, k, order, sizeof order)) continue;
+        snprintf(name, sizeof name, "splitk:%u@%s", slices, order);
+        if (try_name(n, name)) return;
+    }
+}
+
+/* Threads may be more than there are terms: then several widths make one tree, and the least is the name. */
+static void try_butterflies(naming *n)
+{
+    for (uint32_t vector = 1; vector <= 16; vector *= 2) {
+        if ((vector > 1) != (n->partner == 1 && n->tree->leaves > 2) && n->tree->leaves > vector) continue;
+        for (uint32_t threads = 2; threads <= LB_SCHEDULE_MAX_SIZE; threads += threads < 32 ? threads : 32) {
+            char name[48];
+            snprintf(name, sizeof name, vector > 1 ? "butterfly:%ux%u" : "butterfly:%u", threads, vector);
+            if (try_name(n, name)) return;
+        }
+    }
+}
+
+static void try_units(naming *n)
+{
+    uint32_t width = n->together;
+    if (width < 3) return;
+    try_size(n, "fused", width);
+    for (int arch = 0; lb_tensor_core_name(arch); arch++) {
+        char name[64];
+        snprintf(name, sizeof name, "tensorcore:%s", lb_tensor_core_name(arch));
+        if (try_name(n, name)) continue;
+        for (uint32_t i = 0; i < n->n_sizes; i++) {
+            snprintf(name, sizeof name, "tensorcore:%s:%u", lb_tensor_core_name(arch), n->sizes[i]);
+            if (n->sizes[i] > width && try_name(n, name)) break;
+        }
+    }
+}
+
+static void try_all(naming *n)
+{
+    static const char *const plain[] = {"pairwise", "numpy", "cascade:8", "cascade:4", "cascade:16"};
+    if (try_name(n, "sequential")) return;
+    if (n->together > 2) {
+        try_units(n);
+        return;
+    }
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) try_name(n, plain[i]);
+    if (n->partner > 1) try_size(n, "lanes", n->partner);
+    try_blocks(n);
+    if (!n->found || n->of == LB_SUM_PRODUCT) {
+        const uint32_t most = n->of == LB_SUM_PRODUCT ? 16 : n->tree->leaves >= 32768 ? 64 : 0;
+        for (uint32_t threads = 1; threads <= most; threads++)
+            if (try_size(n, "torch", threads)) break;
+    }
+    if (!n->found) try_butterflies(n);
+    if (!n->found) try_as(n, "cascade:1", LB_SUM_ROW);
+    if (!n->found) try_name(n, "cascade:8 of columns");
+    if (!n->found) try_name(n, "reversed");
+}
+
+bool lb_sum_tree_name(const lb_sum_tree *tree, lb_sum_of of, lb_dtype dtype, char *names, size_t room)
+{
+    naming n = {.tree = lb_sum_tree_canonical(tree), .of = of, .dtype = dtype, .names = names, .room = room};
+    if (room) *names = 0;
+    if (n.tree && n.tree->leaves > 1 && read_off(&n)) try_all(&n);
+    if (n.tree && n.tree->leaves == 1) keep_name(&n, "sequential");
+    lb_sum_tree_free((lb_sum_tree *)n.tree);
+    return n.found > 0;
+}

@@ -1,0 +1,406 @@
+/* Trees of additions as text and as JSON. See lastbit/order.h for both forms. */
+#include "sum_tree.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_FILE = 1 << 28 };
+
+/* Numbers that grow. */
+typedef struct list {
+    uint32_t *at;
+    size_t n, room;
+} list;
+
+static bool push(list *l, uint32_t x)
+{
+    if (l->n == l->room) {
+        const size_t room = l->room ? 2 * l->room : 64;
+        uint32_t *grown = realloc(l->at, room * sizeof *grown);
+        if (!grown) return false;
+        l->at = grown;
+        l->room = room;
+    }
+    l->at[l->n++] = x;
+    return true;
+}
+
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
+
+typedef struct reader {
+    const char *text, *at;
+    lb_tree_builder builder;
+    list items; /* of all open brackets */
+    list open;  /* for each of them, where its items start, and its character */
+    uint32_t leaves, seen;
+    lb_err *err;
+} reader;
+
+static lb_status broken(const reader *r, const char *why)
+{
+    return lb_fail(r->err, LB_ERR_INVALID, "tree, character %zu: %s", (size_t)(r->at - r->text) + 1, why);
+}
+
+static bool number(const char **at, uint32_t *x)
+{
+    if (!isdigit((unsigned char)**at)) return false;
+    uint64_t value = 0;
+    for (; isdigit((unsigned char)**at); (*at)++)
+        if ((value = value * 10 + (uint64_t)(**at - '0')) > LB_TREE_MAX_LEAVES) return false;
+    *x = (uint32_t)value;
+    return true;
+}
+
+typedef struct range {
+    uint32_t from, to, step;
+} range;
+
+/* "A", "A..B" or "A..B/STEP"; B may be below A. */
+static lb_status read_range(reader *r, range *x)
+{
+    if (!number(&r->at, &x->from)) return broken(r, "expected a term, ( or [");
+    x->to = x->from;
+    x->step = 1;
+    if (r->at[0] != '.' || r->at[1] != '.') return LB_OK;
+    r->at += 2;
+    if (!number(&r->at, &x->to)) return broken(r, "expected the last term of a range");
+    if (*r->at == '/') {
+        r->at++;
+        if (!number(&r->at, &x->step) || !x->step) return broken(r, "expected the step of a range");
+    }
+    const uint32_t distance = x->to > x->from ? x->to - x->from : x->from - x->to;
+    return distance % x->step ? broken(r, "the range does not meet its last term") : LB_OK;
+}
+
+/* The largest term, so that nodes can be numbered while they are read. */
+static lb_status count_leaves(reader *r)
+{
+    for (r->at = r->text; *r->at;) {
+        range x;
+        if (!isdigit((unsigned char)*r->at)) {
+            r->at++;
+            continue;
+        }
+        LB_TRY(read_range(r, &x));
+        if (x.from >= r->leaves) r->leaves = x.from + 1;
+        if (x.to >= r->leaves) r->leaves = x.to + 1;
+    }
+    if (r->leaves > LB_TREE_MAX_LEAVES) return broken(r, "too many terms");
+    r->at = r->text;
+    return r->leaves ? LB_OK : broken(r, "no term");
+}
+
+static lb_status read_terms(reader *r)
+{
+    range x;
+    LB_TRY(read_range(r, &x));
+    const uint32_t count = (x.to > x.from ? x.to - x.from : x.from - x.to) / x.step + 1;
+    if (r->seen + count > r->leaves) return broken(r, "more terms than there are: one is added twice");
+    r->seen += count;
+    for (uint32_t i = 0; i < count; i++)
+        if (!push(&r->items, x.to > x.from ? x.from + i * x.step : x.from - i * x.step))
+            return lb_fail(r->err, LB_ERR_NOMEM, "out of memory");
+    return LB_OK;
+}
+
+static lb_status close_bracket(reader *r, char bracket)
+{
+    if (!r->open.n) return broken(r, "a bracket closes that was not opened");
+    const uint32_t kind = r->open.at[r->open.n - 1];
+    const size_t start = r->open.at[r->open.n - 2], count = r->items.n - start;
+    if ((kind == '(') != (bracket == ')')) return broken(r, "the other kind of bracket is open");
+    if (count < 2) return broken(r, "an addition needs two operands");
+    uint32_t *operands = r->items.at + start, sum = operands[0];
+    if (kind == '(')
+        sum = lb_tree_fuse(&r->builder, operands, (uint32_t)count);
+    else
+        for (size_t i = 1; i < count; i++) sum = lb_tree_add(&r->builder, sum, operands[i]);
+    r->open.n -= 2;
+    r->items.n = start;
+    operands[0] = sum;
+    r->items.n++;
+    r->at++;
+    return LB_OK;
+}
+
+static lb_status read_all(reader *r)
+{
+    while (*r->at) {
+        const char c = *r->at;
+        if (isspace((unsigned char)c))
+            r->at++;
+        else if (c == '(' || c == '[') {
+            if (!push(&r->open, (uint32_t)r->items.n) || !push(&r->open, (uint32_t)c))
+                return lb_fail(r->err, LB_ERR_NOMEM, "out of memory");
+            r->at++;
+        } else if (c == ')' || c == ']')
+            LB_TRY(close_bracket(r, c));
+        else
+            LB_TRY(read_terms(r));
+    }
+    if (r->open.n) return broken(r, "a bracket is still open");
+    return r->items.n == 1 ? LB_OK : broken(r, "more than one tree");
+}
+
+lb_status lb_sum_tree_parse(const char *text, lb_sum_tree **tree, lb_err *err)
+{
+    *tree = NULL;
+    reader r = {.text = text, .err = err};
+    lb_status status = count_leaves(&r);
+    if (status == LB_OK) {
+        r.builder = lb_tree_begin(r.leaves);
+        status = read_all(&r);
+        if (status == LB_OK)
+            status = lb_tree_end(&r.builder, tree, err);
+        else
+            lb_sum_tree_free(r.builder.tree);
+    }
+    free(r.items.at);
+    free(r.open.at);
+    return status;
+}
+
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
+
+typedef struct writer {
+    const lb_sum_tree *tree;
+    const uint32_t *size;
+    FILE *out;
+    list work; /* operands still to be written, last one first; or CLOSE + a character */
+    bool space;
+} writer;
+enum { CLOSE = 0x40000000 };
+
+static uint32_t size_of(const writer *w, uint32_t x)
+{
+    return x < w->tree->leaves ? 1 : w->size[x - w->tree->leaves];
+}
+
+/* The elements of the chain that ends in binary node x: follows the larger operand while there is one. */
+static bool chain_elements(const writer *w, uint32_t x, list *elements)
+{
+    const lb_sum_tree *t = w->tree;
+    for (;;) {
+        const uint32_t node = x < t->leaves ? 0 : x - t->leaves, *operand = t->operand + t->first[node];
+        if (x < t->leaves || t->first[node + 1] - t->first[node] != 2) return push(elements, x);
+        const uint32_t a = size_of(w, operand[0]), b = size_of(w, operand[1]);
+        if (a == b) return push(elements, operand[1]) && push(elements, operand[0]);
+        if (!push(elements, operand[a > b])) return false;
+        x = operand[a < b];
+    }
+}
+
+static void reverse(list *l)
+{
+    for (size_t i = 0, j = l->n; i + 1 < j; i++) {
+        const uint32_t x = l->at[--j];
+        l->at[j] = l->at[i];
+        l->at[i] = x;
+    }
+}
+
+/* A chain that runs down starts with the larger of its first two terms. */
+static void order_first_two(const writer *w, list *l)
+{
+    if (l->n > 2 && l->at[0] < w->tree->leaves && l->at[1] < w->tree->leaves && l->at[2] < l->at[0]) {
+        const uint32_t x = l->at[0];
+        l->at[0] = l->at[1];
+        l->at[1] = x;
+    }
+}
+
+static void put_space(writer *w)
+{
+    if (w->space) fputc(' ', w->out);
+    w->space = true;
+}
+
+/* The terms in a row, of equal distance, from element i on; returns how many were written. */
+static size_t put_terms(writer *w, const list *l, size_t i)
+{
+    const uint32_t leaves = w->tree->leaves, *x = l->at;
+    size_t n = 1;
+    while (i + n < l->n && x[i + n] < leaves && (n == 1 || x[i + n] - x[i + n - 1] == x[i + 1] - x[i])) n++;
+    if (n < 3) n = 1;
+    put_space(w);
+    fprintf(w->out, "%u", x[i]);
+    if (n == 1) return 1;
+    const uint32_t step = x[i + 1] > x[i] ? x[i + 1] - x[i] : x[i] - x[i + 1];
+    fprintf(w->out, "..%u", x[i + n - 1]);
+    if (step > 1) fprintf(w->out, "/%u", step);
+    return n;
+}
+
+/* Writes what it can of a bracket's elements; from the first node on the rest waits in `work`. */
+static bool put_elements(writer *w, const list *l)
+{
+    size_t i = 0;
+    while (i < l->n && l->at[i] < w->tree->leaves) i += put_terms(w, l, i);
+    for (size_t k = l->n; k > i; k--)
+        if (!push(&w->work, l->at[k - 1])) return false;
+    return true;
+}
+
+static bool put_node(writer *w, uint32_t x, list *elements)
+{
+    const lb_sum_tree *t = w->tree;
+    const uint32_t node = x - t->leaves, n = t->first[node + 1] - t->first[node];
+    elements->n = 0;
+    if (n == 2 && !chain_elements(w, x, elements)) return false;
+    for (uint32_t k = n; n > 2 && k > 0; k--)
+        if (!push(elements, t->operand[t->first[node] + k - 1])) return false;
+    reverse(elements);
+    if (n == 2) order_first_two(w, elements);
+    const bool chain = n == 2 && elements->n > 2;
+    put_space(w);
+    fputc(chain ? '[' : '(', w->out);
+    w->space = false;
+    return push(&w->work, CLOSE + (chain ? ']' : ')')) && put_elements(w, elements);
+}
+
+/* Terms that follow each other in `work` are written together. */
+static bool put_waiting_terms(writer *w, list *elements)
+{
+    elements->n = 0;
+    while (w->work.n && w->work.at[w->work.n - 1] < w->tree->leaves)
+        if (!push(elements, w->work.at[--w->work.n])) return false;
+    for (size_t i = 0; i < elements->n;) i += put_terms(w, elements, i);
+    return true;
+}
+
+static bool put_tree(writer *w)
+{
+    list elements = {0};
+    bool fine = push(&w->work, w->tree->leaves + w->tree->nodes - 1);
+    while (fine && w->work.n) {
+        const uint32_t x = w->work.at[w->work.n - 1];
+        if (x < w->tree->leaves) {
+            fine = put_waiting_terms(w, &elements);
+            continue;
+        }
+        w->work.n--;
+        if (x >= CLOSE) {
+            fputc((int)(x - CLOSE), w->out);
+            w->space = true;
+        } else
+            fine = put_node(w, x, &elements);
+    }
+    free(elements.at);
+    return fine;
+}
+
+char *lb_sum_tree_print(const lb_sum_tree *tree)
+{
+    char *text = NULL;
+    size_t size = 0;
+    lb_sum_tree *canonical = lb_sum_tree_canonical(tree);
+    uint32_t *sizes = canonical ? lb_sum_tree_sizes(canonical) : NULL;
+    writer w = {.tree = canonical, .size = sizes, .out = open_memstream(&text, &size)};
+    bool fine = sizes && w.out && put_tree(&w);
+    if (w.out) fine &= !fclose(w.out);
+    free(w.work.at);
+    free(sizes);
+    lb_sum_tree_free(canonical);
+    if (fine) return text;
+    free(text);
+    return NULL;
+}
+
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
+
+char *lb_sum_tree_to_json(const lb_sum_tree *tree, const char *name)
+{
+    char *text = lb_sum_tree_print(tree), *out = NULL;
+    lb_sum_tree *t = lb_sum_tree_canonical(tree);
+    json_t *nodes = json_array(), *all = NULL;
+    for (uint32_t i = 0; t && i < t->nodes; i++) {
+        json_t *node = json_array();
+        for (uint32_t k = t->first[i]; k < t->first[i + 1]; k++)
+            json_array_append_new(node, json_integer(t->operand[k]));
+        json_array_append_new(nodes, node);
+    }
+    if (t && text)
+        all = json_pack("{s:s, s:I, s:s*, s:s, s:O}", "schema", "lastbit.tree/1", "leaves",
+                        (json_int_t)t->leaves, "name", name, "text", text, "nodes", nodes);
+    if (all) out = json_dumps(all, JSON_COMPACT);
+    json_decref(all);
+    json_decref(nodes);
+    lb_sum_tree_free(t);
+    free(text);
+    return out;
+}
+
+static lb_status nodes_from_json(const json_t *nodes, lb_tree_builder *b, lb_err *err)
+{
+    for (size_t i = 0; i < json_array_size(nodes) && !b->failed; i++) {
+        const json_t *node = json_array_get(nodes, i);
+        const size_t n = json_array_size(node);
+        uint32_t *operands = n >= 2 && n <= LB_TREE_MAX_LEAVES ? malloc(n * sizeof *operands) : NULL;
+        if (!operands)
+            return lb_fail(err, LB_ERR_INVALID, "tree: node %zu is no list of two operands or more", i);
+        bool fine = true;
+        for (size_t k = 0; k < n; k++) {
+            const json_t *x = json_array_get(node, k);
+            const json_int_t value = json_is_integer(x) ? json_integer_value(x) : -1;
+            fine &= value >= 0 && value < (json_int_t)(b->tree->leaves + i);
+            operands[k] = fine ? (uint32_t)value : 0;
+        }
+        if (fine) lb_tree_fuse(b, operands, (uint32_t)n);
+        free(operands);
+        if (!fine) return lb_fail(err, LB_ERR_INVALID, "tree: node %zu adds what no node before it gives", i);
+    }
+    return LB_OK;
+}
+
+lb_status lb_sum_tree_from_json(const char *text, lb_sum_tree **tree, lb_err *err)
+{
+    *tree = NULL;
+    json_error_t where;
+    json_t *all = json_loads(text, 0, &where);
+    if (!all) return lb_fail(err, LB_ERR_INVALID, "tree: no JSON: %s, line %d", where.text, where.line);
+    const json_int_t leaves = json_integer_value(json_object_get(all, "leaves"));
+    const json_t *nodes = json_object_get(all, "nodes");
+    lb_status status = LB_OK;
+    if (leaves < 1 || leaves > LB_TREE_MAX_LEAVES || !json_is_array(nodes))
+        status = lb_fail(err, LB_ERR_INVALID, "tree: \"leaves\" (1 to %u) and a list \"nodes\" are needed",
+                         LB_TREE_MAX_LEAVES);
+    if (status == LB_OK) {
+        lb_tree_builder b = lb_tree_begin((uint32_t)leaves);
+        status = nodes_from_json(nodes, &b, err);
+        if (status == LB_OK)
+            status = lb_tree_end(&b, tree, err);
+        else
+            lb_sum_tree_free(b.tree);
+    }
+    json_decref(all);
+    return status;
+}
+
+lb_status lb_sum_tree_read(const char *path, lb_sum_tree **tree, lb_err *err)
+{
+    *tree = NULL;
+    FILE *file = fopen(path, "rb");
+    if (!file) return lb_fail(err, LB_ERR_IO, "%s: %s", path, strerror(errno));
+    char *text = NULL;
+    size_t size = 0;
+    FILE *memory = open_memstream(&text, &size);
+    char part[1 << 16];
+    for (size_t n; memory && size < MAX_FILE && (n = fread(part, 1, sizeof part, file)) > 0; fflush(memory))
+        fwrite(part, 1, n, memory);
+    const bool fine = memory && !ferror(file) && size < MAX_FILE;
+    if (memory) fclose(memory);
+    fclose(file);
+    lb_status status = fine ? LB_OK : lb_fail(err, LB_ERR_IO, "%s: cannot be read as a tree", path);
+    lb_err inner = LB_ERR_INIT;
+    const char *start = fine ? text + strspn(text, " \t\r\n") : "";
+    if (status == LB_OK)
+        status =
+            *start == '{' ? lb_sum_tree_from_json(start, tree, &inner) : lb_sum_tree_parse(start, tree, &inner);
+    if (status != LB_OK && inner.status) lb_fail(err, status, "%s: %s", path, inner.message);
+    free(text);
+    return status;
+}
