@@ -39,6 +39,38 @@ static json_t *row_json(const lb_diff_row *r)
     return o;
 }
 
+static json_t *tokens_json(const lb_diff_report *r)
+{
+    json_t *tokens = json_array();
+    for (uint32_t i = 0; i < r->n_tokens; i++) {
+        const lb_diff_tokens *t = &r->tokens[i];
+        json_t *o = json_pack("{s:s,s:I}", "kind", t->kind, "count", (json_int_t)t->count);
+        json_object_set_new(o, "k3", t->has_targets ? number(t->k3) : json_null());
+        json_object_set_new(o, "kl", number(t->kl));
+        json_object_set_new(o, "top1", number(t->top1));
+        json_object_set_new(o, "max_abs", t->has_targets ? number(t->max_abs) : json_null());
+        json_object_set_new(o, "mean_abs", t->has_targets ? number(t->mean_abs) : json_null());
+        json_array_append_new(tokens, o);
+    }
+    return tokens;
+}
+
+static json_t *routing_json(const lb_diff_report *r)
+{
+    json_t *routing = json_array();
+    for (uint32_t i = 0; i < r->n_routings; i++) {
+        const lb_diff_routing *x = &r->routings[i];
+        json_t *o = json_pack("{s:I,s:i,s:s,s:I,s:I,s:I,s:I,s:I}", "step", (json_int_t)x->step, "rank", x->rank,
+                              "layer", x->layer, "tokens", (json_int_t)x->tokens, "choices",
+                              (json_int_t)x->choices, "flips", (json_int_t)x->flips, "near_ties",
+                              (json_int_t)x->near_ties, "explained", (json_int_t)x->explained);
+        json_object_set_new(o, "share", number(x->choices ? (double)x->flips / (double)x->choices : 0));
+        json_object_set_new(o, "largest_margin", number(x->largest_margin));
+        json_array_append_new(routing, o);
+    }
+    return routing;
+}
+
 static void print_report_json(const lb_diff_report *r)
 {
     json_t *layers = json_array(), *structure = json_array(), *missing = json_array();
@@ -50,11 +82,17 @@ static void print_report_json(const lb_diff_report *r)
                                                    s->layer, "only_first", s->ops_a, "only_second", s->ops_b));
     }
     for (uint32_t i = 0; i < r->n_missing; i++) json_array_append_new(missing, json_string(r->missing[i]));
+    json_t *findings = json_array();
+    for (uint32_t i = 0; i < r->n_findings; i++) json_array_append_new(findings, json_string(r->findings[i]));
     json_t *o = json_pack("{s:s,s:o,s:o,s:o,s:o,s:o,s:{s:I,s:I}}", "verdict", lb_verdict_name(r->verdict),
                           "first", r->has_first ? row_json(&r->first) : json_null(), "earliest",
                           r->has_earliest ? row_json(&r->earliest) : json_null(), "layers", layers, "structure",
                           structure, "missing", missing, "ops", "aligned", (json_int_t)r->ops, "identical",
                           (json_int_t)r->identical);
+    json_object_set_new(o, "tokens", tokens_json(r));
+    json_object_set_new(o, "tokens_approximate", json_boolean(r->tokens_approximate));
+    json_object_set_new(o, "routing", routing_json(r));
+    json_object_set_new(o, "findings", findings);
     lb_print_json("diff", o);
 }
 
@@ -75,7 +113,7 @@ static bool parse_range(const char *text, int64_t *first, int64_t *last)
     return *end == '\0' && end != text && *first <= *last;
 }
 
-static char *steps;
+static char *steps, *kinds_path, *kind_names;
 static char **maps, **noise;
 static int exact, all, digests_only;
 static long memory_mb;
@@ -86,6 +124,9 @@ static const struct poptOption options[] = {
     {"steps", 0, POPT_ARG_STRING, &steps, 0, "only these steps", "A-B"},
     {"noise", 0, POPT_ARG_ARGV, &noise, 0,
      "another run of the first side: what it differs by is noise; repeatable", "CAPTURE"},
+    {"kinds", 0, POPT_ARG_STRING, &kinds_path, 0, "kinds of tokens: one integer per token of a step (.npy)",
+     "FILE"},
+    {"kind-names", 0, POPT_ARG_STRING, &kind_names, 0, "names of kinds 0, 1, …", "A,B,…"},
     {"exact", 0, POPT_ARG_NONE, &exact, 0, "exit 0 only when every bit is the same", NULL},
     {"digests", 0, POPT_ARG_NONE, &digests_only, 0, "compare digests and kept bytes only, replay nothing",
      NULL},
@@ -122,13 +163,59 @@ static void free_texts(char **texts)
     free(texts);
 }
 
-/* The captures of a diff: the two sides, and other runs of the first. */
+/* What a diff reads: the two sides, other runs of the first, kinds of tokens. */
 typedef struct sides {
     lb_capture *a, *b, **noise;
     uint32_t n_noise;
+    int64_t *kinds;
+    const char **names; /* into kind_names, which is cut at its commas */
 } sides;
 
-static lb_status open_sides(const lb_arguments *arguments, sides *s, lb_err *err)
+static lb_status read_kinds(lb_diff_options *o, sides *s, lb_err *err)
+{
+    lb_capture *file = NULL;
+    const lb_program *program;
+    lb_tensor t;
+    LB_TRY(lb_capture_open(kinds_path, &file, err));
+    lb_status status = lb_capture_program(file, 0, 0, &program, err);
+    if (status == LB_OK && program->n_values != 1)
+        status = lb_fail(err, LB_ERR_INVALID, "--kinds %s: expected one array of integers (.npy)", kinds_path);
+    if (status == LB_OK) status = lb_capture_value(file, program, 0, &t, err);
+    if (status == LB_OK && !lb_dtype_is_integer(t.dtype))
+        status = lb_fail(err, LB_ERR_INVALID, "--kinds %s: expected integers, not %s", kinds_path,
+                         lb_dtype_name(t.dtype));
+    int64_t done = 0, n = status == LB_OK ? lb_layout_numel(&t.layout) : 0;
+    double *wide = malloc((size_t)n * sizeof *wide + 1);
+    s->kinds = malloc((size_t)n * sizeof *s->kinds + 1);
+    if (status == LB_OK && (!wide || !s->kinds)) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK) {
+        for (lb_rows r = lb_rows_of(&t.layout); lb_rows_next(&r); done += r.count)
+            lb_load_f64_strided(wide + done, t.dtype,
+                                (char *)t.data + r.offset * (int64_t)(lb_dtype_bits(t.dtype) / 8), r.stride,
+                                (size_t)r.count);
+        for (int64_t i = 0; i < n; i++) s->kinds[i] = (int64_t)wide[i];
+        o->kinds = s->kinds, o->n_kinds = n;
+    }
+    free(wide);
+    lb_capture_close(file);
+    return status;
+}
+
+static lb_status read_kind_names(lb_diff_options *o, sides *s, lb_err *err)
+{
+    s->names = calloc(strlen(kind_names) + 1, sizeof *s->names);
+    if (!s->names) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (char *at = kind_names; at;) {
+        char *comma = strchr(at, ',');
+        if (comma) *comma = '\0';
+        s->names[o->n_kind_names++] = at;
+        at = comma ? comma + 1 : NULL;
+    }
+    o->kind_names = s->names;
+    return LB_OK;
+}
+
+static lb_status open_sides(const lb_arguments *arguments, lb_diff_options *o, sides *s, lb_err *err)
 {
     uint32_t n = count_texts(noise);
     s->noise = calloc(n + 1, sizeof *s->noise);
@@ -136,14 +223,16 @@ static lb_status open_sides(const lb_arguments *arguments, sides *s, lb_err *err
     LB_TRY(lb_capture_open(arguments->args[0], &s->a, err));
     LB_TRY(lb_capture_open(arguments->args[1], &s->b, err));
     for (; s->n_noise < n; s->n_noise++) LB_TRY(lb_capture_open(noise[s->n_noise], &s->noise[s->n_noise], err));
-    return LB_OK;
+    o->noise = s->noise, o->n_noise = s->n_noise;
+    if (kinds_path) LB_TRY(read_kinds(o, s, err));
+    return kind_names ? read_kind_names(o, s, err) : LB_OK;
 }
 
 static void close_sides(sides *s)
 {
     lb_capture_close(s->a), lb_capture_close(s->b);
     for (uint32_t i = 0; s->noise && i < s->n_noise; i++) lb_capture_close(s->noise[i]);
-    free(s->noise);
+    free(s->noise), free(s->kinds), free(s->names);
 }
 
 static int exit_code(const lb_diff_report *r)
@@ -159,8 +248,7 @@ static int run_diff(const lb_arguments *arguments, lb_diff_options *o)
     lb_err err = LB_ERR_INIT;
     sides s = {0};
     lb_diff_report *report = NULL;
-    lb_status status = open_sides(arguments, &s, &err);
-    o->noise = s.noise, o->n_noise = s.n_noise;
+    lb_status status = open_sides(arguments, o, &s, &err);
     if (status == LB_OK) status = lb_diff_run(s.a, s.b, o, &report, &err);
     lb_progress_end();
     if (status == LB_OK && arguments->json) print_report_json(report);
@@ -184,7 +272,8 @@ int lb_cmd_diff(int argc, const char **argv)
         rc = lb_command_misused("diff", "--steps %s: expected N or A-B", steps);
     else
         rc = run_diff(&arguments, &o);
-    free_texts(maps), free_texts(noise), free(steps);
+    free_texts(maps), free_texts(noise);
+    free(steps), free(kinds_path), free(kind_names);
     lb_arguments_release(&arguments);
     return rc;
 }

@@ -4,6 +4,8 @@
  * (shadow_pair.h); then one walk over A's program spreads the answers (diff_walk.h).
  */
 #include "diff_walk.h"
+#include "parity.h"
+#include "routing_diff.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,7 +98,9 @@ static lb_status diff_step(lb_walk *w, const lb_diff_options *options, const lb_
     lb_walk_program(w);
     add_structure(w, w->pa, w->alignment.b_of_a);
     add_structure(w, w->pb, w->alignment.a_of_b);
-    return LB_OK;
+    if (options->digests_only) return LB_OK;
+    LB_TRY(lb_routing_diff_add(w->a, w->b, w->pa, w->pb, rules, w->report, err));
+    return lb_parity_add(w->a, w->b, w->pa, w->pb, options, w->report, err);
 }
 
 static lb_status diff_rank(lb_capture *a, lb_capture *b, int32_t rank_a, int32_t rank_b,
@@ -160,6 +164,7 @@ lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *optio
     lb_map_rules_free(rules);
     if (status == LB_OK && report->n_missing && report->verdict == LB_VERDICT_IDENTICAL)
         report->verdict = LB_VERDICT_MISSING;
+    if (status == LB_OK) lb_parity_finish(report);
     if (status == LB_OK)
         *out = report;
     else

@@ -30,11 +30,23 @@ const char *lb_report_keep(lb_diff_report *r, const char *text)
     return at;
 }
 
+static bool is_listed(char *const *list, uint32_t n, const char *text)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(list[i], text) == 0) return true;
+    return false;
+}
+
 void lb_report_missing(lb_diff_report *r, const char *text)
 {
-    for (uint32_t i = 0; i < r->n_missing; i++)
-        if (strcmp(r->missing[i], text) == 0) return;
-    APPEND(r->missing, r->n_missing, (char *)lb_report_keep(r, text));
+    if (!is_listed(r->missing, r->n_missing, text))
+        APPEND(r->missing, r->n_missing, (char *)lb_report_keep(r, text));
+}
+
+void lb_report_finding(lb_diff_report *r, const char *text)
+{
+    if (!is_listed(r->findings, r->n_findings, text))
+        APPEND(r->findings, r->n_findings, (char *)lb_report_keep(r, text));
 }
 
 /* ---- verdicts ---- */
@@ -114,5 +126,6 @@ void lb_diff_report_free(lb_diff_report *report)
         c = next;
     }
     free(report->layers), free(report->structures), free(report->missing);
+    free(report->findings), free(report->tokens), free(report->routings);
     free(report);
 }

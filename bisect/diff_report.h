@@ -19,6 +19,8 @@
 const char *lb_report_keep(lb_diff_report *report, const char *text);
 /* A sentence for missing[], once. */
 void lb_report_missing(lb_diff_report *report, const char *text);
+/* A sentence for findings[], once: worth knowing, but no verdict. */
+void lb_report_finding(lb_diff_report *report, const char *text);
 /* An op or source: into its layer, and where it is the first or the worst, into `first` and `earliest`. */
 void lb_report_row(lb_diff_report *report, const lb_diff_row *row);
 /* An op into its layer only. */

@@ -221,6 +221,47 @@ static void print_values(FILE *out, const lb_diff_report *r)
     fputc('\n', out);
 }
 
+/* ---- tokens and routing ---- */
+
+static void print_tokens(FILE *out, const lb_diff_report *r)
+{
+    for (uint32_t i = 0; i < r->n_tokens; i++) {
+        const lb_diff_tokens *t = &r->tokens[i];
+        if (i == 0)
+            fprintf(out, "\n%-12s %8s %10s %10s %8s %14s %14s\n",
+                    r->tokens_approximate ? "tokens (~)" : "tokens", "count", "k3", "KL", "top-1",
+                    "max |d log p|", "mean |d log p|");
+        fprintf(out, "%-12s %8" PRId64 " ", t->kind, t->count);
+        if (t->has_targets)
+            fprintf(out, "%10.3g %10.3g %7.4g%% %14.3g %14.3g\n", t->k3, t->kl, 100 * t->top1, t->max_abs,
+                    t->mean_abs);
+        else
+            fprintf(out, "%10s %10.3g %7.4g%% %14s %14s\n", "-", t->kl, 100 * t->top1, "-", "-");
+    }
+}
+
+static void print_routing(FILE *out, const lb_diff_report *r)
+{
+    uint32_t flipped = 0;
+    for (uint32_t i = 0; i < r->n_routings; i++) {
+        const lb_diff_routing *x = &r->routings[i];
+        if (!x->flips) continue;
+        if (flipped++ == 0) fputc('\n', out);
+        if (flipped > FEW) continue;
+        fprintf(out, "routing: step %" PRId64 ", ", x->step);
+        if (x->rank) fprintf(out, "rank %d, ", x->rank);
+        fprintf(out, "%s: %" PRId64 " of %" PRId64 " choices flipped (%.3g%%)",
+                *x->layer ? x->layer : "(top level)", x->flips, x->choices,
+                100 * (double)x->flips / (double)x->choices);
+        if (x->largest_margin == x->largest_margin)
+            fprintf(out,
+                    ", largest margin %.3g; %" PRId64 " near ties, %" PRId64 " explained by logits that moved",
+                    x->largest_margin, x->near_ties, x->explained);
+        fputc('\n', out);
+    }
+    if (flipped > FEW) fprintf(out, "routing: … and in %u more places; --json has them\n", flipped - FEW);
+}
+
 static void print_structure(FILE *out, const lb_diff_report *r, bool all)
 {
     for (uint32_t i = 0; i < r->n_structures && (all || i < FEW); i++) {
@@ -269,7 +310,10 @@ char *lb_diff_text(const lb_diff_report *r, const char *a, const char *b, bool a
     print_head(out, r);
     print_table(out, r, all);
     print_values(out, r);
+    print_tokens(out, r);
+    print_routing(out, r);
     print_structure(out, r, all);
+    for (uint32_t i = 0; i < r->n_findings; i++) fprintf(out, "%snote: %s\n", i ? "" : "\n", r->findings[i]);
     for (uint32_t i = 0; i < r->n_missing; i++) fprintf(out, "%smissing: %s\n", i ? "" : "\n", r->missing[i]);
     print_next(out, r, a, b);
     if (fclose(out) != 0) {

@@ -131,7 +131,9 @@ static void note_input(inputs *in, uint32_t va, uint32_t vb)
 {
     const lb_walk *w = in->w;
     if (va == LB_NONE) return;
-    bool unknown = lb_digest_is_none(w->pa->values[va].logical);
+    /* Views have no digest: what is known of their storage counts. */
+    bool unknown = lb_digest_is_none(w->pa->values[va].logical) ||
+                   (vb != LB_NONE && lb_digest_is_none(w->pb->values[vb].logical));
     if (vb != LB_NONE && !unknown && !value_pair_differs(w, va, vb)) return;
     const lb_taint *t = lb_taint_of(w->storages, w->pa->values[va].storage);
     in->differ |=

@@ -197,6 +197,13 @@ static lb_status weigh(lb_machine *machine, const lb_execution *e, account *a, c
     return LB_OK;
 }
 
+/* A storage that is also read as bytes is held as recorded: what a shadow writes there has been rounded. */
+static bool cannot_be_exact(const lb_machine *machine, uint32_t value)
+{
+    const lb_value *row = &machine->prepared->program->values[value];
+    return machine->is_shadow && lb_storage_of(machine, value)->punned && lb_dtype_is_float(row->dtype) && row->dtype != LB_F64;
+}
+
 lb_status lb_event_computed(lb_machine *machine, const lb_op *op, const lb_execution *e)
 {
     const lb_plan *plan = machine->run->plan;
@@ -221,7 +228,7 @@ lb_status lb_event_computed(lb_machine *machine, const lb_op *op, const lb_execu
         if (v == LB_NONE) continue;
         lb_likeness like = watch ? likes[i] : LB_LIKE_UNKNOWN;
         bool exact = like == LB_LIKE_SAME || (like == LB_LIKE_UNKNOWN && watch && carried);
-        lb_anchor_written(machine, v, exact, false, exact ? LB_VERDICT_IDENTICAL : j.verdict);
+        lb_anchor_written(machine, v, exact, cannot_be_exact(machine, v), exact ? LB_VERDICT_IDENTICAL : j.verdict);
     }
     if (op->flags & LB_OP_DECISION && !isolated && !machine->is_shadow && c.compared && !c.same) lb_decision_results(machine, a.values, a.n);
     count(machine, j.verdict, true, c.compared, c.same);

@@ -36,11 +36,16 @@ typedef struct lb_diff_options {
     bool digests_only; /* no replay: differences get metrics, but whether they are rounding cannot be told */
     lb_capture *const *noise; /* other runs of A: what they differ by is noise */
     uint32_t n_noise;
+    /* Kinds of tokens: one number per token of a step, in the order of its rows of logits; NULL: the targets decide. */
+    const int64_t *kinds;
+    int64_t n_kinds;
+    const char *const *kind_names; /* of kinds 0, 1, … */
+    uint32_t n_kind_names;
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
 } lb_diff_options;
 #define LB_DIFF_OPTIONS_INIT                                                                                   \
     {                                                                                                          \
-        sizeof(lb_diff_options), NULL, 0, INT64_MIN, INT64_MAX, 0, false, NULL, 0, NULL                        \
+        sizeof(lb_diff_options), NULL, 0, INT64_MIN, INT64_MAX, 0, false, NULL, 0, NULL, 0, NULL, 0, NULL      \
     }
 
 /* One place where the sides differ. Strings belong to the report. */
@@ -69,6 +74,26 @@ typedef struct lb_diff_structure {
     const char *ops_a, *ops_b; /* comma-separated names with counts: "aten::bmm x2, aten::_softmax" */
 } lb_diff_structure;
 
+/* What both sides say of the tokens of one kind: definitions in bisect/parity.h. */
+typedef struct lb_diff_tokens {
+    const char *
+        kind; /* "text", "ignored" (the target is the loss's ignore_index), "greedy" (no targets), or a name given */
+    int64_t count;
+    bool has_targets; /* otherwise k3, max_abs and mean_abs mean nothing */
+    double k3, kl, top1, max_abs, mean_abs;
+} lb_diff_tokens;
+
+/* Choices of experts that differ in one layer: definitions in bisect/routing_diff.h. */
+typedef struct lb_diff_routing {
+    int64_t step;
+    int32_t rank;
+    const char *layer;
+    int64_t tokens, choices, flips; /* choices: tokens times experts per token */
+    double largest_margin;          /* of a flip, in A's router logits; NaN when these were not recorded */
+    int64_t near_ties;              /* flips whose margin is a few roundings of the logits */
+    int64_t explained; /* flips whose margin is no more than what the logits themselves differ by */
+} lb_diff_routing;
+
 typedef struct lb_diff_report {
     lb_verdict verdict;
     bool has_first;
@@ -80,7 +105,15 @@ typedef struct lb_diff_report {
     lb_diff_structure *structures;
     uint32_t n_structures;
     char **missing;
-    uint32_t n_missing;      /* one sentence each */
+    uint32_t n_missing; /* one sentence each */
+    char **findings;
+    uint32_t n_findings; /* sentences that change no verdict */
+    lb_diff_tokens *tokens;
+    uint32_t n_tokens; /* one per kind */
+    bool
+        tokens_approximate; /* some log-probabilities were not kept, and replay could not give their very bits */
+    lb_diff_routing *routings;
+    uint32_t n_routings;     /* one per (step, rank, layer) */
     uint64_t ops, identical; /* aligned computing ops; of them with equal digests */
     void *store;
 } lb_diff_report;

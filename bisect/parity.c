@@ -1,0 +1,336 @@
+/* Log-probabilities of two runs: see parity.h. */
+#include "parity.h"
+
+#include "diff_report.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Rows of logits or log-probabilities, and what they are to predict. */
+typedef struct head {
+    uint32_t scores, targets; /* values; targets LB_NONE: none */
+    bool normalised;          /* scores are log-probabilities */
+    int64_t ignored;          /* the target that counts for nothing */
+} head;
+
+typedef struct heads {
+    lb_witness witness;
+    head *list;
+    uint32_t count;
+    int64_t rows, columns;
+} heads;
+
+/* ---- finding them ---- */
+
+static const lb_arg *arg_of(const lb_program *p, const lb_op *op, uint32_t i, lb_arg_tag tag)
+{
+    return i < op->args && lb_op_args(p, op)[i].tag == tag ? &lb_op_args(p, op)[i] : NULL;
+}
+
+static bool same_contents(const lb_program *p, uint32_t x, uint32_t y)
+{
+    const lb_value *a = &p->values[x], *b = &p->values[y];
+    return a->storage == b->storage && a->version == b->version && a->layout.offset == b->layout.offset;
+}
+
+static bool is_named(const lb_program *p, const lb_op *op, const char *name)
+{
+    const char *text = lb_op_name(p, op);
+    size_t n = strlen(name);
+    return strncmp(text, name, n) == 0 && (text[n] == '\0' || text[n] == '.');
+}
+
+static void add_head(heads *h, const lb_program *p, head found)
+{
+    const lb_layout *l = &p->values[found.scores].layout;
+    if (l->ndim < 1) return;
+    int64_t columns = l->shape[l->ndim - 1];
+    if (columns < 2 || (h->count && columns != h->columns)) return;
+    h->columns = columns;
+    h->rows += lb_layout_numel(l) / columns;
+    APPEND(h->list, h->count, found);
+}
+
+/* nll_loss(self, target, weight, reduction, ignore_index) of a _log_softmax's result. */
+static void find_losses(heads *h, const lb_program *p)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const lb_op *op = &p->ops[i];
+        if (op->phase != LB_PHASE_FORWARD || !is_named(p, op, "aten::nll_loss_forward")) continue;
+        const lb_arg *self = arg_of(p, op, 0, LB_ARG_VALUE), *target = arg_of(p, op, 1, LB_ARG_VALUE);
+        const lb_arg *ignored = arg_of(p, op, 4, LB_ARG_INT);
+        if (!self || !target) continue;
+        for (uint32_t k = i; k-- > 0;) {
+            const lb_op *soft = &p->ops[k];
+            if (!is_named(p, soft, "aten::_log_softmax") || lb_op_results(p, soft)[0] == LB_NONE) continue;
+            if (!same_contents(p, lb_op_results(p, soft)[0], self->u.value)) continue;
+            add_head(h, p,
+                     (head){lb_op_results(p, soft)[0], target->u.value, true, ignored ? ignored->u.i : -100});
+            break;
+        }
+    }
+}
+
+static bool names_a_head(const char *path)
+{
+    static const char *const names[] = {"lm_head", "head", "embed_out", "output_layer", "output"};
+    const char *last = strrchr(path, '.');
+    last = last ? last + 1 : path;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(last, names[i]) == 0) return true;
+    return false;
+}
+
+/* What the language-model head gave, where nothing normalised it. */
+static void find_logits(heads *h, const lb_program *p)
+{
+    for (uint32_t i = 0; i < p->n_boundaries; i++) {
+        const lb_boundary *b = &p->boundaries[i];
+        if (!b->output || b->recompute || b->position || b->value == LB_NONE) continue;
+        if (!names_a_head(lb_program_text(p, p->scopes[b->scope].path))) continue;
+        if (lb_dtype_is_float(p->values[b->value].dtype)) add_head(h, p, (head){b->value, LB_NONE, false, 0});
+    }
+}
+
+static lb_status open_heads(heads *h, lb_capture *capture, const lb_program *p, lb_err *err)
+{
+    memset(h, 0, sizeof *h);
+    LB_TRY(lb_witness_init(capture, p, &h->witness, err));
+    find_losses(h, p);
+    if (!h->count) find_logits(h, p);
+    return LB_OK;
+}
+
+static void close_heads(heads *h)
+{
+    lb_witness_release(&h->witness);
+    free(h->list);
+}
+
+/* ---- rows ---- */
+
+/* Walks the rows of all heads of a side, one row in f64 at a time: vocabularies are large. */
+typedef struct cursor {
+    const heads *h;
+    uint32_t head; /* the one that is open */
+    int64_t at, rows;
+    lb_tensor scores;
+    double *row;
+    int64_t *targets; /* of the open head, NULL: none */
+    bool open, exact;
+} cursor;
+
+static bool open_targets(cursor *c, const head *head)
+{
+    lb_tensor t;
+    bool exact;
+    free(c->targets);
+    c->targets = NULL;
+    if (head->targets == LB_NONE) return true;
+    if (!lb_witness_value(&c->h->witness, head->targets, &t, &exact) || t.dtype != LB_I64) return false;
+    if (lb_layout_numel(&t.layout) != c->rows) return false;
+    c->targets = malloc((size_t)c->rows * sizeof *c->targets + 1);
+    return c->targets && lb_tensor_gather(&t, c->targets, NULL) == LB_OK;
+}
+
+static bool open_head(cursor *c)
+{
+    const head *head = &c->h->list[c->head];
+    bool exact = false;
+    c->at = 0, c->open = true;
+    c->rows = lb_layout_numel(&c->h->witness.program->values[head->scores].layout) / c->h->columns;
+    if (!c->row) c->row = malloc((size_t)c->h->columns * sizeof *c->row);
+    if (!c->row || !open_targets(c, head)) return false;
+    if (!lb_witness_value(&c->h->witness, head->scores, &c->scores, &exact)) c->scores.data = NULL;
+    c->exact &= exact;
+    return true;
+}
+
+static void close_cursor(cursor *c)
+{
+    free(c->row), free(c->targets);
+}
+
+/* Goes to the next row. False at the end, or when targets lack. `*target` -1: there is none; `*ignored`: it counts for
+ * nothing. */
+static bool next_row(cursor *c, int64_t *target, bool *ignored)
+{
+    while (!c->open || c->at == c->rows) {
+        c->head += c->open;
+        if (c->head >= c->h->count || !open_head(c)) return false;
+    }
+    *target = c->targets ? c->targets[c->at] : -1;
+    *ignored = c->targets && *target == c->h->list[c->head].ignored;
+    c->at++;
+    return true;
+}
+
+static void normalise(double *row, int64_t n)
+{
+    double most = -INFINITY, sum = 0;
+    for (int64_t v = 0; v < n; v++) most = row[v] > most ? row[v] : most;
+    for (int64_t v = 0; v < n; v++) sum += exp(row[v] - most);
+    for (int64_t v = 0; v < n; v++) row[v] -= most + log(sum);
+}
+
+/* The row that next_row went to, as log-probabilities in c->row; false when its bytes lack. */
+static bool load_row(cursor *c)
+{
+    const lb_layout *l = &c->scores.layout;
+    if (!c->scores.data) return false;
+    int64_t rest = c->at - 1, offset = 0;
+    for (int32_t d = l->ndim - 1; d-- > 0; rest /= l->shape[d]) offset += rest % l->shape[d] * l->stride[d];
+    const char *from = (const char *)c->scores.data + offset * (int64_t)(lb_dtype_bits(c->scores.dtype) / 8);
+    lb_load_f64_strided(c->row, c->scores.dtype, from, l->stride[l->ndim - 1], (size_t)c->h->columns);
+    if (!c->h->list[c->head].normalised) normalise(c->row, c->h->columns);
+    return true;
+}
+
+/* ---- tokens ---- */
+
+static lb_diff_tokens *tokens_of(lb_diff_report *r, const char *kind)
+{
+    for (uint32_t i = 0; i < r->n_tokens; i++)
+        if (strcmp(r->tokens[i].kind, kind) == 0) return &r->tokens[i];
+    lb_diff_tokens row = {.kind = lb_report_keep(r, kind)};
+    uint32_t before = r->n_tokens;
+    APPEND(r->tokens, r->n_tokens, row);
+    return r->n_tokens > before ? &r->tokens[before] : NULL;
+}
+
+static int64_t most_probable(const double *row, int64_t n)
+{
+    int64_t best = 0;
+    for (int64_t v = 1; v < n; v++)
+        if (row[v] > row[best]) best = v;
+    return best;
+}
+
+static double divergence(const double *p, const double *q, int64_t n)
+{
+    double kl = 0;
+    for (int64_t v = 0; v < n; v++)
+        if (p[v] != q[v] && p[v] > -INFINITY) kl += exp(p[v]) * (p[v] - q[v]);
+    return kl;
+}
+
+static void add_token(lb_diff_tokens *t, const double *p, const double *q, int64_t n, int64_t target)
+{
+    int64_t best = most_probable(p, n);
+    t->count++;
+    t->kl += divergence(p, q, n);
+    t->top1 += best == most_probable(q, n);
+    if (target < 0 || target >= n) return;
+    double d = p[target] == q[target] ? 0 : p[target] - q[target];
+    t->has_targets = true;
+    t->k3 += expm1(d) - d;
+    t->mean_abs += fabs(d);
+    if (!(fabs(d) <= t->max_abs)) t->max_abs = fabs(d);
+}
+
+static const char *kind_of(const lb_diff_options *o, int64_t index, int64_t rows, char *text, size_t size)
+{
+    if (!o->kinds || rows != o->n_kinds) return NULL;
+    int64_t kind = o->kinds[index];
+    if (kind >= 0 && kind < (int64_t)o->n_kind_names) return o->kind_names[kind];
+    snprintf(text, size, "kind %" PRId64, kind);
+    return text;
+}
+
+static void compare_rows(cursor *a, cursor *b, const lb_diff_options *options, lb_diff_report *report)
+{
+    const int64_t rows = a->h->rows, columns = a->h->columns;
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t ya, yb;
+        bool ignored_a, ignored_b;
+        char text[40];
+        if (!next_row(a, &ya, &ignored_a) || !next_row(b, &yb, &ignored_b) || !load_row(a) || !load_row(b)) {
+            lb_report_missing(
+                report, "log-probabilities were not kept and could not be replayed; record with --level ops");
+            return;
+        }
+        bool targets = ya >= 0 || ignored_a;
+        const char *given = ignored_a ? NULL : kind_of(options, i, rows, text, sizeof text);
+        const char *kind = ignored_a ? "ignored" : given ? given : targets ? "text" : "greedy";
+        lb_diff_tokens *t = tokens_of(report, kind);
+        if (!t) return;
+        add_token(t, a->row, b->row, columns, ignored_a ? -1 : targets ? ya : most_probable(a->row, columns));
+    }
+    report->tokens_approximate |= !a->exact || !b->exact;
+}
+
+/* ---- all of it ---- */
+
+static bool same_targets(const heads *a, const heads *b)
+{
+    cursor x = {.h = a}, y = {.h = b};
+    bool same = true;
+    for (int64_t i = 0; same && i < a->rows; i++) {
+        int64_t ya, yb;
+        bool ia, ib;
+        same = next_row(&x, &ya, &ia) && next_row(&y, &yb, &ib) && ia == ib && (ia || ya == yb);
+    }
+    close_cursor(&x), close_cursor(&y);
+    return same;
+}
+
+static lb_status compare_heads(heads *a, heads *b, const lb_diff_options *options, lb_diff_report *report,
+                               lb_err *err)
+{
+    heads *sides[] = {a, b};
+    char text[200];
+    if (a->rows != b->rows || a->columns != b->columns || a->list[0].normalised != b->list[0].normalised) {
+        snprintf(text, sizeof text,
+                 "the sides score %" PRId64 " and %" PRId64 " tokens over %" PRId64 " and %" PRId64 " words",
+                 a->rows, b->rows, a->columns, b->columns);
+        lb_report_finding(report, text);
+        return LB_OK;
+    }
+    for (int s = 0; s < 2; s++) {
+        for (uint32_t i = 0; i < sides[s]->count; i++) {
+            lb_witness_want(&sides[s]->witness, sides[s]->list[i].scores);
+            lb_witness_want(&sides[s]->witness, sides[s]->list[i].targets);
+        }
+        LB_TRY(lb_witness_run(&sides[s]->witness, err));
+    }
+    if (options->kinds && a->rows != options->n_kinds) {
+        snprintf(text, sizeof text, "kinds of %" PRId64 " tokens were given, the step has %" PRId64,
+                 options->n_kinds, a->rows);
+        lb_report_finding(report, text);
+    }
+    if (!same_targets(a, b)) {
+        lb_report_finding(report,
+                          "the sides are to predict other tokens: their log-probabilities are not compared");
+        return LB_OK;
+    }
+    cursor x = {.h = a, .exact = true}, y = {.h = b, .exact = true};
+    compare_rows(&x, &y, options, report);
+    close_cursor(&x), close_cursor(&y);
+    return LB_OK;
+}
+
+lb_status lb_parity_add(lb_capture *a, lb_capture *b, const lb_program *pa, const lb_program *pb,
+                        const lb_diff_options *options, lb_diff_report *report, lb_err *err)
+{
+    heads x, y;
+    LB_TRY(open_heads(&x, a, pa, err));
+    lb_status status = open_heads(&y, b, pb, err);
+    if (status == LB_OK) {
+        if (x.count && y.count) status = compare_heads(&x, &y, options, report, err);
+        close_heads(&y);
+    }
+    close_heads(&x);
+    return status;
+}
+
+void lb_parity_finish(lb_diff_report *report)
+{
+    for (uint32_t i = 0; i < report->n_tokens; i++) {
+        lb_diff_tokens *t = &report->tokens[i];
+        double n = (double)t->count;
+        t->k3 /= n, t->kl /= n, t->top1 /= n, t->mean_abs /= n;
+    }
+}

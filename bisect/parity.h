@@ -1,0 +1,30 @@
+/* Parity: do both sides give the same probabilities to the same tokens?
+ *
+ * Per token t with log-probabilities log p (A, the reference) and log q (B), target token y, all in f64:
+ *
+ *      d = log p(y) - log q(y)         k3 = exp(d) - 1 - d >= 0, computed as expm1(d) - d: exp(d) - d - 1 in f32 has no
+ *                                      correct digit below |d| = 3e-4
+ *      KL(p || q) = sum over v of p(v) (log p(v) - log q(v))
+ *      top-1: the same most probable token (the lower index on a tie)
+ *
+ * k3 is Schulman's estimator of KL(q || p) from samples of q, as in TRL's and verl's GRPO (ref minus policy log-probability,
+ * per token). Reported are its mean, the mean KL, the share of equal top-1, max and mean of |d|.
+ *
+ * Tokens are the rows of what goes into a loss over a vocabulary (_log_softmax with nll_loss), in the order of execution;
+ * where a program has none, of what leaves the language-model head, and then y is A's most probable token.
+ */
+#ifndef LB_BISECT_PARITY_H
+#define LB_BISECT_PARITY_H
+
+#include "witness.h"
+
+#include <lastbit/diff.h>
+
+/* Adds the tokens of one step of one rank to the report, by kind. Sides whose tokens do not match (another number, other
+ * targets) add a finding in place of numbers. */
+lb_status lb_parity_add(lb_capture *a, lb_capture *b, const lb_program *pa, const lb_program *pb,
+                        const lb_diff_options *options, lb_diff_report *report, lb_err *err);
+/* Sums become means. */
+void lb_parity_finish(lb_diff_report *report);
+
+#endif

@@ -1,0 +1,98 @@
+/* Regenerated values: see witness.h. */
+#include "witness.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+lb_status lb_witness_init(lb_capture *capture, const lb_program *program, lb_witness *w, lb_err *err)
+{
+    *w = (lb_witness){.capture = capture, .program = program};
+    w->bytes = calloc(program->n_values + 1, sizeof *w->bytes);
+    w->wanted = calloc(program->n_values + 1, 1), w->exact = calloc(program->n_values + 1, 1);
+    if (w->bytes && w->wanted && w->exact) return LB_OK;
+    lb_witness_release(w);
+    return lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for %u values", program->n_values);
+}
+
+void lb_witness_release(lb_witness *w)
+{
+    for (uint32_t v = 0; w->bytes && v < w->program->n_values; v++) free(w->bytes[v]);
+    free(w->bytes), free(w->wanted), free(w->exact);
+    memset(w, 0, sizeof *w);
+}
+
+/* The value that an op computed and `value` is a view of; itself when it was computed, LB_NONE when neither. */
+static uint32_t base_of(const lb_program *p, uint32_t value)
+{
+    const lb_value *v = &p->values[value];
+    uint32_t base = LB_NONE;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const lb_op *op = &p->ops[i];
+        for (uint32_t k = 0; k < op->results + op->written && !(op->flags & LB_OP_VIEW); k++) {
+            uint32_t r = k < op->results ? lb_op_results(p, op)[k] : lb_op_written(p, op)[k - op->results];
+            if (r == value) return value;
+            if (r == LB_NONE || p->values[r].storage != v->storage || p->values[r].version != v->version)
+                continue;
+            if (p->values[r].dtype == v->dtype && lb_layout_is_contiguous(&p->values[r].layout)) base = r;
+        }
+    }
+    return base;
+}
+
+void lb_witness_want(lb_witness *w, uint32_t value)
+{
+    if (value == LB_NONE || lb_capture_has_value(w->capture, w->program, value)) return;
+    uint32_t base = base_of(w->program, value);
+    if (base == LB_NONE || w->wanted[base]) return;
+    w->wanted[base] = 1, w->n_wanted++;
+}
+
+static bool note_event(void *context, const lb_event *event)
+{
+    lb_witness *w = context;
+    for (uint32_t i = 0; i < event->n_results; i++) {
+        uint32_t v = event->values[i];
+        const lb_tensor *t = &event->computed[i];
+        if (v == LB_NONE || !w->wanted[v] || w->bytes[v] || !t->data || t->dtype != w->program->values[v].dtype)
+            continue;
+        w->bytes[v] = malloc(lb_dtype_bytes(t->dtype, (size_t)lb_layout_numel(&t->layout)) + 1);
+        if (!w->bytes[v] || lb_tensor_gather(t, w->bytes[v], NULL) != LB_OK) continue;
+        w->exact[v] = lb_digest_equal(lb_digest_tensor(t), w->program->values[v].logical);
+        w->n_wanted--;
+    }
+    return w->n_wanted > 0;
+}
+
+lb_status lb_witness_run(lb_witness *w, lb_err *err)
+{
+    lb_replay *replay = NULL;
+    if (!w->n_wanted) return LB_OK;
+    LB_TRY(lb_replay_open(w->capture, &replay, err));
+    lb_plan plan = LB_PLAN_INIT;
+    plan.first_step = plan.last_step = w->program->step;
+    plan.ranks = &w->program->rank, plan.n_ranks = 1;
+    lb_observer observer = {.context = w, .op = note_event};
+    lb_status status = lb_replay_run(replay, &plan, &observer, NULL, err);
+    lb_replay_close(replay);
+    return status;
+}
+
+bool lb_witness_value(const lb_witness *w, uint32_t value, lb_tensor *t, bool *exact)
+{
+    if (value == LB_NONE) return false;
+    *exact = true;
+    if (lb_capture_value(w->capture, w->program, value, t, NULL) == LB_OK) return true;
+    uint32_t base = w->bytes[value] ? value : base_of(w->program, value);
+    if (base == LB_NONE || !w->bytes[base]) return false;
+    const lb_value *row = &w->program->values[value];
+    *exact = w->exact[base];
+    *t = (lb_tensor){w->bytes[base], row->dtype, lb_layout_contiguous(row->layout.ndim, row->layout.shape)};
+    if (base == value) return true;
+    int64_t skipped = row->layout.offset - w->program->values[base].layout.offset;
+    t->layout = row->layout;
+    t->data = (char *)t->data + skipped * (int64_t)(lb_dtype_bits(row->dtype) / 8);
+    int64_t first, last, room = lb_layout_numel(&w->program->values[base].layout);
+    if (lb_layout_dense_range(&row->layout, &first, &last, NULL) != LB_OK) return false;
+    first -= row->layout.offset, last -= row->layout.offset;
+    return skipped + first >= 0 && skipped + last <= room;
+}
