@@ -96,13 +96,34 @@ void lb_arguments_release(lb_arguments *arguments)
 static const struct swap_option {
     const char *name, *text, *argument;
 } SWAPS[LB_SWAP_KINDS] = {
-    [LB_SWAP_PRECISION] = {"precision", "hold and compute in f64, f32 or bf16 inside the selected region",
+    [LB_SWAP_PRECISION] = {"precision",
+                           "hold and compute in f64, f32, bf16, f16, e4m3, e5m2 inside the selected region, rounding at "
+                           "its border; tf32, tf32:rz, tf32:rne: round what matrix products read",
                            "SEL=DTYPE"},
-    [LB_SWAP_KERNEL] = {"kernel", "use a named kernel", "SEL=NAME"},
-    [LB_SWAP_ORDER] = {"order", "sum in another order; ring or tree for collectives", "SEL=SCHEDULE"},
-    [LB_SWAP_ROUNDING] = {"rounding", "round results by rne, rz, rna or stochastic:SEED", "SEL=MODE"},
-    [LB_SWAP_SKIP] = {"skip", "take modules out of the residual stream", "SEL"},
-    [LB_SWAP_MUON] = {"muon", "Newton-Schulz in f32, or AdamW in Muon's place", "[SEL=]f32|adamw"},
+    [LB_SWAP_ACCUMULATE] = {"accumulate", "round every addition inside sums and products to bf16, f16, ...",
+                            "SEL=DTYPE"},
+    [LB_SWAP_KERNEL] = {"kernel",
+                        "use a named kernel for matrix products: openblas (its bits vary from machine to machine), "
+                        "tensorcore:ARCH with v100, a100, ada, h100, h100-fp8 or b200",
+                        "SEL=NAME"},
+    [LB_SWAP_ORDER] = {"order",
+                       "of sums and products: sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, lanes:L, "
+                       "butterfly:THREADS[xV], numpy, torch[:THREADS], exact, tensorcore:ARCH[:K], tree:FILE; of "
+                       "collectives: gloo, ring[:CHANNELS[:CHUNK]], mpi_ring, tree[:G], rank, wide, rotated, doubling, "
+                       "rabenseifner",
+                       "SEL=ORDER"},
+    [LB_SWAP_ROUNDING] = {"rounding",
+                          "round results by rne, rz, rna or stochastic:SEED; f32 results are evaluated in f64 before",
+                          "SEL=MODE"},
+    [LB_SWAP_SKIP] = {"skip",
+                      "take modules out of the residual stream; their gradients become 0, their parameters stay", "SEL"},
+    [LB_SWAP_MUON] = {"muon",
+                      "the iteration of Muon in f32, or AdamW in Muon's place (torch's or hand-written, any coefficients)",
+                      "[SEL=]f32|adamw"},
+    [LB_SWAP_ROUTING] = {"routing",
+                         "of mixtures of experts, chained: recompute (default), or force the recorded ids, "
+                         "ids+weights, ids+weights+slots",
+                         "[SEL=]WHAT"},
     [LB_SWAP_RANK] = {"contribution",
                       "let selected ranks contribute zero, mean (of the others) or exclude them", "SEL=WHAT"},
     [LB_SWAP_SOURCE] = {"source", "other bytes for selected sources: own, finite or step:N", "SEL=WHAT"},
@@ -136,6 +157,8 @@ const struct poptOption *lb_swap_options(lb_swap_list *list)
             SWAPS[i].name, '\0', POPT_ARG_STRING, NULL, 0, SWAPS[i].text, SWAPS[i].argument};
     return list->table;
 }
+
+const char *lb_swap_option(lb_swap_kind kind) { return SWAPS[kind].name; }
 
 void lb_swap_list_release(lb_swap_list *list)
 {

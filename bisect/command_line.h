@@ -59,8 +59,8 @@ int lb_arguments_parse(const lb_command *command, int argc, const char **argv, l
 void lb_arguments_release(lb_arguments *arguments);
 
 /* Swaps as options that may be given several times: --precision, --kernel, --order, --rounding, --skip, --muon,
- * --contribution, --source. lb_swap_options gives a table to include, valid as long as `list`, which gathers what was given. */
-enum { LB_SWAP_KINDS = LB_SWAP_SOURCE + 1 };
+ * --contribution, --source, --routing, --accumulate. lb_swap_options gives a table to include, valid as long as `list`, which gathers what was given. */
+enum { LB_SWAP_KINDS = LB_SWAP_ACCUMULATE + 1 };
 typedef struct lb_swap_list {
     lb_swap *rows;
     uint32_t n;
@@ -68,6 +68,7 @@ typedef struct lb_swap_list {
     struct poptOption table[LB_SWAP_KINDS + 2];
 } lb_swap_list;
 const struct poptOption *lb_swap_options(lb_swap_list *list);
+const char *lb_swap_option(lb_swap_kind kind); /* "precision", … */
 void lb_swap_list_release(lb_swap_list *list);
 
 /* "lastbit NAME: message" on stderr; returns the exit code for the status (125 for not captured or unsupported,

@@ -133,6 +133,8 @@ static const char *option_of(lb_swap_kind kind)
     case LB_SWAP_MUON: return "--muon";
     case LB_SWAP_RANK: return "--contribution";
     case LB_SWAP_SOURCE: return "--source";
+    case LB_SWAP_ROUTING: return "--routing";
+    case LB_SWAP_ACCUMULATE: return "--accumulate";
     }
     return "--unknown";
 }

@@ -26,6 +26,7 @@ static void note_written(lb_machine *machine, uint32_t value, const lb_value *ro
 {
     lb_storage *storage = lb_storage_of(machine, value);
     machine->state[value] = exact ? LB_STATE_EXACT : LB_STATE_APPROXIMATE;
+    storage->version = row->version;
     lb_storage_fill(storage, row);
     if (lb_storage_covers(storage, row)) {
         storage->exact = exact;
@@ -45,15 +46,7 @@ static bool borrow(lb_machine *machine, lb_storage *storage, const lb_value *val
     if (value->layout.offset != storage->first) return false;
     for (int d = 0; d < value->layout.ndim; d++)
         if (recorded->layout.stride[d] != value->layout.stride[d]) return false;
-    bool exact = storage->exact, missing = storage->missing;
-    uint8_t taint = storage->taint;
-    lb_storage_drop(machine->memory, storage);
-    storage->exact = exact;
-    storage->missing = missing;
-    storage->taint = taint;
-    storage->base = recorded->data;
-    storage->held = recorded->dtype;
-    storage->borrowed = true;
+    lb_storage_borrow(machine->memory, storage, recorded->data);
     return true;
 }
 
@@ -145,6 +138,12 @@ lb_likeness lb_anchor_compare(lb_machine *machine, uint32_t value, const lb_tens
     return lb_digest_equal(lb_digest_tensor(&window), row->logical) ? LB_LIKE_SAME : LB_LIKE_DIFFERENT;
 }
 
+/* The op that wrote these contents was taken out by a pass: what is there is older, and not what was recorded. */
+static bool is_stale(const lb_machine *machine, const lb_storage *storage, const lb_value *row)
+{
+    return machine->prepared->origin && storage->version != row->version;
+}
+
 lb_status lb_anchor_input(lb_machine *machine, uint32_t value, bool *exact, bool *missing)
 {
     lb_storage *storage = lb_storage_of(machine, value);
@@ -154,7 +153,8 @@ lb_status lb_anchor_input(lb_machine *machine, uint32_t value, bool *exact, bool
     if (lb_layout_numel(&row->layout) == 0) return LB_OK;
     /* Bytes that no source and no op has brought (a slice beside the one that a source held) come from the recording. */
     bool strange = !storage->base || !lb_storage_holds(storage, row);
-    if (!strange && !storage->missing && (storage->exact || machine->state[value] == LB_STATE_EXACT)) return LB_OK;
+    bool known = (storage->exact && !is_stale(machine, storage, row)) || machine->state[value] == LB_STATE_EXACT;
+    if (!strange && !storage->missing && known) return LB_OK;
     bool isolated = machine->run->plan->mode == LB_REPLAY_ISOLATED;
     if (isolated || strange) {
         bool loaded;

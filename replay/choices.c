@@ -2,6 +2,7 @@
 #include "choices.h"
 
 #include "collective.h"
+#include "matmul.h"
 #include "schedule.h"
 #include "selector.h"
 #include "substitute.h"
@@ -20,6 +21,9 @@ typedef struct parsed_swap {
     bool is_schedule, is_order;
     lb_contribution contribution;
     lb_choice source; /* its contents */
+    uint8_t tf32, routing;
+    uint32_t given;   /* its place in the plan */
+    uint64_t touched; /* ops, over all programs */
 } parsed_swap;
 
 struct lb_choices {
@@ -32,11 +36,39 @@ struct lb_choices {
 
 static lb_status parse_precision(parsed_swap *p, lb_err *err)
 {
+    static const struct {
+        const char *text;
+        lb_tf32 tf32;
+    } tf32[] = {{"tf32", LB_TF32_RNA}, {"tf32:rz", LB_TF32_RZ}, {"tf32:rna", LB_TF32_RNA}, {"tf32:rne", LB_TF32_RNE}};
+    for (size_t i = 0; i < sizeof tf32 / sizeof *tf32; i++)
+        if (!strcmp(p->swap.argument, tf32[i].text)) p->tf32 = (uint8_t)tf32[i].tf32;
+    if (p->tf32) return LB_OK;
     p->region = lb_dtype_parse(p->swap.argument);
     if (p->region == LB_NO_DTYPE || !lb_dtype_is_float(p->region) || lb_dtype_bits(p->region) < 8)
-        return lb_fail(err, LB_ERR_INVALID, "--precision %s=%s: precisions are f64, f32, bf16, f16, e4m3fn, e5m2, …",
+        return lb_fail(err, LB_ERR_INVALID, "--precision %s=%s: precisions are f64, f32, tf32[:rz|rna|rne], bf16, f16, e4m3fn, e5m2, …",
                        p->swap.selector, p->swap.argument);
     return LB_OK;
+}
+
+static bool has_word(const char *words, const char *word)
+{
+    size_t n = strlen(word);
+    for (const char *p = words; p && *p; p += strcspn(p, " "), p += *p == ' ')
+        if (strcspn(p, " ") == n && !strncmp(p, word, n)) return true;
+    return false;
+}
+
+static lb_status parse_kernel(const parsed_swap *p, lb_err *err)
+{
+    const lb_op_row *const *rows;
+    const char *longest = "";
+    const uint32_t n = lb_op_rows(&rows);
+    for (uint32_t i = 0; i < n; i++) {
+        if (!rows[i]->kernels) continue;
+        if (has_word(rows[i]->kernels, p->swap.argument)) return LB_OK;
+        if (strlen(rows[i]->kernels) > strlen(longest)) longest = rows[i]->kernels;
+    }
+    return lb_fail(err, LB_ERR_INVALID, "--kernel: no op has a kernel \"%s\"; there are: %s", p->swap.argument, longest);
 }
 
 static lb_status parse_order(parsed_swap *p, lb_err *err)
@@ -63,17 +95,40 @@ static lb_status parse_contribution(parsed_swap *p, lb_err *err)
                    p->swap.argument);
 }
 
+static lb_status parse_accumulate(parsed_swap *p, lb_err *err)
+{
+    p->region = lb_dtype_parse(p->swap.argument);
+    if (p->region != LB_NO_DTYPE && lb_dtype_is_float(p->region) && lb_dtype_bits(p->region) >= 8) return LB_OK;
+    return lb_fail(err, LB_ERR_INVALID, "--accumulate %s=%s: sums can be rounded to f32, bf16, f16, e4m3fn, e5m2, …",
+                   p->swap.selector, p->swap.argument);
+}
+
+static lb_status parse_routing(parsed_swap *p, lb_err *err)
+{
+    static const char *const names[] = {"recompute", "ids", "ids+weights", "ids+weights+slots"};
+    for (uint8_t i = 0; i < 4; i++)
+        if (!strcmp(p->swap.argument, names[i])) {
+            p->routing = i;
+            return LB_OK;
+        }
+    return lb_fail(err, LB_ERR_INVALID, "--routing can be recompute, ids, ids+weights or ids+weights+slots, not \"%s\"",
+                   p->swap.argument);
+}
+
 static lb_status parse_swap(parsed_swap *p, lb_err *err)
 {
     LB_TRY(lb_selector_new(p->swap.selector ? p->swap.selector : "", &p->selector, err));
     switch (p->swap.kind) {
     case LB_SWAP_PRECISION: return parse_precision(p, err);
     case LB_SWAP_ORDER: return parse_order(p, err);
+    case LB_SWAP_KERNEL: return parse_kernel(p, err);
     case LB_SWAP_RANK: return parse_contribution(p, err);
     case LB_SWAP_SOURCE:
         if (lb_substitute_parse(p->swap.argument, &p->source)) return LB_OK;
         return lb_fail(err, LB_ERR_INVALID, "--source %s=%s: a source can take its own, finite or step:N", p->swap.selector,
                        p->swap.argument);
+    case LB_SWAP_ROUTING: return parse_routing(p, err);
+    case LB_SWAP_ACCUMULATE: return parse_accumulate(p, err);
     case LB_SWAP_ROUNDING:
         if (lb_cast_parse(p->swap.argument, &p->cast)) return LB_OK;
         return lb_fail(err, LB_ERR_INVALID, "--rounding %s=%s: roundings are rne, rz, rna, stochastic:SEED", p->swap.selector,
@@ -96,6 +151,7 @@ lb_status lb_choices_new(const lb_swap *swaps, uint32_t n, lb_choices **out, lb_
         if (lb_swap_is_structural(swaps[i].kind)) continue;
         parsed_swap *p = &choices->swaps[choices->n_swaps++];
         p->swap = swaps[i];
+        p->given = i;
         lb_status status = parse_swap(p, err);
         if (status == LB_OK) continue;
         lb_choices_free(choices);
@@ -125,15 +181,12 @@ bool lb_choices_want_blocks(const lb_choices *choices)
     return false;
 }
 
-/* ---- applying --------------------------------------------------------------------------------------------------- */
-
-static bool has_word(const char *words, const char *word)
+void lb_choices_touched(const lb_choices *choices, uint64_t *touched)
 {
-    size_t n = strlen(word);
-    for (const char *p = words; p && *p; p += strcspn(p, " "), p += *p == ' ')
-        if (strcspn(p, " ") == n && !strncmp(p, word, n)) return true;
-    return false;
+    for (uint32_t i = 0; i < choices->n_swaps; i++) touched[choices->swaps[i].given] = choices->swaps[i].touched;
 }
+
+/* ---- applying --------------------------------------------------------------------------------------------------- */
 
 /* A swap that means nothing to this op leaves it alone: a kernel it doesn't have, a ring for a sum. */
 static bool concerns(const parsed_swap *p, const lb_prepared_op *op)
@@ -148,15 +201,20 @@ static bool concerns(const parsed_swap *p, const lb_prepared_op *op)
         return op->row->flags & (LB_ROW_REDUCTION | LB_ROW_MATMUL);
     case LB_SWAP_RANK: return collective;
     case LB_SWAP_SOURCE: return op->action == LB_ACT_SOURCE;
+    case LB_SWAP_ACCUMULATE: return op->row && op->row->flags & (LB_ROW_REDUCTION | LB_ROW_MATMUL);
+    case LB_SWAP_PRECISION: return p->tf32 ? op->row && op->row->flags & LB_ROW_MATMUL : computes;
+    case LB_SWAP_ROUTING: return computes;
     default: return computes;
     }
 }
 
 static void apply(const parsed_swap *p, lb_choice *choice)
 {
-    choice->swapped = true;
+    choice->swapped |= p->swap.kind != LB_SWAP_ROUTING; /* which alone computes nothing differently */
     switch (p->swap.kind) {
     case LB_SWAP_PRECISION:
+        choice->method.tf32 = p->tf32;
+        if (p->tf32) break;
         choice->region = p->region;
         choice->widen_only = p->region == LB_F64 || p->region == LB_F32;
         choice->method.compute = choice->widen_only ? LB_NO_DTYPE : p->region;
@@ -167,7 +225,12 @@ static void apply(const parsed_swap *p, lb_choice *choice)
         if (p->is_schedule) choice->method.schedule = &p->schedule;
         if (p->is_order) choice->order = p->swap.argument;
         break;
-    case LB_SWAP_ROUNDING: choice->method.cast = (struct lb_cast *)&p->cast; break;
+    case LB_SWAP_ROUNDING: /* to nearest is what is done anyway */
+        choice->rounds_wide = p->cast.rounding != LB_RNE;
+        choice->method.cast = choice->rounds_wide ? (struct lb_cast *)&p->cast : NULL;
+        break;
+    case LB_SWAP_ROUTING: choice->routing = p->routing; break;
+    case LB_SWAP_ACCUMULATE: choice->method.accumulate = p->region; break;
     case LB_SWAP_RANK: choice->contribution = (uint8_t)p->contribution; break;
     case LB_SWAP_SOURCE:
         choice->contents = p->source.contents;
@@ -181,7 +244,8 @@ static bool same_choice(const lb_choice *a, const lb_choice *b)
 {
     return a->method.kernel == b->method.kernel && a->method.schedule == b->method.schedule &&
            a->method.compute == b->method.compute && a->method.accumulate == b->method.accumulate &&
-           a->method.cast == b->method.cast && a->region == b->region && a->widen_only == b->widen_only &&
+           a->method.cast == b->method.cast && a->method.tf32 == b->method.tf32 && a->rounds_wide == b->rounds_wide &&
+           a->routing == b->routing && a->region == b->region && a->widen_only == b->widen_only &&
            a->swapped == b->swapped && a->reordered == b->reordered && a->order == b->order &&
            a->contribution == b->contribution && a->contents == b->contents && a->contents_step == b->contents_step;
 }
@@ -202,7 +266,7 @@ static lb_status derive(lb_choices *choices, const parsed_swap *p, uint8_t old, 
     return LB_OK;
 }
 
-static lb_status apply_swap(lb_choices *choices, const parsed_swap *p, const lb_prepared *prepared, const uint8_t *marks,
+static lb_status apply_swap(lb_choices *choices, parsed_swap *p, const lb_prepared *prepared, const uint8_t *marks,
                             uint8_t *choice_of, lb_err *err)
 {
     uint8_t derived[256];
@@ -212,6 +276,7 @@ static lb_status apply_swap(lb_choices *choices, const parsed_swap *p, const lb_
         uint8_t old = choice_of[i];
         if (derived[old] == UNMADE) LB_TRY(derive(choices, p, old, &derived[old], err));
         choice_of[i] = derived[old];
+        p->touched++;
     }
     return LB_OK;
 }

@@ -17,6 +17,8 @@ void lb_choices_free(lb_choices *choices);
 lb_status lb_choices_make(lb_choices *choices, const lb_prepared *prepared, const char *blocks, uint8_t **choice_of,
                           lb_err *err);
 const lb_choice *lb_choices_rows(const lb_choices *choices);
+/* Sets touched[i] for every swap i of the plan that is no pass: how many ops it concerned so far. */
+void lb_choices_touched(const lb_choices *choices, uint64_t *touched);
 bool lb_choices_want_blocks(const lb_choices *choices);
 static inline bool lb_swap_is_structural(lb_swap_kind kind) { return kind == LB_SWAP_SKIP || kind == LB_SWAP_MUON; }
 

@@ -1,5 +1,6 @@
 /* lastbit replay: re-execute recorded steps, as they were or under swaps, and say how they compare with the recording. */
 #include "../bisect/command_line.h"
+#include "cmd_tensorfile.h"
 
 #include <lastbit/replay.h>
 #include <math.h>
@@ -10,7 +11,7 @@
 enum { WORST = 10, MAX_RANKS = 4096 };
 
 typedef struct options {
-    char *mode, *steps, *ranks, *memory;
+    char *mode, *steps, *ranks, *memory, *write, *select;
     int threads, coverage, worst, digest, force;
     lb_swap_list swaps;
 } options;
@@ -38,6 +39,7 @@ typedef struct report {
     uint32_t n_opaque;
     uint64_t done, nan_ops;
     finding first_nan;
+    lb_tensorfile *file; /* of --write, or NULL */
     bool wants_digest;
     lb_digest digest; /* of everything computed, in order */
 } report;
@@ -130,6 +132,7 @@ static bool watch(void *context, const lb_event *event)
     finding f = {event->verdict, event->bound_ratio, event->step, event->rank, event->op, lb_op_name(event->program, op),
                  lb_op_layer(event->program, op), lb_phase_name((lb_phase)op->phase), NAN};
     if (r->wants_digest) chain_digest(r, event);
+    if (r->file && event->selected) lb_tensorfile_add(r->file, event);
     if (computed_nan(event) && r->nan_ops++ == 0) r->first_nan = f;
     if (!severity(event->verdict)) return true;
     bool kept = r->n_worst < r->room || (r->room && worse(&f, &r->worst[r->room - 1]));
@@ -155,6 +158,16 @@ static json_t *nan_json(const report *r)
                      f->layer, "phase", f->phase, "step", (json_int_t)f->step, "rank", (int)f->rank, "index", (int)f->index);
 }
 
+static json_t *swaps_json(const lb_plan *plan)
+{
+    json_t *swaps = json_array();
+    for (uint32_t i = 0; i < plan->n_swaps; i++)
+        json_array_append_new(swaps, json_pack("{s:s, s:s, s:s, s:I}", "swap", lb_swap_option(plan->swaps[i].kind), "selector",
+                                               plan->swaps[i].selector, "argument", plan->swaps[i].argument, "touched",
+                                               (json_int_t)plan->touched[i]));
+    return swaps;
+}
+
 static json_t *as_json(const lb_plan *plan, const lb_replay_summary *s, const report *r)
 {
     json_t *worst = json_array(), *opaque = json_array(), *verdicts = json_object();
@@ -174,6 +187,10 @@ static json_t *as_json(const lb_plan *plan, const lb_replay_summary *s, const re
                      "views", (json_int_t)s->views, "bitwise", (json_int_t)s->bitwise, "compared", (json_int_t)s->compared,
                      "verdict", lb_verdict_name(s->verdict), "verdicts", verdicts, "worst", worst, "opaque_ops", opaque,
                      "undecided", s->undecided, "undecided_at", s->undecided_at, "seconds", s->seconds, "nan", nan_json(r));
+    json_object_set_new(all, "swaps", swaps_json(plan));
+    if (*s->note) json_object_set_new(all, "note", json_string(s->note));
+    json_object_set_new(all, "peak_bytes", json_integer((json_int_t)s->peak_bytes));
+    json_object_set_new(all, "live_bytes", json_integer((json_int_t)s->live_bytes));
     char text[33];
     lb_digest_format(r->digest, text);
     if (r->wants_digest) json_object_set_new(all, "digest", json_string(text));
@@ -190,6 +207,11 @@ static void print_text(const lb_plan *plan, const lb_replay_summary *s, const re
                (unsigned long long)s->compared, 100.0 * (double)s->bitwise / (double)s->compared);
     printf("verdict: %s\n", lb_verdict_name(s->verdict));
     if (s->undecided) printf("undecided: %s\n", s->undecided_at);
+    if (*s->note) printf("%s\n", s->note);
+    for (uint32_t i = 0; i < plan->n_swaps; i++)
+        if (!plan->touched[i])
+            printf("--%s %s%s%s concerned nothing\n", lb_swap_option(plan->swaps[i].kind), plan->swaps[i].selector,
+                   *plan->swaps[i].argument ? "=" : "", plan->swaps[i].argument);
     if (r->nan_ops)
         printf("NaN in the results of %llu ops, first in op %u %s of \"%s\" (%s, step %lld, rank %d)\n",
                (unsigned long long)r->nan_ops, r->first_nan.index, r->first_nan.op, r->first_nan.layer, r->first_nan.phase,
@@ -280,6 +302,8 @@ static lb_status make_plan(const options *o, lb_plan *plan, int32_t *ranks, lb_e
     plan->n_swaps = o->swaps.n;
     plan->threads = o->threads;
     plan->force_decisions = o->force != 0;
+    plan->select = o->select;
+    if (o->select && !o->write) return lb_fail(err, LB_ERR_INVALID, "--select says what --write writes: give both");
     return LB_OK;
 }
 
@@ -294,16 +318,24 @@ static int run(const char *path, const options *o, bool json)
     lb_replay *replay = NULL;
     lb_replay_summary summary = {0};
     report r = {.room = o->worst > 0 ? (uint32_t)o->worst : 0, .wants_digest = o->digest != 0};
+    uint64_t *touched = calloc(o->swaps.n + 1, sizeof *touched);
     r.worst = calloc(r.room + 1, sizeof *r.worst);
     lb_observer observer = {.context = &r, .op = watch};
     if (make_plan(o, &plan, ranks, &err) != LB_OK) {
         free(r.worst);
+        free(touched);
         return lb_command_misused("replay", "%s", err.message);
     }
-    lb_status status = r.worst ? lb_capture_open(path, &capture, &err) : lb_fail(&err, LB_ERR_NOMEM, "out of memory");
+    plan.touched = touched;
+    lb_status status = r.worst && touched ? lb_capture_open(path, &capture, &err) : lb_fail(&err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) status = lb_replay_open(capture, &replay, &err);
+    if (status == LB_OK && o->write) status = lb_tensorfile_open(o->write, &r.file, &err);
     if (status == LB_OK) status = lb_replay_run(replay, &plan, &observer, &summary, &err);
     lb_progress_end();
+    if (r.file) {
+        lb_status closed = lb_tensorfile_close(r.file, status == LB_OK, status == LB_OK ? &err : NULL);
+        if (status == LB_OK) status = closed;
+    }
     int code = LB_EXIT_SAME;
     if (status != LB_OK) {
         code = err.status == LB_ERR_INVALID ? lb_command_misused("replay", "%s", err.message) : lb_command_fail("replay", &err);
@@ -316,6 +348,7 @@ static int run(const char *path, const options *o, bool json)
     lb_replay_close(replay);
     lb_capture_close(capture);
     free(r.worst);
+    free(touched);
     free(r.opaque);
     return code;
 }
@@ -331,11 +364,13 @@ int lb_cmd_replay(int argc, const char **argv)
         {"ranks", 0, POPT_ARG_STRING, &o.ranks, 0, "ranks to replay; collectives with ranks left out take recorded results",
          "LIST"},
         {"threads", 0, POPT_ARG_INT, &o.threads, 0, "threads (results do not depend on them)", "N"},
-        {"memory", 0, POPT_ARG_STRING, &o.memory, 0, "most memory for tensors of one rank", "BYTES"},
+        {"memory", 0, POPT_ARG_STRING, &o.memory, 0, "most memory for tensors of one rank, like 512M; more: the replay fails", "BYTES"},
         {"worst", 0, POPT_ARG_INT, &o.worst, 0, "how many of the worst ops to list", "N"},
         {"digest", 0, POPT_ARG_NONE, &o.digest, 0, "print one digest of everything computed: equal for equal bits", NULL},
         {"force-decisions", 0, POPT_ARG_NONE, &o.force, 0,
          "where a swap changes a decision (item, nonzero, top-k), take the recorded one and go on", NULL},
+        {"write", 0, POPT_ARG_STRING, &o.write, 0, "write computed values to a safetensors file, as stepS.rankR.opI.RESULT", "FILE"},
+        {"select", 0, POPT_ARG_STRING, &o.select, 0, "ops whose results --write writes (default: all)", "SEL"},
         {"coverage", 0, POPT_ARG_NONE, &o.coverage, 0, "list the ops that are not known", NULL},
         {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)swaps, 0, "Swaps (each may be given several times)", NULL},
         POPT_TABLEEND};
@@ -344,9 +379,13 @@ int lb_cmd_replay(int argc, const char **argv)
         .synopsis = "CAPTURE",
         .about = "Re-executes recorded steps without the framework and compares every op with the recording: the same bits, inside "
                  "the op's error bound (rounding), or outside it (diverged).\n\n"
-                 "A selector is a PCRE2 pattern on \"layer/op\", or terms joined by \"&\": layer= op= class= phase= rank= step= "
-                 "block= index=.",
-        .example = "lastbit replay run.lb --mode chained --precision 'block=E&phase=forward=f32'",
+                 "SEL selects ops: a PCRE2 pattern on \"layer/op\", or terms joined by \"&\": layer= op= class= phase= rank= step= "
+                 "block= (letters A D E M R) index=. Empty or left out (f32 for =f32) it selects everything. A swap that means "
+                 "nothing to an op leaves it alone. Of two swaps that ask an op for the same thing the later counts.\n\n"
+                 "Results depend neither on threads nor on the processor; LASTBIT_ISA=scalar, avx2 or avx512 in the environment "
+                 "limits the instructions used, for whoever doubts it.",
+        .example = "  lastbit replay run.lb --mode chained --precision 'block=E&phase=forward=f32'\n"
+                   "  lastbit replay run.lb --mode chained --muon f32 --order 'op=allreduce_=ring' --write after.safetensors",
         .min_args = 1,
         .max_args = 1};
     lb_command with_options = command;
@@ -363,5 +402,7 @@ int lb_cmd_replay(int argc, const char **argv)
     free(o.steps);
     free(o.ranks);
     free(o.memory);
+    free(o.write);
+    free(o.select);
     return code;
 }

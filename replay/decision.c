@@ -148,6 +148,27 @@ lb_status lb_decision_take(lb_machine *machine, lb_execution *e, bool *taken)
     return LB_OK;
 }
 
+lb_status lb_decision_route(lb_machine *machine, lb_execution *e)
+{
+    const uint8_t upto = lb_machine_choice(machine)->routing, *routed = machine->prepared->routed;
+    if (!upto || !routed || machine->is_shadow || machine->run->plan->mode == LB_REPLAY_ISOLATED) return LB_OK;
+    for (uint32_t i = 0; i < e->outputs.n; i++) {
+        const uint32_t v = e->outputs.values[i];
+        if (v == LB_NONE || !routed[v] || routed[v] > upto) continue;
+        machine->state[v] = LB_STATE_UNKNOWN;
+        if (changed(machine, v)) machine->conditional = true;
+        bool loaded;
+        LB_TRY(lb_anchor_load(machine, v, &loaded));
+        if (!loaded) {
+            lb_decision_undecided(machine, "the routing to be forced was not kept: record again with --level ops");
+            return LB_OK;
+        }
+        e->outputs.tensors[i] = lb_storage_window(lb_storage_of(machine, v), &machine->prepared->program->values[v]);
+        if (routed[v] == LB_ROUTE_IDS) select_values(e);
+    }
+    return LB_OK;
+}
+
 lb_status lb_decision_force(lb_machine *machine, const lb_op *op, lb_execution *e)
 {
     const lb_plan *plan = machine->run->plan;

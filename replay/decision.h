@@ -18,6 +18,9 @@ lb_status lb_decision_force(lb_machine *machine, const lb_op *op, lb_execution *
  * decided, and what they choose is chosen again from the shadow's own numbers, which are continuous in the inputs. `*taken`
  * is false for a choice of another kind. */
 lb_status lb_decision_take(lb_machine *machine, lb_execution *execution, bool *taken);
+/* After an op ran that gave part of a routing decision: the recorded part takes its place where --routing says so, and the
+ * numbers that ids choose are chosen again. Ends the chain when it was not kept. */
+lb_status lb_decision_route(lb_machine *machine, lb_execution *execution);
 /* After a decision op was compared and differs: ends the chain or marks it. */
 void lb_decision_results(lb_machine *machine, const uint32_t *values, uint32_t n);
 /* Ends the run as undecided at the current op. */

@@ -77,6 +77,7 @@ static void tell(lb_machine *machine, account *a, lb_verdict verdict, double rat
                       .verdict = verdict,
                       .approximate = !inputs->exact,
                       .swapped = lb_machine_choice(machine)->swapped || made_by_pass(&prepared->ops[machine->next]),
+                      .selected = !machine->selected || machine->selected[machine->next],
                       .conditional = machine->conditional,
                       .bound_ratio = ratio,
                       .n_results = a->n,
@@ -187,7 +188,7 @@ static lb_status weigh(lb_machine *machine, const lb_execution *e, account *a, c
         j->verdict = choice->reordered ? LB_VERDICT_REORDERED : LB_VERDICT_IDENTICAL;
     } else if (!e->inputs.exact) {
         j->verdict = lb_verdict_worse(e->inputs.taint, LB_VERDICT_ROUNDING);
-    } else if (choice->swapped) {
+    } else if (choice->swapped || made_by_pass(e->prepared)) {
         j->verdict = LB_VERDICT_ROUNDING; /* the difference that was asked for, never a divergence */
     } else if (c->unkept) {
         j->verdict = LB_VERDICT_MISSING;

@@ -139,6 +139,7 @@ lb_status lb_machine_begin(lb_machine *machine, const lb_prepared *prepared, con
     machine->prepared = prepared;
     machine->choices = choices;
     machine->choice_of = choice_of;
+    machine->selected = NULL;
     machine->next = 0;
     return machine->shadow ? lb_machine_begin(machine->shadow, prepared, NULL, NULL, err) : LB_OK;
 }
@@ -199,6 +200,22 @@ static lb_status decide_inputs_of_unknown(lb_machine *machine, const lb_op *op, 
 
 /* ---- computing -------------------------------------------------------------------------------------------------- */
 
+/* Stochastic rounding: every op of every step and rank draws numbers of its own, whatever ran before it. */
+static uint64_t first_draw(const lb_machine *machine, uint32_t unit)
+{
+    const lb_prepared *prepared = machine->prepared;
+    const uint32_t op = prepared->origin ? prepared->origin[machine->next] : machine->next;
+    const uint64_t words[] = {(uint64_t)prepared->program->step, (uint64_t)machine->rank, op, unit};
+    uint64_t x = 0;
+    for (size_t i = 0; i < 4; i++) { /* splitmix64 */
+        x += words[i] + 0x9E3779B97F4A7C15u;
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+        x ^= x >> 31;
+    }
+    return x;
+}
+
 static lb_status call_units(lb_machine *machine, const lb_prepared_op *prepared, lb_execution *e, lb_err *local)
 {
     const lb_choice *choice = lb_machine_choice(machine);
@@ -212,6 +229,12 @@ static lb_status call_units(lb_machine *machine, const lb_prepared_op *prepared,
         if (e->unit != e->args) lb_operands_split(e->args, e->n_args, e->units, u, e->unit);
         lb_call call = {prepared->row, e->unit, e->n_args, e->outputs.tensors + (size_t)u * e->per_unit, e->per_unit,
                         choice->method, local};
+        lb_cast cast;
+        if (choice->method.cast) {
+            cast = *choice->method.cast;
+            cast.counter = first_draw(machine, u);
+            call.method.cast = &cast;
+        }
         LB_TRY(prepared->row->kernel(&call));
     }
     return LB_OK;
@@ -319,13 +342,15 @@ static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared
         }
         return stand_in_opaque(machine, op);
     }
-    lb_outputs_settle(machine, &e.outputs);
+    lb_outputs_settle(machine, &e.outputs, first_draw(machine, UINT32_MAX));
     if (choice && !chooses_as_decided(machine, &e.outputs)) {
         bool taken;
         LB_TRY(lb_decision_take(machine, &e, &taken));
         if (!taken) return take_decided(machine, op);
     }
     LB_TRY(lb_decision_force(machine, op, &e));
+    LB_TRY(lb_decision_route(machine, &e));
+    if (machine->run->stop) return LB_OK;
     return lb_event_computed(machine, op, &e);
 }
 
@@ -380,7 +405,7 @@ static lb_status compute_pseudo(lb_machine *machine, const lb_op *op, const lb_p
         if (prepared->row) e.n_args = 1; /* a reshape: its size argument is no dtype */
         LB_TRY(round_into(machine, e.args, e.n_args, &e.outputs.tensors[0]));
     }
-    lb_outputs_settle(machine, &e.outputs);
+    lb_outputs_settle(machine, &e.outputs, 0);
     return lb_event_computed(machine, op, &e);
 }
 

@@ -33,6 +33,9 @@ typedef enum lb_contribution { LB_CONTRIBUTE_OWN, LB_CONTRIBUTE_ZERO, LB_CONTRIB
 /* Where a source takes its bytes from: see substitute.h. */
 typedef enum lb_contents { LB_CONTENTS_RECORDED, LB_CONTENTS_OWN, LB_CONTENTS_FINITE, LB_CONTENTS_STEP } lb_contents;
 
+/* Parts of a routing decision; forcing one forces those before it. */
+enum { LB_ROUTE_RECOMPUTE, LB_ROUTE_IDS, LB_ROUTE_WEIGHTS, LB_ROUTE_SLOTS };
+
 /* What the swaps of a run ask of one op; choice 0 asks nothing. */
 typedef struct lb_choice {
     lb_method method;
@@ -40,6 +43,8 @@ typedef struct lb_choice {
     bool widen_only;      /* f32 and f64 regions never narrow */
     bool swapped;
     bool reordered;       /* an order swap applies */
+    bool rounds_wide;     /* f32 results are evaluated in f64 and then rounded by method.cast */
+    uint8_t routing;      /* LB_ROUTE_…: which recorded parts of a routing decision are forced */
     const char *order;    /* as given; collectives parse it themselves */
     uint8_t contribution; /* lb_contribution of this rank to a collective */
     uint8_t contents;     /* lb_contents of a source */
@@ -76,6 +81,7 @@ typedef struct lb_machine {
     const lb_prepared *prepared;
     const lb_choice *choices;
     const uint8_t *choice_of; /* per op: row of choices; NULL: all 0 */
+    const uint8_t *selected;  /* per op: plan.select selects it; NULL: all. Set after begin */
     lb_storage **storages;    /* per row of prepared->storages */
     uint8_t *state;           /* per value: LB_STATE_… */
     uint32_t next;            /* op to run next */

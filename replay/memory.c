@@ -9,13 +9,16 @@
 enum { CLASSES = 4 * 48, HEADER = 64 };
 
 typedef struct buffer {
-    size_t bytes; /* usable, behind the header */
+    size_t bytes;  /* usable, behind the header */
+    size_t wanted; /* what was asked for, of a storage; 0: scratch */
     struct buffer *next;
     uint32_t class;
 } buffer;
 
 struct lb_memory {
-    uint64_t limit, held, peak; /* held: live and free buffers */
+    uint64_t limit, held; /* held: buffers in use and free ones */
+    uint64_t live, borrowed; /* what storages asked for; those that lie in the capture */
+    uint64_t peak, peak_live; /* of held and of live, each with borrowed */
     buffer *free[CLASSES];
     lb_storage **slots; /* open addressing by id */
     uint32_t n_slots, used;
@@ -48,6 +51,14 @@ static void release_free_buffers(lb_memory *memory)
         }
 }
 
+static buffer *buffer_of(void *data) { return (buffer *)((char *)data - HEADER); }
+
+static void note_peak(lb_memory *memory)
+{
+    if (memory->held + memory->borrowed > memory->peak) memory->peak = memory->held + memory->borrowed;
+    if (memory->live + memory->borrowed > memory->peak_live) memory->peak_live = memory->live + memory->borrowed;
+}
+
 static void *take_buffer(lb_memory *memory, size_t bytes, size_t *capacity, lb_err *err)
 {
     if (bytes > ((size_t)1 << 46)) {
@@ -74,8 +85,9 @@ static void *take_buffer(lb_memory *memory, size_t bytes, size_t *capacity, lb_e
         b->bytes = size;
         b->class = class;
         memory->held += size;
-        if (memory->held > memory->peak) memory->peak = memory->held;
+        note_peak(memory);
     }
+    b->wanted = 0;
     if (capacity) *capacity = b->bytes;
     return (char *)b + HEADER;
 }
@@ -83,7 +95,8 @@ static void *take_buffer(lb_memory *memory, size_t bytes, size_t *capacity, lb_e
 static void give_buffer(lb_memory *memory, void *data)
 {
     if (!data) return;
-    buffer *b = (buffer *)((char *)data - HEADER);
+    buffer *b = buffer_of(data);
+    memory->live -= b->wanted;
     b->next = memory->free[b->class];
     memory->free[b->class] = b;
 }
@@ -91,6 +104,7 @@ static void give_buffer(lb_memory *memory, void *data)
 void *lb_memory_scratch(lb_memory *memory, size_t bytes, lb_err *err) { return take_buffer(memory, bytes, NULL, err); }
 void lb_memory_scratch_free(lb_memory *memory, void *scratch) { give_buffer(memory, scratch); }
 uint64_t lb_memory_peak(const lb_memory *memory) { return memory->peak; }
+uint64_t lb_memory_peak_live(const lb_memory *memory) { return memory->peak_live; }
 
 /* ---- storages by id --------------------------------------------------------------------------------------------- */
 
@@ -204,12 +218,36 @@ lb_storage *lb_memory_declare(lb_memory *memory, int64_t id, lb_dtype dtype, int
     return storage;
 }
 
+/* A buffer that counts as live until it is given back. */
+static void *take_live(lb_memory *memory, size_t bytes, size_t *capacity, lb_err *err)
+{
+    void *data = take_buffer(memory, bytes, capacity, err);
+    if (!data) return NULL;
+    buffer_of(data)->wanted = bytes;
+    memory->live += bytes;
+    note_peak(memory);
+    return data;
+}
+
+static size_t held_bytes(const lb_storage *storage)
+{
+    return lb_dtype_bytes(storage->held, (size_t)(storage->last - storage->first));
+}
+
+static void give_base(lb_memory *memory, lb_storage *storage)
+{
+    if (storage->borrowed) memory->borrowed -= held_bytes(storage);
+    else give_buffer(memory, storage->base);
+    storage->base = NULL;
+    storage->borrowed = false;
+}
+
 lb_status lb_storage_allocate(lb_memory *memory, lb_storage *storage, lb_dtype held, bool zero, lb_err *err)
 {
     if (storage->base) return LB_OK;
     if (storage->punned) held = LB_U8;
     size_t bytes = lb_dtype_bytes(held, (size_t)(storage->last - storage->first));
-    storage->base = take_buffer(memory, bytes, &storage->capacity, err);
+    storage->base = take_live(memory, bytes, &storage->capacity, err);
     if (!storage->base) return LB_ERR_LIMIT;
     storage->held = held;
     storage->borrowed = false;
@@ -219,9 +257,7 @@ lb_status lb_storage_allocate(lb_memory *memory, lb_storage *storage, lb_dtype h
 
 void lb_storage_drop(lb_memory *memory, lb_storage *storage)
 {
-    if (!storage->borrowed) give_buffer(memory, storage->base);
-    storage->base = NULL;
-    storage->borrowed = false;
+    give_base(memory, storage);
     storage->held = storage->recorded;
     storage->filled_first = storage->filled_last = 0;
     storage->exact = true;
@@ -233,16 +269,26 @@ lb_status lb_storage_convert(lb_memory *memory, lb_storage *storage, lb_dtype he
 {
     if (!storage->base || (storage->held == held && !storage->borrowed)) return LB_OK;
     size_t n = (size_t)(storage->last - storage->first), capacity;
-    void *data = take_buffer(memory, lb_dtype_bytes(held, n), &capacity, err);
+    void *data = take_live(memory, lb_dtype_bytes(held, n), &capacity, err);
     if (!data) return LB_ERR_LIMIT;
     if (held == storage->held) memcpy(data, storage->base, lb_dtype_bytes(held, n));
     else lb_convert(held, data, storage->held, storage->base, n, cast);
-    if (!storage->borrowed) give_buffer(memory, storage->base);
+    give_base(memory, storage);
     storage->base = data;
     storage->capacity = capacity;
     storage->held = held;
-    storage->borrowed = false;
     return LB_OK;
+}
+
+void lb_storage_borrow(lb_memory *memory, lb_storage *storage, void *base)
+{
+    give_base(memory, storage);
+    storage->base = base;
+    storage->held = storage->recorded;
+    storage->borrowed = true;
+    storage->filled_first = storage->filled_last = 0;
+    memory->borrowed += held_bytes(storage);
+    note_peak(memory);
 }
 
 /* ---- windows ---------------------------------------------------------------------------------------------------- */
@@ -348,12 +394,14 @@ void lb_tensor_copy(const lb_tensor *to, const lb_tensor *from, const lb_cast *c
     int64_t count = a->shape[inner];
     size_t size = lb_dtype_bits(to->dtype) / 8;
     pair_walk walk = {.outer = inner};
+    lb_cast moved = cast ? *cast : (lb_cast)LB_CAST_INIT;
     do {
         if (same_dtype && a->stride[inner] == 1 && b->stride[inner] == 1 && size)
             memmove(element(to, walk.at_a), element(from, walk.at_b), (size_t)count * size);
         else
             lb_convert_strided(to->dtype, element(to, walk.at_a), a->stride[inner], from->dtype, element(from, walk.at_b),
-                               b->stride[inner], (size_t)count, cast);
+                               b->stride[inner], (size_t)count, cast ? &moved : NULL);
+        moved.counter += (uint64_t)count;
     } while (next_run(&walk, a, b));
 }
 

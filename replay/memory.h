@@ -32,6 +32,7 @@ typedef struct lb_storage {
     bool exact;
     bool missing;
     uint8_t taint;       /* lb_verdict */
+    uint32_t version;    /* of the value written or loaded last */
     uint64_t stamp;      /* serial number of the last op that wrote here: is this input also an output? */
 } lb_storage;
 
@@ -40,7 +41,10 @@ typedef struct lb_memory lb_memory;
 /* `limit_bytes` 0: none. NULL when out of memory. */
 lb_memory *lb_memory_new(uint64_t limit_bytes);
 void lb_memory_free(lb_memory *memory);
+/* Most bytes held at one time, buffers kept for reuse and borrowed storages included; and of those the most that storages
+ * needed at one time. */
 uint64_t lb_memory_peak(const lb_memory *memory);
+uint64_t lb_memory_peak_live(const lb_memory *memory);
 
 /* The storage of that id, made when new; its extent grows to [first, last) elements of `dtype`. All programs of a run
  * declare before the first one runs. NULL when out of memory. */
@@ -51,6 +55,8 @@ lb_storage *lb_memory_find(const lb_memory *memory, int64_t id);
 lb_status lb_storage_allocate(lb_memory *memory, lb_storage *storage, lb_dtype held, bool zero, lb_err *err);
 /* Turns the whole buffer into `held` (values converted, `cast` NULL: as torch) and makes a borrowed one its own. */
 lb_status lb_storage_convert(lb_memory *memory, lb_storage *storage, lb_dtype held, const lb_cast *cast, lb_err *err);
+/* Puts the storage onto bytes of the capture, in its recorded dtype; it owns none then. */
+void lb_storage_borrow(lb_memory *memory, lb_storage *storage, void *base);
 /* Drops the buffer; the storage stays declared. */
 void lb_storage_drop(lb_memory *memory, lb_storage *storage);
 

@@ -203,6 +203,13 @@ static double group_option(const lb_program *p, const lb_group *group, const cha
     return otherwise;
 }
 
+/* A beta as the recorder names the items of a tuple, or by a name of its own. */
+static double group_beta(const lb_program *p, const lb_group *group, int which, double otherwise)
+{
+    otherwise = group_option(p, group, which ? "beta2" : "beta1", otherwise);
+    return group_option(p, group, which ? "betas.1" : "betas.0", otherwise);
+}
+
 double lb_muon_sibling_rate(const lb_program *p, uint32_t *group)
 {
     *group = LB_NONE;
@@ -382,8 +389,8 @@ static void write_adamw(lb_rewrite *rw, const lb_muon_slice *slice, uint32_t sib
                        list_of(rw, LB_NONE),
                        list_of(rw, state[2][1]),
                        number(rate),
-                       number(group ? group_option(p, group, "beta1", 0.9) : 0.9),
-                       number(group ? group_option(p, group, "beta2", 0.95) : 0.95),
+                       number(group ? group_beta(p, group, 0, 0.9) : 0.9),
+                       number(group ? group_beta(p, group, 1, 0.95) : 0.95),
                        number(group ? group_option(p, group, "weight_decay", 0) : 0),
                        number(group ? group_option(p, group, "eps", 1e-8) : 1e-8),
                        truth(false),

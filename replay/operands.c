@@ -65,6 +65,12 @@ static bool op_reads(lb_machine *machine, const lb_op *op, const lb_storage *sto
     return r.found;
 }
 
+/* Results that a swap of rounding evaluates in f64 and rounds as it says. */
+static bool rounds_wide(const lb_machine *machine, const lb_choice *choice, lb_dtype dtype)
+{
+    return choice->rounds_wide && dtype == LB_F32 && machine->prepared->ops[machine->next].row;
+}
+
 /* The window is all of the storage, so that it may change the dtype it is held in. */
 static lb_status open_whole(lb_machine *machine, const lb_op *op, lb_storage *storage, lb_dtype want)
 {
@@ -98,6 +104,7 @@ lb_status lb_outputs_open(lb_machine *machine, const lb_op *op, lb_outputs *outp
         else if (lb_storage_covers(storage, value)) LB_TRY(open_whole(machine, op, storage, want));
         else LB_TRY(open_part(machine, storage, want, choice->region != 0));
         outputs->tensors[i] = lb_storage_window(storage, value);
+        if (rounds_wide(machine, choice, want)) want = LB_F64;
         if (outputs->tensors[i].dtype == want) continue;
         /* Part of a storage that is held otherwise: compute beside it, then convert into the window. */
         int64_t numel = lb_layout_numel(&value->layout);
@@ -113,7 +120,7 @@ lb_status lb_outputs_open(lb_machine *machine, const lb_op *op, lb_outputs *outp
     return LB_OK;
 }
 
-void lb_outputs_settle(lb_machine *machine, lb_outputs *outputs)
+void lb_outputs_settle(lb_machine *machine, lb_outputs *outputs, uint64_t first_draw)
 {
     if (!outputs->detour) return;
     for (uint32_t i = 0; i < outputs->n; i++) {
@@ -121,7 +128,11 @@ void lb_outputs_settle(lb_machine *machine, lb_outputs *outputs)
         if (v == LB_NONE) continue;
         lb_tensor window = lb_storage_window(lb_storage_of(machine, v), &machine->prepared->program->values[v]);
         if (window.data == outputs->tensors[i].data) continue;
-        lb_tensor_copy(&window, &outputs->tensors[i], NULL);
+        const lb_choice *choice = lb_machine_choice(machine);
+        lb_cast cast = LB_CAST_INIT;
+        const bool rounds = rounds_wide(machine, choice, window.dtype);
+        if (rounds) cast = *choice->method.cast, cast.exact = true, cast.counter = first_draw + ((uint64_t)i << 40);
+        lb_tensor_copy(&window, &outputs->tensors[i], rounds ? &cast : NULL);
         outputs->tensors[i] = window;
     }
     outputs->detour = false;

@@ -24,8 +24,9 @@ typedef struct lb_outputs {
 lb_status lb_outputs_list(lb_machine *machine, const lb_op *op, lb_op_form form, lb_outputs *outputs);
 /* Makes buffers, in the region's dtype. Before inputs are taken: it may convert storages that they lie in. */
 lb_status lb_outputs_open(lb_machine *machine, const lb_op *op, lb_outputs *outputs);
-/* After the kernel: temporaries go to their windows; tensors become the windows. */
-void lb_outputs_settle(lb_machine *machine, lb_outputs *outputs);
+/* After the kernel: temporaries go to their windows, rounded as the choice says; tensors become the windows. Stochastic
+ * rounding counts its draws from `first_draw`. */
+void lb_outputs_settle(lb_machine *machine, lb_outputs *outputs, uint64_t first_draw);
 
 /* The dtype in which an op under `choice` holds a value recorded as `dtype`. */
 lb_dtype lb_choice_dtype(const lb_choice *choice, lb_dtype dtype);

@@ -59,6 +59,7 @@ typedef struct lb_method {
     const struct lb_schedule *schedule; /* order of the reduction, NULL: the kernel's own */
     lb_dtype compute;    /* inputs are rounded to this dtype before the arithmetic; 0: not */
     lb_dtype accumulate; /* every add is rounded to this dtype; 0: compute type (f32 or f64) */
+    uint8_t tf32;        /* lb_tf32: what products of f32 read is rounded to TF32 */
     struct lb_cast *cast; /* how results are rounded to their dtype, NULL: as torch casts */
 } lb_method;
 

@@ -302,7 +302,8 @@ static __attribute__((noinline)) void run_range(const job *j, int64_t first, int
             load(c, j->type, b.in[k], 0, 1);
             if (j->grid[k] && j->type == COMPUTE_F32) lb_round_to_grid_f32((float *)b.in[k], 1, j->grid[k], NULL);
             if (j->grid[k] && j->type == COMPUTE_F64) lb_round_to_grid_f64((double *)b.in[k], 1, j->grid[k], NULL);
-            round_inputs(j, b.in[k], 1);
+            const bool common = j->op->flags & LB_POINTWISE_COMMON || (j->op->flags & LB_POINTWISE_COMMON_FIRST && k == 0);
+            if (!lanes.scalar[k] || common) round_inputs(j, b.in[k], 1); /* torch reads other numbers as they are */
             repeat(b.in[k], b.in[k], wide, n);
         }
     }

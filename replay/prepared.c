@@ -225,6 +225,23 @@ static lb_status order_boundaries(lb_prepared *prepared, lb_err *err)
     return LB_OK;
 }
 
+/* ---- routing ---------------------------------------------------------------------------------------------------- */
+
+static lb_status mark_routed(lb_prepared *prepared, lb_err *err)
+{
+    const lb_program *program = prepared->program;
+    if (!program->n_routings) return LB_OK;
+    prepared->routed = calloc(program->n_values + 1, 1);
+    if (!prepared->routed) return lb_fail(err, LB_ERR_NOMEM, "out of memory preparing a program of %u values", program->n_values);
+    for (uint32_t r = 0; r < program->n_routings; r++) {
+        const lb_routing *row = &program->routings[r];
+        if (row->slots != LB_NONE) prepared->routed[row->slots] = 3;
+        if (row->weights != LB_NONE) prepared->routed[row->weights] = 2;
+        if (row->ids != LB_NONE) prepared->routed[row->ids] = 1;
+    }
+    return LB_OK;
+}
+
 /* ---- all of it -------------------------------------------------------------------------------------------------- */
 
 static void mark_written(lb_prepared *prepared)
@@ -264,6 +281,7 @@ lb_status lb_prepare(const lb_program *program, const lb_program *recorded, cons
     lb_status status = collect_storages(prepared, err);
     if (status == LB_OK) status = find_last_uses(prepared, err);
     if (status == LB_OK) status = order_boundaries(prepared, err);
+    if (status == LB_OK) status = mark_routed(prepared, err);
     if (status != LB_OK) {
         lb_prepared_free(prepared);
         return status;
@@ -280,6 +298,7 @@ void lb_prepared_free(lb_prepared *prepared)
     free(prepared->storages);
     free(prepared->storage_of);
     free(prepared->dying);
+    free(prepared->routed);
     free(prepared->boundary_at);
     free(prepared->boundary_rows);
     free(prepared);

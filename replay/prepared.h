@@ -46,6 +46,7 @@ typedef struct lb_prepared {
     uint32_t n_storages;
     uint32_t *storage_of; /* per value: row of storages */
     uint32_t *dying;      /* rows of storages */
+    uint8_t *routed;      /* per value: 1 ids, 2 weights, 3 slots of a routing decision, else 0; NULL: there is none */
     uint32_t *boundary_at; /* per op, plus one: first row of boundary_rows that stands before it */
     uint32_t *boundary_rows; /* module inputs, ordered by op */
     uint64_t computing;   /* ops that compute something (no sources, views, host marks) */

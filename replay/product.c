@@ -74,11 +74,11 @@ static bool named_openblas(const lb_method *method)
 }
 
 /* The operand as a dense row-major array of `type`: itself, or a copy that goes to *copy. */
-static const void *dense(lb_dtype type, const lb_matrix *x, int64_t rows, int64_t columns, lb_dtype compute, bool absolute,
-                         void **copy)
+static const void *dense(lb_dtype type, const lb_matrix *x, int64_t rows, int64_t columns, lb_dtype compute, lb_tf32 tf32,
+                         bool absolute, void **copy)
 {
     const bool lies_dense = (x->row_stride == columns || rows < 2) && (x->col_stride == 1 || columns < 2);
-    if (x->dtype == type && lies_dense && !compute && !absolute) return x->data;
+    if (x->dtype == type && lies_dense && !compute && !absolute && !tf32) return x->data;
     const size_t size = type == LB_F64 ? 8 : 4, n = (size_t)(rows * columns);
     if (!(*copy = malloc(n * size + 64))) return NULL;
     double *wide = *copy;
@@ -92,6 +92,7 @@ static const void *dense(lb_dtype type, const lb_matrix *x, int64_t rows, int64_
     }
     if (compute && type == LB_F64) lb_round_to_grid_f64(wide, n, compute, NULL);
     if (compute && type == LB_F32) lb_round_to_grid_f32(narrow, n, compute, NULL);
+    if (tf32 && type == LB_F32) lb_round_to_tf32(narrow, n, tf32 == LB_TF32_RZ ? LB_RZ : tf32 == LB_TF32_RNA ? LB_RNA : LB_RNE);
     for (size_t i = 0; absolute && i < n; i++) {
         if (type == LB_F64)
             wide[i] = fabs(wide[i]);
@@ -179,15 +180,16 @@ static lb_status on_tensor_core(const lb_product *s, const lb_schedule *unit, co
 {
     lb_tensor_core core;
     const lb_dtype compute = method->compute;
+    const lb_tf32 tf32 = a->dtype == LB_F32 && b->dtype == LB_F32 ? (lb_tf32)method->tf32 : LB_TF32_NONE;
     LB_TRY(lb_tensor_core_find((int)unit->size, compute ? compute : a->dtype, compute ? compute : b->dtype, method->accumulate,
                                &core, NULL));
     lb_status status = LB_OK;
     for (size_t i = 0; status == LB_OK && i < batch->batch; i++) {
         lb_matrix ai = moved(a, (ptrdiff_t)i * batch->a_step), bi = moved(b, (ptrdiff_t)i * batch->b_step);
         void *copies[2] = {NULL, NULL};
-        if (compute) {
-            ai = (lb_matrix){dense(LB_F32, &ai, s->m, s->k, compute, false, &copies[0]), LB_F32, (ptrdiff_t)s->k, 1};
-            bi = (lb_matrix){dense(LB_F32, &bi, s->k, s->n, compute, false, &copies[1]), LB_F32, (ptrdiff_t)s->n, 1};
+        if (compute || tf32) {
+            ai = (lb_matrix){dense(LB_F32, &ai, s->m, s->k, compute, tf32, false, &copies[0]), LB_F32, (ptrdiff_t)s->k, 1};
+            bi = (lb_matrix){dense(LB_F32, &bi, s->k, s->n, compute, tf32, false, &copies[1]), LB_F32, (ptrdiff_t)s->n, 1};
         }
         status = !ai.data || !bi.data ? LB_ERR_NOMEM
                                       : lb_tensor_core_product(&core, (size_t)s->m, (size_t)s->n, (size_t)s->k, &ai, &bi,
@@ -220,6 +222,7 @@ lb_status lb_product_matrices(const lb_product *s, lb_dtype type, const lb_metho
     options.accumulate = method->accumulate;
     options.input = compute;
     options.absolute = absolute;
+    options.tf32 = (lb_tf32)method->tf32;
     if (method->schedule && method->schedule->kind == LB_SCHEDULE_TORCH) {
         const size_t extent = batch->batch ? (batch->batch - 1) * (size_t)batch->c_step + m * n : 0;
         const shared_product shared = {s, type, batch, a, b, options, extent};
@@ -233,8 +236,8 @@ lb_status lb_product_matrices(const lb_product *s, lb_dtype type, const lb_metho
     for (size_t i = 0; done && i < batch->batch; i++) {
         const lb_matrix ai = moved(a, (ptrdiff_t)i * batch->a_step), bi = moved(b, (ptrdiff_t)i * batch->b_step);
         void *copies[2] = {NULL, NULL}, *out = (char *)c + (ptrdiff_t)i * batch->c_step * (type == LB_F64 ? 8 : 4);
-        const void *x = dense(type, &ai, s->m, s->k, compute, absolute, &copies[0]);
-        const void *y = dense(type, &bi, s->k, s->n, compute, absolute, &copies[1]);
+        const void *x = dense(type, &ai, s->m, s->k, compute, (lb_tf32)method->tf32, absolute, &copies[0]);
+        const void *y = dense(type, &bi, s->k, s->n, compute, (lb_tf32)method->tf32, absolute, &copies[1]);
         done = x && y;
         if (done && !(blas && openblas(s, type, x, y, out))) {
             const lb_method order = {.schedule = method->schedule, .accumulate = method->accumulate};

@@ -8,11 +8,14 @@
 #include "choices.h"
 #include "exchange.h"
 #include "machine.h"
+#include "muon.h"
 #include "passes.h"
 #include "prepared.h"
+#include "selector.h"
 
 #include <lastbit/replay.h>
 #include <omp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -88,7 +91,7 @@ typedef struct scene {
     lb_prepared *own; /* of a transformed program; NULL: the recorded one, which the replay owns */
     lb_program *program;
     uint32_t *origin;
-    uint8_t *choice_of;
+    uint8_t *choice_of, *selected;
 } scene;
 
 typedef enum player_state { PLAYER_READY, PLAYER_WAITS, PLAYER_DONE } player_state;
@@ -105,9 +108,22 @@ typedef struct session {
     lb_replay *replay;
     lb_run run;
     lb_choices *choices;
+    lb_selector *selector; /* of plan.select; NULL: none */
     player *players;
     uint32_t n_players;
 } session;
+
+static void note_rate(const session *s, const lb_program *program, const lb_swap *swap)
+{
+    uint32_t group;
+    if (swap->kind != LB_SWAP_MUON || strcmp(swap->argument, "adamw")) return;
+    double rate = lb_muon_sibling_rate(program, &group);
+    char *note = s->run.summary->note;
+    const size_t size = sizeof s->run.summary->note;
+    if (group == LB_NONE) snprintf(note, size, "AdamW in Muon's place: no group of Adam was recorded, learning rate 3e-4");
+    else snprintf(note, size, "AdamW in Muon's place: learning rate %g, as in group %u (%s)", rate, program->groups[group].index,
+                  lb_program_text(program, program->groups[group].optimizer));
+}
 
 /* Applies every structural swap; `origin` ends up pointing from the last program to the recorded one. */
 static lb_status transform(session *s, const lb_prepared *recorded, scene *out, lb_err *err)
@@ -119,6 +135,8 @@ static lb_status transform(session *s, const lb_prepared *recorded, scene *out, 
         uint32_t *origin = NULL, touched = 0;
         const lb_program *in = out->program ? out->program : recorded->program;
         LB_TRY(lb_pass_apply(in, &plan->swaps[i], s->replay->capture, &next, &origin, &touched, err));
+        if (plan->touched) plan->touched[i] += touched;
+        if (touched) note_rate(s, in, &plan->swaps[i]);
         for (uint32_t o = 0; out->origin && o < next->n_ops; o++)
             if (origin[o] != LB_NONE) origin[o] = out->origin[origin[o]];
         lb_program_free(out->program);
@@ -141,13 +159,25 @@ static lb_status find_blocks(const lb_program *program, lb_blocks *blocks, lb_er
     return status;
 }
 
+static lb_status mark_selected(const session *s, scene *out, const char *blocks, lb_err *err)
+{
+    if (!s->selector) return LB_OK;
+    const lb_prepared *prepared = out->prepared;
+    out->selected = calloc(prepared->program->n_ops + 1, 1);
+    if (!out->selected || lb_selector_mark(s->selector, prepared->program, blocks, prepared->origin, out->selected, 1) < 0)
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    return LB_OK;
+}
+
 static lb_status make_scene(session *s, const lb_prepared *recorded, scene *out, lb_err *err)
 {
     *out = (scene){.prepared = recorded};
     LB_TRY(transform(s, recorded, out, err));
     lb_blocks blocks = {0};
-    if (lb_choices_want_blocks(s->choices)) LB_TRY(find_blocks(out->prepared->program, &blocks, err));
+    bool wanted = lb_choices_want_blocks(s->choices) || (s->selector && lb_selector_wants_blocks(s->selector));
+    if (wanted) LB_TRY(find_blocks(out->prepared->program, &blocks, err));
     lb_status status = lb_choices_make(s->choices, out->prepared, blocks.letters, &out->choice_of, err);
+    if (status == LB_OK) status = mark_selected(s, out, blocks.letters, err);
     lb_blocks_release(&blocks);
     return status;
 }
@@ -196,6 +226,17 @@ static lb_status make_players(session *s, lb_err *err)
     return LB_OK;
 }
 
+static void sum_up(const session *s, lb_replay_summary *summary)
+{
+    for (uint32_t i = 0; s->players && i < s->n_players; i++) {
+        if (!s->players[i].machine) continue;
+        const lb_memory *memory = s->players[i].machine->memory;
+        const uint64_t peak = lb_memory_peak(memory), live = lb_memory_peak_live(memory);
+        if (peak > summary->peak_bytes) summary->peak_bytes = peak;
+        if (live > summary->live_bytes) summary->live_bytes = live;
+    }
+}
+
 static void release_session(session *s)
 {
     for (uint32_t i = 0; s->players && i < s->n_players; i++) {
@@ -206,11 +247,13 @@ static void release_session(session *s)
             lb_program_free(p->scenes[k].program);
             free(p->scenes[k].origin);
             free(p->scenes[k].choice_of);
+            free(p->scenes[k].selected);
         }
         free(p->scenes);
     }
     free(s->players);
     lb_choices_free(s->choices);
+    lb_selector_free(s->selector);
 }
 
 /* ---- running ---------------------------------------------------------------------------------------------------- */
@@ -224,7 +267,9 @@ static lb_status next_step(session *s, player *p, lb_err *err)
     }
     scene *now = &p->scenes[p->at++];
     p->state = PLAYER_READY;
-    return lb_machine_begin(p->machine, now->prepared, lb_choices_rows(s->choices), now->choice_of, err);
+    LB_TRY(lb_machine_begin(p->machine, now->prepared, lb_choices_rows(s->choices), now->choice_of, err));
+    p->machine->selected = now->selected;
+    return LB_OK;
 }
 
 static lb_status advance(session *s, player *p, lb_err *err)
@@ -363,10 +408,14 @@ lb_status lb_replay_run(lb_replay *replay, const lb_plan *plan, const lb_observe
     double start = now_seconds();
     int threads = omp_get_max_threads();
     if (plan->threads > 0) omp_set_num_threads(plan->threads);
+    if (plan->touched) memset(plan->touched, 0, plan->n_swaps * sizeof *plan->touched);
     lb_status status = lb_choices_new(plan->swaps, plan->n_swaps, &s.choices, err);
+    if (status == LB_OK && plan->select) status = lb_selector_new(plan->select, &s.selector, err);
     if (status == LB_OK) status = make_players(&s, err);
     if (status == LB_OK) status = play(&s, err);
     if (plan->threads > 0) omp_set_num_threads(threads);
+    sum_up(&s, summary);
+    if (plan->touched && s.choices) lb_choices_touched(s.choices, plan->touched);
     release_session(&s);
     summary->seconds = now_seconds() - start;
     return status;

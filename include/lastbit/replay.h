@@ -19,16 +19,19 @@ extern "C" {
 typedef enum lb_replay_mode { LB_REPLAY_ISOLATED, LB_REPLAY_LAYER, LB_REPLAY_CHAINED } lb_replay_mode;
 
 typedef enum lb_swap_kind {
-    LB_SWAP_PRECISION, /* argument "f64", "f32", "bf16", …: a region, values stay wide inside, rounded at its border */
+    LB_SWAP_PRECISION, /* argument "f64", "f32", "bf16", …: a region, values stay wide inside, rounded at its border;
+                          "tf32[:rz|rna|rne]": what products read is rounded to TF32, and nothing else changes */
     LB_SWAP_KERNEL,    /* a named kernel: "openblas" */
     LB_SWAP_ORDER,     /* a schedule: "sequential", "pairwise", "blocked:64", "ring", … */
-    LB_SWAP_ROUNDING,  /* "rne", "rz", "stochastic:SEED" */
+    LB_SWAP_ROUNDING,  /* "rne", "rz", "stochastic:SEED": of results narrower than f32; f32 results are evaluated in f64 */
     LB_SWAP_SKIP,      /* the module becomes the identity (own residual add) or gives 0 */
     LB_SWAP_MUON,      /* "f32": Newton–Schulz in f32; "adamw": AdamW in its place */
     LB_SWAP_RANK,      /* collective contributions of the ranks selected: "zero", "mean" (of the others), "exclude": the
                           reduction runs over the others, a sum of averages-to-be (DDP) rescaled by world / others */
-    LB_SWAP_SOURCE     /* bytes of sources (parameters, batches) in chained replay: "own" (what this run itself left there:
+    LB_SWAP_SOURCE,    /* bytes of sources (parameters, batches) in chained replay: "own" (what this run itself left there:
                           an unseen write is undone), "finite" (0 for NaN and infinities), "step:N" (the same source's) */
+    LB_SWAP_ROUTING,   /* of mixtures of experts, chained: "recompute", or recorded "ids", "ids+weights", "ids+weights+slots" */
+    LB_SWAP_ACCUMULATE /* "bf16", …: every addition inside sums and products is rounded to it */
 } lb_swap_kind;
 
 /* `selector`: terms joined by "&": a PCRE2 pattern on "layer/op", or phase=, rank=, block=, op=, layer=, step=, class=.
@@ -71,8 +74,11 @@ typedef struct lb_plan {
                                       on, conditional; still undecided where the outcome was not kept */
     const uint8_t *only;           /* isolated, one step of one rank, no skip and no Muon swap: per op of the recorded program,
                                       whether it is run; NULL: all are */
+    uint64_t *touched;             /* n_swaps counts, set by the run: the ops (--skip: modules, --muon: parameters) that each
+                                      swap concerned, over all steps and ranks; NULL: not wanted */
+    const char *select;            /* selector of the ops whose events are marked `selected`; NULL: all */
 } lb_plan;
-#define LB_PLAN_INIT {sizeof(lb_plan), LB_REPLAY_ISOLATED, INT64_MIN, INT64_MAX, NULL, 0, NULL, 0, 0, true, false, 0, false, NULL}
+#define LB_PLAN_INIT {sizeof(lb_plan), LB_REPLAY_ISOLATED, INT64_MIN, INT64_MAX, NULL, 0, NULL, 0, 0, true, false, 0, false, NULL, NULL, NULL}
 
 /* One op has run (or stood in). Tensors are valid during the call only. */
 typedef struct lb_event {
@@ -83,6 +89,7 @@ typedef struct lb_event {
     lb_verdict verdict;
     bool approximate;     /* inputs were not bit-equal to the recorded ones */
     bool swapped;         /* a swap applied */
+    bool selected;        /* plan.select selects it */
     bool conditional;     /* a float decision changed upstream */
     double bound_ratio;   /* worst |error| / bound; NaN when not computed */
     uint32_t n_results;   /* results, then written values */
@@ -111,7 +118,10 @@ typedef struct lb_replay_summary {
     lb_verdict verdict; /* worst */
     bool undecided;     /* a changed bool, index or shape decision ended a chain */
     char undecided_at[160];
+    char note[160];     /* what a swap assumed: AdamW's learning rate in Muon's place; empty: nothing */
     double seconds;
+    uint64_t peak_bytes; /* most memory of any rank for tensors, bytes used in place in the capture included */
+    uint64_t live_bytes; /* most that the values needed at one time take */
 } lb_replay_summary;
 
 typedef struct lb_replay lb_replay;

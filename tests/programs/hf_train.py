@@ -11,6 +11,10 @@ CONFIGS = {
     "gpt2": ("GPT2Config", dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)),
     "qwen3_moe": ("Qwen3MoeConfig", dict(num_key_value_heads=2, intermediate_size=128, moe_intermediate_size=32,
                                          num_experts=8, num_experts_per_tok=2, head_dim=16, norm_topk_prob=True)),
+    # SmolLM2-135M as its config.json on the Hub has it, randomly initialised
+    "smollm": ("LlamaConfig", dict(vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30,
+                                   num_attention_heads=9, num_key_value_heads=3, max_position_embeddings=8192,
+                                   rope_theta=100000, rms_norm_eps=1e-5, tie_word_embeddings=True)),
 }
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--model", choices=CONFIGS, default="llama")
@@ -32,9 +36,9 @@ args = parser.parse_args()
 torch.set_num_threads(args.threads)
 torch.manual_seed(args.seed)
 name, extra = CONFIGS[args.model]
-config = getattr(transformers, name)(vocab_size=256, hidden_size=args.hidden, num_hidden_layers=args.layers,
-                                     num_attention_heads=4, max_position_embeddings=256, use_cache=False,
-                                     bos_token_id=0, eos_token_id=1, pad_token_id=None, **extra)
+small = dict(vocab_size=256, hidden_size=args.hidden, num_hidden_layers=args.layers, num_attention_heads=4,
+             max_position_embeddings=256, use_cache=False, bos_token_id=0, eos_token_id=1, pad_token_id=None)
+config = getattr(transformers, name)(**{**small, **extra})
 config._attn_implementation = args.attention
 if "num_experts" in extra:
     config._experts_implementation = args.experts

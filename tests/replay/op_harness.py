@@ -38,7 +38,7 @@ class Operand(C.Structure):
 
 class Method(C.Structure):
     _fields_ = [("kernel", C.c_char_p), ("schedule", C.c_void_p), ("compute", C.c_uint8), ("accumulate", C.c_uint8),
-                ("cast", C.c_void_p)]
+                ("tf32", C.c_uint8), ("cast", C.c_void_p)]
 
 
 class Row(C.Structure):
