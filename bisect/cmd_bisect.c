@@ -20,6 +20,13 @@ static json_t *failure_json(const lb_failure *f)
                      (json_int_t)f->step, "rank", f->rank, "layer", f->layer, "op", f->name, "what", f->what);
 }
 
+static json_t *origin_json(const lb_origin *o)
+{
+    if (o->op == LB_NONE) return json_null();
+    return json_pack("{s:I,s:i,s:s,s:s,s:s,s:i,s:s}", "step", (json_int_t)o->step, "rank", (int)o->rank, "phase",
+                     lb_phase_name(o->phase), "layer", o->layer, "op", o->name, "index", (int)o->op, "text", o->text);
+}
+
 static json_t *culprit_json(const lb_culprit *c)
 {
     json_t *ranks = json_array();
@@ -59,6 +66,7 @@ static void print_json(const lb_bisection *b, const char *path)
         failure_json(&b->failure), "culprit", b->n_culprits ? culprit_json(&b->culprits[0]) : json_null(),
         "culprits", culprits, "stages", stages, "cure", text_or_null(b->cure), "reproducer",
         text_or_null(b->reproducer), "trials", trials, "note", text_or_null(b->note), "seconds", b->seconds);
+    json_object_set_new(o, "begins", origin_json(&b->origin));
     json_object_set_new(o, "reproducer_size",
                         b->reproducer ? json_pack("{s:I,s:I}", "ops", (json_int_t)b->reproducer_ops, "bytes",
                                                   (json_int_t)b->reproducer_bytes)

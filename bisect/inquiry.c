@@ -1,6 +1,7 @@
 /* The bisection as a whole: stages in order, until one finds the culprit. See lastbit/bisect.h. */
 #define _GNU_SOURCE /* open_memstream */
 #include "against.h"
+#include "origin.h"
 #include "shell_word.h"
 #include "shrink.h"
 #include "stages.h"
@@ -100,7 +101,10 @@ static lb_status run_stages(lb_inquiry *q, lb_err *err)
         lb_stage_sanity, lb_stage_muon,   lb_stage_precision, lb_stage_rank,
         lb_stage_block,  lb_stage_source, lb_stage_order,     lb_stage_several};
     bool found = false;
-    for (size_t i = 0; i < sizeof stages / sizeof *stages && !found; i++) LB_TRY(stages[i](q, &found, err));
+    for (size_t i = 0; i < sizeof stages / sizeof *stages && !found; i++) {
+        LB_TRY(stages[i](q, &found, err));
+        if (i == 0) lb_origin_find(q); /* the trace is that of the unchanged replay */
+    }
     if (!found) q->out->outcome = LB_BISECT_UNDECIDED;
     return confirm_cure(q, err);
 }
@@ -142,7 +146,7 @@ lb_status lb_bisect(lb_capture *capture, const lb_bisect_options *given, lb_bise
     clock_gettime(CLOCK_MONOTONIC, &begin);
     q.out = calloc(1, sizeof *q.out);
     if (!q.out) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    q.out->failure.op = LB_NONE;
+    q.out->failure.op = q.out->origin.op = LB_NONE;
     q.out->outcome = LB_BISECT_UNDECIDED;
     q.out->asked = asked_text(&options);
     lb_status status = find_window(&q, err);

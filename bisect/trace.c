@@ -76,10 +76,24 @@ static bool fills(const char *name)
     return false;
 }
 
+/* A source tells no event: its recorded statistics speak. */
+static bool masked(const lb_trace_row *row, uint32_t op)
+{
+    const lb_program *p = row->program;
+    if (row->bits[op] & LB_TRACE_RAN) return row->bits[op] & LB_TRACE_MASKED;
+    for (uint32_t r = 0; r < p->ops[op].results; r++) {
+        uint32_t v = lb_op_results(p, &p->ops[op])[r];
+        if (v != LB_NONE && p->values[v].statistics != LB_NONE && lb_dtype_is_float(p->values[v].dtype) &&
+            p->statistics[p->values[v].statistics].neg_inf)
+            return true;
+    }
+    return false;
+}
+
 static bool reads_mask(const lb_trace_row *row, uint32_t op)
 {
     for (uint32_t e = row->flow->first_def[op]; e < row->flow->first_def[op + 1]; e++)
-        if (row->bits[row->flow->defs[e]] & LB_TRACE_MASKED) return true;
+        if (masked(row, row->flow->defs[e])) return true;
     return false;
 }
 
@@ -120,6 +134,8 @@ bool lb_trace_bad(const lb_trace_row *row, uint32_t op)
     }
     return false;
 }
+
+bool lb_trace_nonfinite(const lb_trace_row *row, uint32_t op) { return lb_trace_bad(row, op) || masked(row, op); }
 
 bool lb_trace_broke(const lb_trace_row *row, uint32_t op)
 {

@@ -37,6 +37,8 @@ void lb_trace_op(lb_trace *trace, const lb_event *event);
 const lb_trace_row *lb_trace_find(const lb_trace *trace, int32_t rank, int64_t step);
 
 bool lb_trace_bad(const lb_trace_row *row, uint32_t op);
+/* Bad, or with a -inf that may be a mask. */
+bool lb_trace_nonfinite(const lb_trace_row *row, uint32_t op);
 /* The op broke its result: it is bad and nothing that it read is. */
 bool lb_trace_broke(const lb_trace_row *row, uint32_t op);
 

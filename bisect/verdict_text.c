@@ -197,6 +197,16 @@ static void put_failure(FILE *out, const lb_failure *f, const char *label)
     put_text(out, label, text);
 }
 
+static void put_origin(FILE *out, const lb_origin *o)
+{
+    char text[700];
+    if (o->op == LB_NONE) return;
+    snprintf(text, sizeof text, "step %" PRId64 ", %s, %s%s%s\n%s.", o->step, lb_phase_name(o->phase),
+             *o->layer ? o->layer : "(outside every module)", strcmp(o->name, "lb::source") ? " " : "",
+             strcmp(o->name, "lb::source") ? o->name : "", o->text);
+    put_text(out, "begins", text);
+}
+
 static void put_stages(FILE *out, const lb_bisection *b)
 {
     for (uint32_t i = 0; i < b->n_stages; i++) {
@@ -229,6 +239,7 @@ static void put_undecided(FILE *out, const lb_bisection *b)
         return;
     }
     put_failure(out, &b->failure, "failure");
+    put_origin(out, &b->origin);
     if (b->again)
         put_text(out, "undecided", "the bytes that a replay needs were not kept");
     else if (b->n_trials)
@@ -255,6 +266,7 @@ char *lb_bisection_text(const lb_bisection *b, const char *path)
     case LB_BISECT_UNDECIDED: put_undecided(out, b); break;
     case LB_BISECT_FOUND:
         put_failure(out, &b->failure, "failure");
+        put_origin(out, &b->origin);
         if (b->n_culprits) put_culprits(out, b);
         break;
     }

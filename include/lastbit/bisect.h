@@ -39,6 +39,17 @@ typedef struct lb_failure {
     char what[200]; /* "3 of 64 elements of the loss are NaN" */
 } lb_failure;
 
+/* Where the numbers that fail first went bad: an observation beside the verdict. */
+typedef struct lb_origin {
+    int64_t step;
+    int32_t rank;
+    lb_phase phase;
+    uint32_t op;     /* row in the recorded program, LB_NONE: nothing non-finite leads to the failure */
+    char layer[160];
+    char name[80];   /* of the op; "lb::source": the data held it already */
+    char text[320];  /* "its inputs are finite, the largest 96.4; of its result 12 of 4096 elements (f32) are infinite: …" */
+} lb_origin;
+
 typedef enum lb_axis {
     LB_AXIS_NONE,
     LB_AXIS_MUON,
@@ -94,6 +105,7 @@ lb_bisect_outcome_name(lb_bisect_outcome outcome); /* "found", "clean", "not-rep
 typedef struct lb_bisection {
     lb_bisect_outcome outcome;
     lb_failure failure;
+    lb_origin origin;
     lb_culprit *culprits; /* independent ones; the first by stage and step first */
     uint32_t n_culprits;
     lb_stage *stages;
