@@ -2,6 +2,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -34,7 +35,11 @@ def run(lastbit, folder):
 @pytest.fixture(scope="module")
 def four(lastbit, folder):
     """One step of four processes, layer values kept, in bf16."""
-    return recorded(lastbit, folder, "four", "--steps", "1", "--spawn", "4", "--precision", "bf16", options=("--level", "layers"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return recorded(lastbit, folder, "four", "--steps", "1", "--spawn", "4", "--port", str(port), "--precision", "bf16",
+                    options=("--level", "layers"))
 
 
 @pytest.fixture(scope="module")
