@@ -11,6 +11,8 @@ enum { MOST_NAMES = 4, MOST_SIZES = 256, MOST_SLICES = 16 };
 
 typedef struct naming {
     const lb_sum_tree *tree; /* canonical */
+    const uint32_t *sample;  /* its terms among `terms`; NULL: all of them */
+    uint32_t terms;
     lb_sum_of of;
     lb_dtype dtype;
     char *names;
@@ -34,10 +36,11 @@ static void keep_name(naming *n, const char *name)
 static bool try_as(naming *n, const char *name, lb_sum_of of)
 {
     lb_sum_tree *made = NULL;
-    if (n->found >= MOST_NAMES || lb_sum_tree_named(name, n->tree->leaves, of, n->dtype, &made, NULL) != LB_OK)
-        return false;
-    const bool same = lb_sum_tree_equal(made, n->tree);
+    if (n->found >= MOST_NAMES || lb_sum_tree_named(name, n->terms, of, n->dtype, &made, NULL) != LB_OK) return false;
+    lb_sum_tree *cut = n->sample ? lb_sum_tree_sampled(made, n->sample, n->tree->leaves) : NULL;
+    const bool same = n->sample ? cut && lb_sum_tree_equal(cut, n->tree) : lb_sum_tree_equal(made, n->tree);
     lb_sum_tree_free(made);
+    lb_sum_tree_free(cut);
     if (same) keep_name(n, name);
     return same;
 }
@@ -66,7 +69,7 @@ static bool read_off(naming *n)
         n->together = t->first[node + 1] - t->first[node];
         uint32_t x = t->operand[t->first[node] + 1]; /* canonical: term 0 is the first operand */
         while (x >= t->leaves) x = t->operand[t->first[x - t->leaves]];
-        n->partner = x;
+        n->partner = n->sample ? n->sample[x] : x;
         for (uint32_t up = node; up != UINT32_MAX && n->n_sizes < MOST_SIZES; up = parent[t->leaves + up]) {
             if (last && size[up] > last + 1) n->sizes[n->n_sizes++] = last;
             last = size[up];
@@ -124,8 +127,12 @@ static bool slice_order(const lb_sum_tree *t, uint32_t k, char *text, size_t roo
 
 static void try_blocks(naming *n)
 {
-    const uint32_t terms = n->tree->leaves;
-    for (uint32_t i = 0; i < n->n_sizes; i++) {
+    const uint32_t terms = n->terms;
+    for (uint32_t k = 2; n->sample && k < terms; k *= 2)
+        if (try_size(n, "blocked", k)) return;
+    for (uint32_t slices = 2; n->sample && slices <= 64; slices++)
+        if (try_size(n, "splitk", slices)) return;
+    for (uint32_t i = 0; !n->sample && i < n->n_sizes; i++) {
         const uint32_t k = n->sizes[i], slices = (terms + k - 1) / k;
         char order[80], name[128];
         if (try_size(n, "blocked", k)) {
@@ -142,7 +149,7 @@ static void try_blocks(naming *n)
 static void try_butterflies(naming *n)
 {
     for (uint32_t vector = 1; vector <= 16; vector *= 2) {
-        if ((vector > 1) != (n->partner == 1 && n->tree->leaves > 2) && n->tree->leaves > vector) continue;
+        if ((vector > 1) != (n->partner == 1 && n->terms > 2) && n->terms > vector) continue;
         for (uint32_t threads = 2; threads <= LB_SCHEDULE_MAX_SIZE; threads += threads < 32 ? threads : 32) {
             char name[48];
             snprintf(name, sizeof name, vector > 1 ? "butterfly:%ux%u" : "butterfly:%u", threads, vector);
@@ -160,7 +167,7 @@ static void try_units(naming *n)
         char name[64];
         snprintf(name, sizeof name, "tensorcore:%s", lb_tensor_core_name(arch));
         if (try_name(n, name)) continue;
-        for (uint32_t i = 0; i < n->n_sizes; i++) {
+        for (uint32_t i = 0; !n->sample && i < n->n_sizes; i++) {
             snprintf(name, sizeof name, "tensorcore:%s:%u", lb_tensor_core_name(arch), n->sizes[i]);
             if (n->sizes[i] > width && try_name(n, name)) break;
         }
@@ -179,7 +186,7 @@ static void try_all(naming *n)
     if (n->partner > 1) try_size(n, "lanes", n->partner);
     try_blocks(n);
     if (!n->found || n->of == LB_SUM_PRODUCT) {
-        const uint32_t most = n->of == LB_SUM_PRODUCT ? 16 : n->tree->leaves >= 32768 ? 64 : 0;
+        const uint32_t most = n->of == LB_SUM_PRODUCT ? 16 : n->terms >= 32768 ? 64 : 0;
         for (uint32_t threads = 1; threads <= most; threads++)
             if (try_size(n, "torch", threads)) break;
     }
@@ -189,12 +196,24 @@ static void try_all(naming *n)
     if (!n->found) try_name(n, "reversed");
 }
 
-bool lb_sum_tree_name(const lb_sum_tree *tree, lb_sum_of of, lb_dtype dtype, char *names, size_t room)
+static bool name(const lb_sum_tree *tree, const uint32_t *sample, uint32_t terms, lb_sum_of of, lb_dtype dtype, char *names,
+                 size_t room)
 {
-    naming n = {.tree = lb_sum_tree_canonical(tree), .of = of, .dtype = dtype, .names = names, .room = room};
+    naming n = {.tree = lb_sum_tree_canonical(tree), .sample = sample, .terms = terms, .of = of, .dtype = dtype, .names = names, .room = room};
     if (room) *names = 0;
     if (n.tree && n.tree->leaves > 1 && read_off(&n)) try_all(&n);
     if (n.tree && n.tree->leaves == 1) keep_name(&n, "sequential");
     lb_sum_tree_free((lb_sum_tree *)n.tree);
     return n.found > 0;
+}
+
+bool lb_sum_tree_name(const lb_sum_tree *tree, lb_sum_of of, lb_dtype dtype, char *names, size_t room)
+{
+    return name(tree, NULL, tree->leaves, of, dtype, names, room);
+}
+
+bool lb_sum_tree_name_sampled(const lb_sum_tree *tree, const uint32_t *sample, uint32_t n, lb_sum_of of, lb_dtype dtype, char *names,
+                              size_t room)
+{
+    return name(tree, sample, n, of, dtype, names, room);
 }

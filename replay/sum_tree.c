@@ -237,7 +237,7 @@ bool lb_sum_tree_equal(const lb_sum_tree *a, const lb_sum_tree *b)
     return equal;
 }
 
-lb_sum_tree *lb_sum_tree_restricted(const lb_sum_tree *tree, const uint32_t *positions, uint32_t count)
+lb_sum_tree *lb_sum_tree_sampled(const lb_sum_tree *tree, const uint32_t *positions, uint32_t count)
 {
     const uint32_t all = tree->leaves + tree->nodes;
     uint32_t *now = malloc(all * sizeof *now), most = 2;

@@ -33,8 +33,6 @@ lb_status lb_tree_end(lb_tree_builder *builder, lb_sum_tree **tree, lb_err *err)
 /* The same tree in its one normal form: operands by their least term, nodes in the order in which a walk over the operands
  * leaves them. NULL when out of memory. */
 lb_sum_tree *lb_sum_tree_canonical(const lb_sum_tree *tree);
-/* The tree of the terms positions[0] < positions[1] < … alone, renumbered from 0: what is left when all others are zero. */
-lb_sum_tree *lb_sum_tree_restricted(const lb_sum_tree *tree, const uint32_t *positions, uint32_t count);
 /* Terms below each node. */
 uint32_t *lb_sum_tree_sizes(const lb_sum_tree *tree);
 /* The parent node of every term and then of every node; the root's is UINT32_MAX. */

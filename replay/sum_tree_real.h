@@ -70,7 +70,8 @@ static void NAME(columns)(const NAME(run) * r, int64_t j, REAL *out)
     for (uint32_t i = 0; i < t->nodes; i++) {
         const uint32_t *operand = t->operand + t->first[i], n = t->first[i + 1] - t->first[i];
         REAL *sum = r->sums + (size_t)r->slots->of[i] * WIDTH;
-        if (n == 2)
+        const bool in_unit = r->rule->fused && (operand[0] < t->leaves || operand[n - 1] < t->leaves);
+        if (n == 2 && !in_unit)
             NAME(add)(r, operand[0], operand[1], j, sum);
         else
             NAME(fuse)(r, operand, n, j, sum);

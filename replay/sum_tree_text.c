@@ -180,7 +180,7 @@ static uint32_t size_of(const writer *w, uint32_t x)
     return x < w->tree->leaves ? 1 : w->size[x - w->tree->leaves];
 }
 
-/* The elements of the chain that ends in binary node x: follows the larger operand while there is one. */
+/* The elements of the chain that ends in binary node x: follows the operand that is at least twice as large as the other. */
 static bool chain_elements(const writer *w, uint32_t x, list *elements)
 {
     const lb_sum_tree *t = w->tree;
@@ -188,7 +188,7 @@ static bool chain_elements(const writer *w, uint32_t x, list *elements)
         const uint32_t node = x < t->leaves ? 0 : x - t->leaves, *operand = t->operand + t->first[node];
         if (x < t->leaves || t->first[node + 1] - t->first[node] != 2) return push(elements, x);
         const uint32_t a = size_of(w, operand[0]), b = size_of(w, operand[1]);
-        if (a == b) return push(elements, operand[1]) && push(elements, operand[0]);
+        if (a < 2 * b && b < 2 * a) return push(elements, operand[1]) && push(elements, operand[0]);
         if (!push(elements, operand[a > b])) return false;
         x = operand[a < b];
     }

@@ -352,17 +352,25 @@ lb_status lb_tensor_core_product(const lb_tensor_core *core, size_t m, size_t n,
     return status;
 }
 
+/* An operand as the unit reads it. */
+static float operand(const lb_tensor_core *core, float x)
+{
+    if (core->input == LB_F32) lb_round_to_tf32(&x, 1, LB_RZ);
+    return x;
+}
+
 float lb_tensor_core_sum(const lb_tensor_core *core, const float *a, const float *b, size_t count, float acc)
 {
     const int least = b ? least_exponent(core->input) : -126, own = exponent_of(acc, -126);
     int top = own > core->floor ? own : core->floor;
     for (size_t i = 0; i < count; i++) {
-        const int e = exponent_of(a[i], least) + (b ? exponent_of(b[i], least) : 0);
+        const int e = b ? exponent_of(operand(core, a[i]), least) + exponent_of(operand(core, b[i]), least) : exponent_of(a[i], least);
         top = e > top ? e : top;
     }
     const double scale = power_of_two(core->fraction - top);
     double sum = trunc(acc * scale);
-    for (size_t i = 0; i < count; i++) sum += trunc((double)a[i] * (b ? (double)b[i] : 1) * scale);
+    for (size_t i = 0; i < count; i++)
+        sum += trunc((b ? (double)operand(core, a[i]) * (double)operand(core, b[i]) : (double)a[i]) * scale);
     float y = truncated(sum * power_of_two(top - core->fraction) + 0.0, core->output);
     if (core->output == 10) lb_round_to_grid_f32(&y, 1, LB_F16, NULL);
     return y;

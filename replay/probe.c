@@ -1,0 +1,428 @@
+/* Finding the order of a live kernel: see lastbit/order.h and probe.h. Here: what is asked for in one call, what stands for huge
+ * and for small, which results share an order, and which terms are sampled. */
+#include "probe.h"
+#include "sum_tree.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { CALL_BYTES = 1 << 22, TRIALS = 12, DEFAULT_GROUPS = 8, SAMPLE_ABOVE = 4096, SAMPLE = 1024 };
+
+static const char *const outcomes[] = {"tree", "exact", "unstable", "no-sum", "no-tree"};
+const char *lb_probe_outcome_name(lb_probe_outcome outcome) { return outcomes[outcome]; }
+
+uint32_t lb_prober_random(lb_prober *p, uint32_t n)
+{
+    uint32_t words[4];
+    lb_philox(p->options.seed, p->random++, 0, words);
+    return (uint32_t)(((uint64_t)words[0] * n) >> 32);
+}
+
+static size_t element_size(const lb_probe_kernel *k) { return lb_dtype_bits(k->shape.dtype) / 8; }
+
+/* ---- asking ------------------------------------------------------------------------------------------------------ */
+
+lb_status lb_prober_sums(lb_prober *p, uint64_t count, lb_probe_fill fill, void *context, const void *factors, double *sums,
+                         lb_err *err)
+{
+    const lb_probe_shape *s = &p->kernel->shape;
+    const size_t row_bytes = s->n * element_size(p->kernel), results = (size_t)s->rows * s->columns;
+    uint64_t most = CALL_BYTES / (row_bytes * s->rows);
+    const uint64_t wanted = (count + p->rows - 1) / p->rows;
+    most = most < 1 ? 1 : most > wanted ? wanted : most;
+    char *terms = malloc((size_t)most * s->rows * row_bytes + 1);
+    double *out = malloc((size_t)most * results * sizeof *out + 1);
+    lb_status status = terms && out ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint64_t done = 0; status == LB_OK && done < count;) {
+        const uint64_t left = (count - done + p->rows - 1) / p->rows, calls = left < most ? left : most;
+        memset(terms, 0, (size_t)calls * s->rows * row_bytes);
+        for (uint64_t i = 0; i < calls * p->rows && done + i < count; i++)
+            fill(context, done + i, terms + (i / p->rows * s->rows + p->row[i % p->rows]) * row_bytes);
+        status = p->kernel->run(p->kernel->context, (uint32_t)calls, terms, factors, out, err);
+        for (uint64_t i = 0; status == LB_OK && i < calls * p->rows && done + i < count; i++)
+            sums[done + i] = out[i / p->rows * results + (size_t)p->row[i % p->rows] * s->columns + p->column[i % p->rows]];
+        p->calls += calls;
+        done += calls * p->rows;
+    }
+    p->probes += count;
+    free(terms);
+    free(out);
+    return status;
+}
+
+/* The three values that probes are made of, as elements. */
+typedef struct marks {
+    uint64_t unit, plus, minus;
+    size_t size;
+} marks;
+
+static marks marks_of(const lb_prober *p)
+{
+    const lb_dtype dtype = p->kernel->shape.dtype;
+    marks m = {.size = element_size(p->kernel)};
+    lb_from_f64(dtype, &m.unit, p->units.unit, NULL);
+    lb_from_f64(dtype, &m.plus, p->units.huge, NULL);
+    lb_from_f64(dtype, &m.minus, -p->units.huge, NULL);
+    return m;
+}
+
+static void put(void *terms, const marks *m, uint32_t at, const uint64_t *mark)
+{
+    memcpy((char *)terms + (size_t)at * m->size, mark, m->size);
+}
+
+/* One query needs a probe for every `most` units. */
+typedef struct asking {
+    const lb_prober *prober;
+    const lb_probe_query *queries;
+    marks marks;
+    struct asked {
+        uint32_t query, from;
+    } *probe;
+} asking;
+
+static void fill_query(void *context, uint64_t i, void *terms)
+{
+    const asking *a = context;
+    const lb_probe_query *q = &a->queries[a->probe[i].query];
+    const uint32_t from = a->probe[i].from, most = a->prober->units.most, *position = a->prober->position;
+    const uint32_t end = q->count - from < most ? q->count : from + most;
+    for (uint32_t k = from; k < end; k++) put(terms, &a->marks, position[q->set[k]], &a->marks.unit);
+    if (!from && q->extra != LB_PROBE_NONE) put(terms, &a->marks, position[q->extra], &a->marks.unit);
+    put(terms, &a->marks, position[q->i], &a->marks.plus);
+    put(terms, &a->marks, position[q->j], &a->marks.minus);
+}
+
+/* A sum as a number of units, up to `most`; LB_PROBE_NONE: it is none. */
+static uint32_t units_in(const lb_prober *p, double sum, uint32_t most)
+{
+    const double units = sum / p->response, whole = rint(units);
+    return !(fabs(units - whole) < 0.25) || whole < 0 || whole > most ? LB_PROBE_NONE : (uint32_t)whole;
+}
+
+lb_status lb_prober_ask(lb_prober *p, lb_probe_query *queries, uint32_t count, lb_err *err)
+{
+    const uint32_t most = p->units.most; /* and the extra term, which goes with the first probe */
+    uint64_t probes = 0;
+    for (uint32_t q = 0; q < count; q++) probes += (queries[q].count + most - 1) / most;
+    asking a = {p, queries, marks_of(p), malloc((size_t)(probes + 1) * sizeof *a.probe)};
+    double *sums = malloc((size_t)(probes + 1) * sizeof *sums);
+    lb_status status = a.probe && sums ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    uint64_t n = 0;
+    for (uint32_t q = 0; status == LB_OK && q < count; q++)
+        for (uint32_t from = 0; from < queries[q].count; from += most) a.probe[n++] = (struct asked){q, from};
+    if (status == LB_OK) status = lb_prober_sums(p, n, fill_query, &a, NULL, sums, err);
+    for (uint32_t q = 0; status == LB_OK && q < count; q++)
+        queries[q].size = queries[q].count + (queries[q].extra != LB_PROBE_NONE);
+    for (uint64_t i = 0; status == LB_OK && i < n; i++) {
+        lb_probe_query *q = &queries[a.probe[i].query];
+        const uint32_t survivors = units_in(p, sums[i], most + 1);
+        q->size = survivors == LB_PROBE_NONE || q->size == LB_PROBE_NONE || survivors > q->size ? LB_PROBE_NONE : q->size - survivors;
+    }
+    free(a.probe);
+    free(sums);
+    return status;
+}
+
+/* ---- what stands for huge and for small -------------------------------------------------------------------------- */
+
+/* f16 reaches from 2^-24 to 2^15: the unit is its least subnormal, or, where those are flushed, its least normal number. */
+static lb_probe_units units_for(lb_dtype dtype, bool normal)
+{
+    switch (dtype) {
+    case LB_F64: return (lb_probe_units){0x1p1000, 1, LB_TREE_MAX_LEAVES};
+    case LB_BF16: return (lb_probe_units){0x1p125, 1, 254};
+    case LB_F16: return normal ? (lb_probe_units){0x1p15, 0x1p-14, 14} : (lb_probe_units){0x1p15, 0x1p-24, 1022};
+    default: return (lb_probe_units){0x1p125, 1, LB_TREE_MAX_LEAVES - 2};
+    }
+}
+
+enum { SINGLES = 16 };
+
+typedef struct first_probes {
+    const lb_prober *prober;
+    marks marks;
+    uint32_t singles;
+} first_probes;
+
+/* First a unit alone at some terms; then all units, from a multiple of `most` on; last a huge term and its negative. */
+static void fill_first(void *context, uint64_t i, void *terms)
+{
+    const first_probes *f = context;
+    const lb_prober *p = f->prober;
+    if (i < f->singles) {
+        put(terms, &f->marks, p->position[i * (p->terms - 1) / (f->singles > 1 ? f->singles - 1 : 1)], &f->marks.unit);
+        return;
+    }
+    const uint64_t from = (i - f->singles) * p->units.most;
+    for (uint64_t k = from; k < p->terms && k < from + p->units.most; k++) put(terms, &f->marks, p->position[k], &f->marks.unit);
+    if (from < p->terms) return;
+    put(terms, &f->marks, p->position[0], &f->marks.plus);
+    put(terms, &f->marks, p->position[p->terms - 1], &f->marks.minus);
+}
+
+static bool no_sum(lb_probe_group *g, const char *reason, double x)
+{
+    g->outcome = LB_PROBE_NO_SUM;
+    snprintf(g->reason, sizeof g->reason, reason, x);
+    return false;
+}
+
+/* Whether the results are the sum of the terms as far as units tell. */
+static bool answers_fit(lb_prober *p, lb_probe_group *g, const double *sums, uint32_t singles, uint64_t n)
+{
+    p->response = sums[0];
+    if (!(fabs(p->response) > 0) || !isfinite(p->response)) return no_sum(g, "a term of %g alone is lost", p->units.unit);
+    for (uint32_t i = 1; i < singles; i++)
+        if (sums[i] != sums[0]) return no_sum(g, "a unit counts as %g at one term and otherwise at another", sums[0]);
+    for (uint64_t i = singles; i < n; i++) {
+        const uint64_t from = (i - singles) * p->units.most, left = from < p->terms ? p->terms - from : 0;
+        const uint32_t expected = (uint32_t)(left < p->units.most ? left : p->units.most);
+        if (units_in(p, sums[i], expected) != expected)
+            return no_sum(g, expected ? "many units do not add up: %g" : "a huge term and its negative give %g", sums[i]);
+    }
+    return true;
+}
+
+static lb_status ask_first(lb_prober *p, lb_probe_group *g, bool *fine, lb_err *err)
+{
+    *fine = false;
+    for (int normal = 0; normal < 2 && !*fine; normal++) {
+        if (normal && p->kernel->shape.dtype != LB_F16) break;
+        p->units = units_for(p->kernel->shape.dtype, normal);
+        first_probes f = {p, marks_of(p), p->terms < SINGLES ? p->terms : SINGLES};
+        const uint64_t n = f.singles + (p->terms + p->units.most - 1) / p->units.most + (p->terms > 1);
+        double *sums = malloc((size_t)n * sizeof *sums);
+        if (!sums) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        const lb_status status = lb_prober_sums(p, n, fill_first, &f, NULL, sums, err);
+        if (status == LB_OK) *fine = answers_fit(p, g, sums, f.singles, n);
+        free(sums);
+        LB_TRY(status);
+    }
+    return LB_OK;
+}
+
+/* ---- results that share an order --------------------------------------------------------------------------------- */
+
+void lb_prober_random_term(lb_prober *p, void *to)
+{
+    const uint32_t spread = p->kernel->shape.dtype == LB_F16 ? 3 : 8;
+    const double x = lb_prober_random(p, 1u << 30) / 0x1p29 - 1, scale = (double)lb_prober_random(p, 2 * spread + 1) - spread;
+    lb_from_f64(p->kernel->shape.dtype, to, x * exp2(scale), NULL);
+}
+
+typedef struct signature {
+    uint64_t hash;
+    uint32_t position;
+    bool unstable;
+} signature;
+
+static int by_hash(const void *a, const void *b)
+{
+    const signature *x = a, *y = b;
+    if (x->unstable != y->unstable) return x->unstable - y->unstable;
+    if (x->hash != y->hash) return x->hash < y->hash ? -1 : 1;
+    return (x->position > y->position) - (x->position < y->position);
+}
+
+static uint64_t mixed(uint64_t hash, double x)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, 8);
+    hash = (hash ^ bits) * 0x9E3779B97F4A7C15u;
+    return hash ^ hash >> 29;
+}
+
+/* Every row is given the same random terms, twice: results of one order have the same bits. */
+static lb_status take_signatures(lb_prober *p, signature *all, lb_err *err)
+{
+    const lb_probe_shape *s = &p->kernel->shape;
+    const size_t size = element_size(p->kernel), results = (size_t)s->rows * s->columns, row_bytes = s->n * size;
+    char *terms = malloc(s->rows * row_bytes + 1);
+    double *once = malloc(2 * results * sizeof *once + 1), *twice = once + results;
+    lb_status status = terms && once ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (size_t r = 0; r < results; r++) all[r] = (signature){0, (uint32_t)r, false};
+    for (int trial = 0; status == LB_OK && trial < TRIALS; trial++) {
+        memset(terms, 0, row_bytes);
+        for (uint32_t t = 0; t < p->terms; t++) lb_prober_random_term(p, terms + p->position[t] * size);
+        for (uint32_t r = 1; r < s->rows; r++) memcpy(terms + r * row_bytes, terms, row_bytes);
+        status = p->kernel->run(p->kernel->context, 1, terms, NULL, once, err);
+        if (status == LB_OK) status = p->kernel->run(p->kernel->context, 1, terms, NULL, twice, err);
+        p->calls += 2;
+        for (size_t r = 0; status == LB_OK && r < results; r++) {
+            all[r].hash = mixed(all[r].hash, once[r]);
+            all[r].unstable |= memcmp(once + r, twice + r, 8) != 0;
+        }
+    }
+    free(terms);
+    free(once);
+    return status;
+}
+
+/* ---- one group --------------------------------------------------------------------------------------------------- */
+
+/* The first result of the group in every row that has one. `all` are the group's, by position. */
+static void use_group(lb_prober *p, const signature *all, uint32_t count)
+{
+    const uint32_t columns = p->kernel->shape.columns;
+    p->rows = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t row = all[i].position / columns;
+        if (p->rows && p->row[p->rows - 1] == row) continue;
+        p->row[p->rows] = row;
+        p->column[p->rows++] = all[i].position % columns;
+    }
+}
+
+/* A name read off from a sample is checked on all terms; without a name the sample is. */
+static lb_status confirm(lb_prober *p, lb_probe_group *g, lb_err *err)
+{
+    const lb_probe_shape *s = &p->kernel->shape;
+    lb_sum_tree *whole = NULL;
+    if (p->terms < s->n && *g->names) {
+        char first[128];
+        snprintf(first, sizeof first, "%.*s", (int)(strstr(g->names, " = ") ? strstr(g->names, " = ") - g->names : (long)strlen(g->names)), g->names);
+        lb_sum_tree_named(first, s->n, lb_probe_sum_of(s->form), s->dtype, &whole, NULL);
+    }
+    lb_status status = lb_probe_confirm(p, whole, g, err);
+    if (status == LB_OK && whole && g->confirmed < g->tried) status = lb_probe_confirm(p, NULL, g, err);
+    lb_sum_tree_free(whole);
+    return status;
+}
+
+static lb_status probe_group(lb_prober *p, const signature *all, uint32_t count, lb_probe_group *g, lb_err *err)
+{
+    const lb_probe_shape *s = &p->kernel->shape;
+    *g = (lb_probe_group){.row = all[0].position / s->columns, .column = all[0].position % s->columns, .positions = count};
+    if (all[0].unstable) {
+        g->outcome = LB_PROBE_UNSTABLE;
+        snprintf(g->reason, sizeof g->reason, "the same terms gave other bits in a second call");
+        return LB_OK;
+    }
+    use_group(p, all, count);
+    bool fine;
+    LB_TRY(ask_first(p, g, &fine, err));
+    if (!fine) return LB_OK;
+    LB_TRY(lb_probe_find_tree(p, g, err));
+    if (g->outcome != LB_PROBE_TREE) return LB_OK;
+    const lb_sum_of of = lb_probe_sum_of(s->form);
+    if (p->terms == s->n) lb_sum_tree_name(g->tree, of, s->dtype, g->names, sizeof g->names);
+    else lb_sum_tree_name_sampled(g->tree, p->position, s->n, of, s->dtype, g->names, sizeof g->names);
+    return confirm(p, g, err);
+}
+
+/* ---- which terms -------------------------------------------------------------------------------------------------- */
+
+static int ascending(const void *a, const void *b)
+{
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Both ends, multiples of 32 and powers of two, where lanes, threads and blocks begin; the rest at random. */
+static uint32_t sample_terms(lb_prober *p, uint32_t *position, uint32_t most)
+{
+    const uint32_t n = p->kernel->shape.n;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < 64 && count < most; i++) position[count++] = i;
+    for (uint32_t i = 64; i <= 1024 && count < most * 3 / 8; i += 32) position[count++] = i;
+    for (uint32_t i = 2048; i < n && count < most / 2; i *= 2) position[count++] = i;
+    for (uint32_t i = 1; i <= 16 && count < most * 5 / 8; i++) position[count++] = n - i;
+    while (count < most) position[count++] = lb_prober_random(p, n);
+    qsort(position, count, sizeof *position, ascending);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (position[i] < n && (!kept || position[i] != position[kept - 1])) position[kept++] = position[i];
+    return kept;
+}
+
+static void choose_terms(lb_prober *p, uint32_t *position)
+{
+    const uint32_t n = p->kernel->shape.n, wanted = p->options.sample ? p->options.sample : n > SAMPLE_ABOVE ? SAMPLE : n;
+    p->position = position;
+    p->terms = wanted < n ? sample_terms(p, position, wanted < 16 ? 16 : wanted) : n;
+    for (uint32_t i = 0; wanted >= n && i < n; i++) position[i] = i;
+}
+
+/* ---- everything -------------------------------------------------------------------------------------------------- */
+
+static int by_positions(const void *a, const void *b)
+{
+    const lb_probe_group *x = a, *y = b;
+    if (x->positions != y->positions) return x->positions < y->positions ? 1 : -1;
+    return (x->row > y->row) - (x->row < y->row) + ((x->column > y->column) - (x->column < y->column)) * (x->row == y->row);
+}
+
+static lb_status probe_groups(lb_prober *p, const signature *all, size_t results, lb_probe_report *r, lb_err *err)
+{
+    const uint32_t most = p->options.most_groups ? p->options.most_groups : DEFAULT_GROUPS;
+    for (size_t from = 0, end; from < results; from = end) {
+        for (end = from + 1; end < results && all[end].hash == all[from].hash && all[end].unstable == all[from].unstable;) end++;
+        if (all[from].unstable) end = results; /* what wavers is one group */
+        if (r->n_groups == most) {
+            r->groups_left_out++;
+            continue;
+        }
+        lb_probe_group *grown = realloc(r->groups, (r->n_groups + 1) * sizeof *grown);
+        if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        r->groups = grown;
+        lb_probe_group *g = &r->groups[r->n_groups++];
+        LB_TRY(probe_group(p, all + from, (uint32_t)(end - from), g, err));
+        if (g->outcome > r->outcome) r->outcome = g->outcome;
+    }
+    qsort(r->groups, r->n_groups, sizeof *r->groups, by_positions);
+    return LB_OK;
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+lb_status lb_probe_run(const lb_probe_kernel *kernel, const lb_probe_options *options, lb_probe_report *report, lb_err *err)
+{
+    *report = (lb_probe_report){0};
+    const lb_probe_shape *s = &kernel->shape;
+    const size_t results = (size_t)s->rows * s->columns;
+    const double start = now();
+    lb_prober p = {.kernel = kernel, .options = options ? *options : (lb_probe_options)LB_PROBE_OPTIONS_INIT};
+    uint32_t *position = malloc(((size_t)s->n + 16) * sizeof *position);
+    signature *all = malloc((results + 1) * sizeof *all);
+    p.row = malloc((s->rows + 1) * sizeof *p.row);
+    p.column = malloc((s->rows + 1) * sizeof *p.column);
+    lb_status status = position && all && p.row && p.column ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK) {
+        choose_terms(&p, position);
+        status = take_signatures(&p, all, err);
+    }
+    if (status == LB_OK) {
+        qsort(all, results, sizeof *all, by_hash);
+        status = probe_groups(&p, all, results, report, err);
+    }
+    report->probes = p.probes;
+    report->calls = p.calls;
+    report->seconds = now() - start;
+    if (status == LB_OK && p.terms < s->n) {
+        report->sample = position;
+        report->n_sample = p.terms;
+    } else
+        free(position);
+    free(all);
+    free(p.row);
+    free(p.column);
+    if (status != LB_OK) lb_probe_report_release(report);
+    return status;
+}
+
+void lb_probe_report_release(lb_probe_report *report)
+{
+    for (uint32_t i = 0; i < report->n_groups; i++) lb_sum_tree_free(report->groups[i].tree);
+    free(report->groups);
+    free(report->sample);
+    *report = (lb_probe_report){0};
+}
