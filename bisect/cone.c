@@ -31,7 +31,7 @@ static lb_status list_writers(lb_cone_part *t, lb_err *err)
     uint32_t room = 0;
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
-        if (op->flags & LB_OP_VIEW || is_source(p, i)) continue;
+        if (op->flags & LB_OP_VIEW) continue;
         for (uint32_t r = 0; r < op->results + op->written; r++) {
             uint32_t v = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
             if (v == LB_NONE) continue;
@@ -74,6 +74,8 @@ lb_status lb_cone_init(lb_cone *cone, lb_inquiry *q, int64_t first_step, lb_err 
             if (!p || q->steps[s] < first_step || q->steps[s] > q->failure.step) continue;
             lb_cone_part *t = &cone->parts[cone->n++];
             t->program = p;
+            t->wanted = -1;
+            t->anchor = LB_NONE;
             t->seeded = calloc((size_t)p->n_ops + 1, 1);
             t->reached = calloc((size_t)p->n_ops + 1, 1);
             t->pass = calloc((size_t)p->n_ops + 1, 1);
@@ -135,17 +137,37 @@ static void block_around(const lb_cone_part *t, const char *layer, char *path, s
     lb_blocks_release(&blocks);
 }
 
+/* The op that gives what the block around this layer returns: a block that is to be skipped must be seen to be one. */
+static uint32_t block_output(const lb_cone_part *t, const char *layer)
+{
+    const lb_program *p = t->program;
+    char block[160];
+    block_around(t, layer, block, sizeof block);
+    for (uint32_t b = 0; b < p->n_boundaries; b++) {
+        const lb_boundary *row = &p->boundaries[b];
+        if (!row->output || row->recompute || strcmp(lb_program_text(p, p->scopes[row->scope].path), block))
+            continue;
+        for (uint32_t i = row->op; i-- > 0;)
+            for (uint32_t r = 0; r < p->ops[i].results; r++)
+                if (lb_op_results(p, &p->ops[i])[r] == row->value) return i;
+    }
+    return LB_NONE;
+}
+
 /* The culprit and what its cure changes: for Muon its slices, for a layer its ops of that phase, else the op itself. */
-static lb_status seed(const lb_cone_part *t, const lb_culprit *c, bool whole_block, lb_err *err)
+static lb_status seed(lb_cone_part *t, const lb_culprit *c, bool whole_block, lb_err *err)
 {
     char layer[160];
     if (c->axis == LB_AXIS_MUON) return seed_muon(t, c, err);
     snprintf(layer, sizeof layer, "%s", c->layer);
     if (whole_block) block_around(t, c->layer, layer, sizeof layer);
     bool layers = c->axis == LB_AXIS_PRECISION || c->axis == LB_AXIS_BLOCK || c->axis == LB_AXIS_ORDER;
+    bool later = c->axis == LB_AXIS_BLOCK && c->phase != LB_PHASE_FORWARD;
+    if (later) t->anchor = block_output(t, c->layer);
     for (uint32_t i = 0; i < t->program->n_ops; i++) {
         const lb_op *op = &t->program->ops[i];
-        bool inside = layers && op->phase == c->phase && path_within(lb_op_layer(t->program, op), layer) &&
+        bool phase = op->phase == c->phase || (later && op->phase == LB_PHASE_FORWARD);
+        bool inside = layers && phase && path_within(lb_op_layer(t->program, op), layer) &&
                       strncmp(lb_op_name(t->program, op), "lb::", 4);
         if (i == c->row || inside) t->seeded[i] = 1;
     }
@@ -210,7 +232,8 @@ static bool reach_across(lb_cone *cone, const lb_cone_part *t)
 
 lb_status lb_cone_reach(lb_cone *cone, const lb_culprit *culprits, uint32_t n, bool whole_block, lb_err *err)
 {
-    for (uint32_t k = 0; k < cone->n; k++) memset(cone->parts[k].seeded, 0, cone->parts[k].program->n_ops);
+    for (uint32_t k = 0; k < cone->n; k++)
+        memset(cone->parts[k].seeded, 0, cone->parts[k].program->n_ops), cone->parts[k].anchor = LB_NONE;
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t k = 0; k < cone->n; k++) {
             const lb_program *p = cone->parts[k].program;
@@ -282,8 +305,12 @@ static bool keep_across(lb_cone *cone, lb_cone_part *t)
             if (!is_source(p, i) || other->program->rank != p->rank || other->program->step >= p->step)
                 continue;
             uint32_t last;
-            for (uint32_t w = find_writers(other, source_value(p, i)->storage, &last); w < last; w++)
-                if (other->reached[other->writers[w].op]) more |= keep(other, other->writers[w].op);
+            for (uint32_t w = find_writers(other, source_value(p, i)->storage, &last); w < last; w++) {
+                uint32_t writer = other->writers[w].op;
+                if (!other->reached[writer]) continue;
+                if (is_source(other->program, writer)) other->wanted = source_value(p, i)->storage;
+                more |= keep(other, writer);
+            }
         }
     }
     return more;
@@ -297,8 +324,11 @@ static bool carried_inside(const lb_cone *cone, const lb_cone_part *t, uint32_t 
         const lb_cone_part *before = &cone->parts[k];
         if (before->program->rank != t->program->rank) continue;
         uint32_t last;
-        for (uint32_t w = find_writers(before, v->storage, &last); w < last; w++)
-            if (before->fates[before->writers[w].op] == LB_EXCERPT_KEEP) return true;
+        for (uint32_t w = find_writers(before, v->storage, &last); w < last; w++) {
+            uint32_t writer = before->writers[w].op;
+            if (before->fates[writer] == LB_EXCERPT_KEEP) return true;
+            if (before->seeded[writer] && before->fates[writer] != LB_EXCERPT_DROP) return true;
+        }
     }
     return false;
 }
@@ -326,9 +356,12 @@ static void select_from(lb_cone *cone, lb_cone_part *at, uint32_t op, uint32_t w
     for (uint32_t k = 0; k < cone->n; k++) {
         memset(cone->parts[k].fates, LB_EXCERPT_DROP, cone->parts[k].program->n_ops);
         cone->parts[k].used = false;
+        cone->parts[k].wanted = -1;
     }
     keep(at, op);
     if (witness != LB_NONE) keep(at, witness);
+    for (uint32_t k = 0; k < cone->n; k++)
+        if (cone->parts[k].anchor != LB_NONE) keep(&cone->parts[k], cone->parts[k].anchor);
     for (bool more = true; more;) {
         more = false;
         for (uint32_t k = cone->n; k-- > 0;) keep_within(&cone->parts[k]);
@@ -382,6 +415,19 @@ static bool shows_failure(const lb_inquiry *q, const lb_cone_part *t, const uint
     return marks[op] & bit && row && row->bits[op] & LB_TRACE_BAD;
 }
 
+/* What a source takes in the cure must be there to be taken. */
+static void keep_remedy(lb_cone *cone)
+{
+    const lb_remedy *remedy = &cone->q->remedy;
+    for (uint32_t k = 0; k < cone->n && remedy->op != LB_NONE; k++) {
+        lb_cone_part *t = &cone->parts[k];
+        if (t->program->rank != remedy->rank || t->program->step != remedy->step) continue;
+        if (t->fates[remedy->op] == LB_EXCERPT_DROP) t->fates[remedy->op] = LB_EXCERPT_SOURCE;
+        t->wanted = remedy->storage;
+        t->used = true;
+    }
+}
+
 bool lb_cone_select(lb_cone *cone)
 {
     enum { MOST = 400 };
@@ -403,6 +449,7 @@ bool lb_cone_select(lb_cone *cone)
         }
     }
     if (best) select_from(cone, best, op, witness);
+    if (best) keep_remedy(cone);
     return best != NULL;
 }
 

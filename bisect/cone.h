@@ -29,6 +29,8 @@ typedef struct lb_cone_part {
     uint8_t *pass;    /* per op: 0, or 1 + the argument that goes on alone */
     uint8_t *fates;   /* lb_excerpt_fate */
     bool used;        /* something of it is kept */
+    uint32_t anchor;  /* an op that is kept whatever leads to it, or LB_NONE */
+    int64_t wanted;   /* storage whose contents a later step wants from here, or -1 */
 } lb_cone_part;
 
 typedef struct lb_cone {

@@ -17,9 +17,9 @@ typedef struct lb_walk {
     bool have_shadows;
     lb_reordering *reorderings; /* per op of A, or NULL */
     lb_noise noise;             /* of other runs of A; no runs: none were given */
-    uint8_t *differs;    /* per op of A */
-    uint8_t *settled;    /* per op of A: a suspect that was judged */
-    lb_taints *storages; /* of this rank, over the steps */
+    uint8_t *differs;           /* per op of A */
+    uint8_t *settled;           /* per op of A: a suspect that was judged */
+    lb_taints *storages;        /* of this rank, over the steps */
     lb_diff_report *report;
     lb_verdict
         decided; /* worst verdict of what became Python numbers so far: constants made later may follow from it */

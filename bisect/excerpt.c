@@ -11,7 +11,7 @@ typedef struct excerpt {
     const lb_digest *logical, *blob;
     uint32_t *values, *scopes, *position; /* new rows; position: new ops before each op */
     uint8_t *read;                        /* per value: a kept op reads it */
-    uint8_t *needed;                      /* per value: see lb_excerpt_needs */
+    const uint8_t *needed;                /* per value: see lb_excerpt_needs */
     uint8_t *stands_in;                   /* per value: result of a SOURCE op */
     bool failed;
 } excerpt;
@@ -164,7 +164,8 @@ static int by_number(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-lb_status lb_excerpt_needs(const lb_program *p, const uint8_t *fates, uint8_t *needed, lb_err *err)
+lb_status lb_excerpt_needs(const lb_program *p, const uint8_t *fates, int64_t wanted, uint8_t *needed,
+                           lb_err *err)
 {
     reading r = {.p = p};
     memset(needed, 0, p->n_values);
@@ -184,8 +185,9 @@ lb_status lb_excerpt_needs(const lb_program *p, const uint8_t *fates, uint8_t *n
             uint32_t v = k < op->results ? lb_op_results(p, op)[k] : lb_op_written(p, op)[k - op->results];
             if (v == LB_NONE) continue;
             bool stands_in = fates[i] == LB_EXCERPT_SOURCE || fates[i] == LB_EXCERPT_CARRIED;
-            needed[v] |= !stands_in || (r.n && bsearch(&p->values[v].storage, r.storages, r.n,
-                                                       sizeof *r.storages, by_number));
+            needed[v] |=
+                !stands_in || p->values[v].storage == wanted ||
+                (r.n && bsearch(&p->values[v].storage, r.storages, r.n, sizeof *r.storages, by_number));
         }
     }
     free(r.storages);
@@ -325,18 +327,21 @@ static void put_tables(excerpt *x)
     }
 }
 
-lb_status lb_excerpt(const lb_program *program, const uint8_t *fates, const lb_digest *logical,
-                     const lb_digest *blob, lb_program **out, lb_err *err)
+lb_status lb_excerpt(const lb_program *program, const uint8_t *fates, const uint8_t *needed,
+                     const lb_digest *logical, const lb_digest *blob, lb_program **out, lb_err *err)
 {
-    excerpt x = {.in = program, .out = lb_program_new(), .fates = fates, .logical = logical, .blob = blob};
+    excerpt x = {.in = program,
+                 .out = lb_program_new(),
+                 .fates = fates,
+                 .needed = needed,
+                 .logical = logical,
+                 .blob = blob};
     x.values = malloc((program->n_values + 1) * sizeof *x.values);
     x.scopes = malloc((program->n_scopes + 1) * sizeof *x.scopes);
     x.position = malloc(((size_t)program->n_ops + 1) * sizeof *x.position);
     x.read = calloc(program->n_values + 1, 1);
     x.stands_in = calloc(program->n_values + 1, 1);
-    x.needed = malloc(program->n_values + 1);
-    x.failed = !x.out || !x.needed || !x.values || !x.scopes || !x.position || !x.read || !x.stands_in ||
-               lb_excerpt_needs(program, fates, x.needed, NULL) != LB_OK;
+    x.failed = !x.out || !x.values || !x.scopes || !x.position || !x.read || !x.stands_in;
     if (!x.failed) {
         memset(x.values, 0xff, (program->n_values + 1) * sizeof *x.values);
         memset(x.scopes, 0xff, (program->n_scopes + 1) * sizeof *x.scopes);
@@ -351,7 +356,6 @@ lb_status lb_excerpt(const lb_program *program, const uint8_t *fates, const lb_d
     free(x.position);
     free(x.read);
     free(x.stands_in);
-    free(x.needed);
     if (x.failed) {
         lb_program_free(x.out);
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for an excerpt of %u ops", program->n_ops);

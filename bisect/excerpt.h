@@ -13,12 +13,13 @@ typedef enum lb_excerpt_fate {
 } lb_excerpt_fate;
 
 /* needed[v] = 1 for every value that kept ops read or give, and what stands in for them (n_values bytes, cleared here): one op
- * may write many storages (`_foreach_mul_`), of which few are read. */
-lb_status lb_excerpt_needs(const lb_program *program, const uint8_t *fates, uint8_t *needed, lb_err *err);
+ * may write many storages (`_foreach_mul_`), of which few are read. `wanted`: a storage that a later step reads, -1: none. */
+lb_status lb_excerpt_needs(const lb_program *program, const uint8_t *fates, int64_t wanted, uint8_t *needed,
+                           lb_err *err);
 
 /* `fates`: lb_excerpt_fate per op. `logical`, `blob`: digests per value of what the results are known to be; none where both
  * words are 0. Values of SOURCE ops are marked as kept. Views are kept where a kept op reads them. The result is valid. */
-lb_status lb_excerpt(const lb_program *program, const uint8_t *fates, const lb_digest *logical,
-                     const lb_digest *blob, lb_program **excerpt, lb_err *err);
+lb_status lb_excerpt(const lb_program *program, const uint8_t *fates, const uint8_t *needed,
+                     const lb_digest *logical, const lb_digest *blob, lb_program **excerpt, lb_err *err);
 
 #endif

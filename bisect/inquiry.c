@@ -140,7 +140,7 @@ lb_status lb_bisect(lb_capture *capture, const lb_bisect_options *given, lb_bise
 {
     lb_bisect_options options = LB_BISECT_OPTIONS_INIT;
     memcpy(&options, given, given->size < sizeof options ? given->size : sizeof options);
-    lb_inquiry q = {.capture = capture, .options = &options};
+    lb_inquiry q = {.capture = capture, .options = &options, .remedy = {.op = LB_NONE}};
     struct timespec begin, end;
     *bisection = NULL;
     clock_gettime(CLOCK_MONOTONIC, &begin);

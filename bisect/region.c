@@ -80,28 +80,76 @@ static lb_status list_ops(const narrowing *n, const lb_program *p, const uint32_
     return LB_OK;
 }
 
-/* One culprit per layer of the region. */
+/* Does op j read what op i gives, or is it i's backward? An autograd node has the sequence number that was the next to be given
+ * when its forward op ran. */
+static bool belong(const lb_flow *flow, uint32_t i, uint32_t j)
+{
+    const lb_op *a = &flow->program->ops[i], *b = &flow->program->ops[j];
+    if (a->phase == LB_PHASE_FORWARD && b->phase == LB_PHASE_BACKWARD && b->node >= 0 && a->node == b->node + 1)
+        return true;
+    for (uint32_t e = flow->first_def[j]; e < flow->first_def[j + 1]; e++)
+        if (flow->defs[e] == i) return true;
+    return false;
+}
+
+/* group[k] gets the first row of the connected part of the region that rows[k] lies in: ops that hand a value on to each
+ * other need the change together and are one culprit. */
+static void find_groups(const lb_flow *flow, const uint32_t *rows, uint32_t n, uint32_t *group)
+{
+    for (uint32_t i = 0; i < n; i++) group[i] = i;
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t j = i + 1; j < n; j++) {
+            uint32_t a = group[i], b = group[j];
+            if (a == b || !belong(flow, rows[i], rows[j])) continue;
+            for (uint32_t k = 0; k < n; k++)
+                if (group[k] == a || group[k] == b) group[k] = a < b ? a : b;
+        }
+}
+
+/* "score and blend": the layers of a group, in order. */
+static void list_group_layers(const lb_program *p, const uint32_t *rows, const uint32_t *group, uint32_t n,
+                              uint32_t which, char *text, size_t size)
+{
+    text[0] = '\0';
+    for (uint32_t i = 0; i < n; i++) {
+        bool before = false;
+        for (uint32_t k = 0; k < i; k++)
+            before |= group[k] == which && p->ops[rows[k]].scope == p->ops[rows[i]].scope;
+        if (group[i] != which || before) continue;
+        const char *layer = lb_op_layer(p, &p->ops[rows[i]]);
+        size_t used = strlen(text);
+        snprintf(text + used, size - used, "%s%s", used ? ", " : "", *layer ? layer : "no layer");
+    }
+}
+
+/* One culprit per connected part of the region: its first op that is guilty. */
 static lb_status blame_ops(const narrowing *n, const lb_program *p, const uint32_t *rows, uint32_t n_rows)
 {
-    for (uint32_t i = 0; i < n_rows; i++) {
+    lb_flow *flow = NULL;
+    uint32_t *group = malloc((n_rows + 1) * sizeof *group);
+    lb_status status = group ? lb_flow_new(p, &flow, n->err) : lb_fail(n->err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK) find_groups(flow, rows, n_rows, group);
+    for (uint32_t i = 0; i < n_rows && status == LB_OK; i++) {
         uint32_t size = 0, row = rows[i];
-        bool first = true;
+        char layers[160];
+        lb_culprit *c;
+        if (group[i] != i) continue;
         for (uint32_t k = 0; k < n_rows; k++) {
-            if (p->ops[rows[k]].scope != p->ops[rows[i]].scope) continue;
-            first &= k >= i;
+            if (group[k] != i) continue;
             if (!n->region->guilty(p, &p->ops[row]) && n->region->guilty(p, &p->ops[rows[k]])) row = rows[k];
             size++;
         }
-        if (!first) continue;
-        lb_culprit *c;
-        LB_TRY(lb_culprit_add(n->q, n->region->axis, n->q->failure.rank, p->step, row, &c, n->err));
-        LB_TRY(lb_culprit_all_ranks(n->q, c, n->err));
-        snprintf(
-            c->why, sizeof c->why,
-            "With %u %s of this layer%s %s, and nothing else changed, the window ends without the failure.",
-            size, size == 1 ? "op" : "ops", *n->later ? " (and later steps)" : "", n->region->how);
+        list_group_layers(p, rows, group, n_rows, i, layers, sizeof layers);
+        status = lb_culprit_add(n->q, n->region->axis, n->q->failure.rank, p->step, row, &c, n->err);
+        if (status == LB_OK) status = lb_culprit_all_ranks(n->q, c, n->err);
+        if (status != LB_OK) break;
+        snprintf(c->why, sizeof c->why, "With %u %s of %s %s%s, %s, the window ends without the failure.", size,
+                 size == 1 ? "op" : "ops", layers, n->region->how, *n->later ? ", in later steps too" : "",
+                 lb_besides(n->q));
     }
-    return LB_OK;
+    lb_flow_free(flow);
+    free(group);
+    return status;
 }
 
 /* No smaller region than these layers. */

@@ -23,6 +23,7 @@ typedef struct page {
     const uint8_t *fates;
     lb_digest *logical, *blob; /* per value of `program` */
     uint8_t *needed;
+    int64_t wanted; /* storage that a later page reads, or -1 */
     lb_program *excerpt;
 } page;
 
@@ -285,7 +286,8 @@ static lb_status write_excerpts(book *b)
         page *page = &b->pages[k];
         lb_writer *writer = b->writers[rank_row(b, page->program->rank)];
         if (!page->excerpt)
-            LB_TRY(lb_excerpt(page->program, page->fates, page->logical, page->blob, &page->excerpt, b->err));
+            LB_TRY(lb_excerpt(page->program, page->fates, page->needed, page->logical, page->blob,
+                              &page->excerpt, b->err));
         LB_TRY(lb_writer_program(writer, page->excerpt, b->err));
     }
     return LB_OK;
@@ -395,7 +397,7 @@ static lb_status write_book(book *b, bool computed)
         if (!page->logical || !page->blob || !page->needed)
             status = lb_fail(b->err, LB_ERR_NOMEM, "out of memory");
         else
-            status = lb_excerpt_needs(page->program, page->fates, page->needed, b->err);
+            status = lb_excerpt_needs(page->program, page->fates, page->wanted, page->needed, b->err);
         if (status == LB_OK && !used[row]) status = open_archive(b, row, "", &b->writers[row]);
         used[row] = true;
     }
@@ -431,7 +433,9 @@ lb_status lb_reproducer_write(lb_cone *cone, lb_err *err)
     if (!b.pages) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t k = 0; k < cone->n; k++)
         if (cone->parts[k].used)
-            b.pages[b.n++] = (page){.program = cone->parts[k].program, .fates = cone->parts[k].fates};
+            b.pages[b.n++] = (page){.program = cone->parts[k].program,
+                                    .fates = cone->parts[k].fates,
+                                    .wanted = cone->parts[k].wanted};
     lb_status status = write_book(&b, true);
     release(&b);
     return status;
@@ -465,7 +469,7 @@ lb_status lb_reproducer_write_steps(lb_inquiry *q, int64_t first_step, lb_err *e
             uint8_t *fates = NULL;
             if (!p || q->steps[s] < first_step || q->steps[s] > q->failure.step) continue;
             status = whole_step(p, q->steps[s] == first_step, &fates, err);
-            b.pages[b.n++] = (page){.program = p, .fates = fates};
+            b.pages[b.n++] = (page){.program = p, .fates = fates, .wanted = -1};
         }
     if (status == LB_OK) status = write_book(&b, false);
     for (uint32_t k = 0; k < b.n; k++) free((uint8_t *)b.pages[k].fates);

@@ -196,6 +196,7 @@ lb_status lb_shrink(lb_inquiry *q, lb_err *err)
     shrinking s = {.q = q, .culprit = &q->out->culprits[0], .first_step = q->failure.step, .err = err};
     for (uint32_t i = 0; i < q->out->n_culprits; i++)
         if (q->out->culprits[i].step < s.first_step) s.first_step = q->out->culprits[i].step;
+    if (q->remedy.op != LB_NONE && q->remedy.step < s.first_step) s.first_step = q->remedy.step;
     LB_TRY(lb_reproducer_folder(q->options->reproducer, q->options->overwrite, err));
     lb_status status = lb_cone_init(&s.cone, q, s.first_step, err);
     if (status == LB_OK) status = try_cone(&s, 1, false);

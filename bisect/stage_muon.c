@@ -135,9 +135,8 @@ static lb_status add_muon_culprit(lb_inquiry *q, const char *layer, int64_t step
     c->block = 0;
     snprintf(
         c->why, sizeof c->why,
-        "The cure needs %s for the Muon update of %s%s; with that, and nothing else changed, the window ends "
-        "without the failure.",
-        how, layer, later ? ", and in later steps" : "");
+        "The cure needs %s for the Muon update of %s%s; with that, %s, the window ends without the failure.",
+        how, layer, later ? ", and in later steps" : "", lb_besides(q));
     return LB_OK;
 }
 

@@ -44,10 +44,9 @@ static lb_status add_rank_culprit(lb_inquiry *q, const lb_sites *sites, const ui
     c->ranks = ranks, c->n_ranks = n;
     for (uint32_t i = 0; i < n; i++) ranks[i] = q->ranks[sites->rows[found[i]].rank_row];
     snprintf(c->why, sizeof c->why,
-             "Without the contribution of %s, and nothing else changed, the window ends without the failure; "
-             "the others show none "
-             "of their own.%s",
-             n == 1 ? "this rank" : "these ranks",
+             "Without the contribution of %s, %s, the window ends without the failure; the others show none of "
+             "their own.%s",
+             n == 1 ? "this rank" : "these ranks", lb_besides(q),
              row == LB_NONE
                  ? ""
                  : " The op named is the first on that rank whose inputs are finite and whose result is not.");

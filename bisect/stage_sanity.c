@@ -105,13 +105,13 @@ static lb_status recorded_failure(lb_inquiry *q, lb_failure *failure, lb_err *er
 {
     q->mode = q->options->predicate ? LB_MONITOR_PREDICATE : LB_MONITOR_NONFINITE;
     LB_TRY(lb_monitor_recording(q->monitor, q->mode, err));
+    if (*lb_monitor_warning(q->monitor)) q->out->note = strdup(lb_monitor_warning(q->monitor));
     if (lb_monitor_failure(q->monitor)->kind == LB_FAILURE_NONE && q->mode == LB_MONITOR_NONFINITE) {
         LB_TRY(lb_monitor_recording(q->monitor, LB_MONITOR_GROSS, err));
         q->mode =
             lb_monitor_failure(q->monitor)->kind != LB_FAILURE_NONE ? LB_MONITOR_GROSS : LB_MONITOR_NONFINITE;
     }
     *failure = *lb_monitor_failure(q->monitor);
-    if (*lb_monitor_warning(q->monitor)) q->out->note = strdup(lb_monitor_warning(q->monitor));
     return LB_OK;
 }
 

@@ -69,37 +69,42 @@ static lb_status add_changes(lb_inquiry *q, changes *c, lb_err *err)
     return c->chosen ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
 }
 
-static lb_status append_stage(const changes *c, enum stage_number stage, lb_sites *to, lb_err *err)
+/* Site `from` and those after it that the cure needs and that another run looks into: every class of blocks has its own. */
+static lb_status append_later(const changes *c, uint32_t from, lb_sites *to, lb_err *err)
 {
     uint64_t *set = calloc(LB_SITE_WORDS(c->sites.n) + 1, sizeof *set);
     if (!set) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (uint32_t i = 0; i < c->sites.n; i++)
-        if (c->stage[i] == stage && lb_site_in(c->chosen, i)) set[i / 64] |= (uint64_t)1 << (i % 64);
+    for (uint32_t i = from; i < c->sites.n; i++)
+        if (lb_site_in(c->chosen, i)) set[i / 64] |= (uint64_t)1 << (i % 64);
     lb_status status = lb_sites_append(to, &c->sites, set, err);
     free(set);
     return status;
 }
 
-static bool needs(const changes *c, enum stage_number stage)
-{
-    for (uint32_t i = 0; i < c->sites.n; i++)
-        if (c->stage[i] == stage && lb_site_in(c->chosen, i)) return true;
-    return false;
-}
-
-/* Runs the stage against what fails while all other changes are made; its cure joins the narrowed ones. */
-static lb_status run_beside(lb_inquiry *q, const changes *c, enum stage_number stage, lb_sites *narrowed,
+/* Runs the stage of sites [from, to) against what fails while all other changes are made; its cure joins the narrowed ones. */
+static lb_status run_beside(lb_inquiry *q, const changes *c, uint32_t from, uint32_t to, lb_sites *narrowed,
                             lb_err *err)
 {
     lb_replay_summary summary = {0};
+    lb_sites whole = {0};
     bool found = false;
     lb_sites_release(&q->background);
     LB_TRY(lb_sites_append(&q->background, narrowed, NULL, err));
-    for (int later = stage + 1; later < STAGES; later++)
-        LB_TRY(append_stage(c, (enum stage_number)later, &q->background, err));
+    LB_TRY(append_later(c, to, &q->background, err));
     LB_TRY(lb_inquiry_retrace(q, &summary, err));
-    if (q->failure.kind != LB_FAILURE_NONE) LB_TRY(run_stage[stage](q, &found, err));
-    return found ? lb_sites_append(narrowed, &q->cure, NULL, err) : append_stage(c, stage, narrowed, err);
+    if (q->failure.kind != LB_FAILURE_NONE) LB_TRY(run_stage[c->stage[from]](q, &found, err));
+    if (found) return lb_sites_append(narrowed, &q->cure, NULL, err);
+    for (uint32_t i = from; i < to; i++) { /* narrower is not to be had */
+        uint64_t *one = calloc(LB_SITE_WORDS(c->sites.n) + 1, sizeof *one);
+        if (!one) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        one[i / 64] = (uint64_t)1 << (i % 64);
+        lb_status status = lb_site_in(c->chosen, i) ? lb_sites_append(&whole, &c->sites, one, err) : LB_OK;
+        free(one);
+        LB_TRY(status);
+    }
+    lb_status status = lb_sites_append(narrowed, &whole, NULL, err);
+    lb_sites_release(&whole);
+    return status;
 }
 
 static lb_status run_each(lb_inquiry *q, const changes *c, lb_err *err)
@@ -107,9 +112,13 @@ static lb_status run_each(lb_inquiry *q, const changes *c, lb_err *err)
     lb_sites narrowed = {0};
     lb_replay_summary summary = {0};
     lb_status status = LB_OK;
-    for (int stage = 0; stage < STAGES && status == LB_OK; stage++)
-        if (needs(c, (enum stage_number)stage))
-            status = run_beside(q, c, (enum stage_number)stage, &narrowed, err);
+    for (uint32_t from = 0, to; from < c->sites.n && status == LB_OK; from = to) {
+        bool needed = false;
+        /* One run looks into all ranks; each class of blocks has a run of its own. */
+        for (to = from + 1; to < c->sites.n && c->stage[from] == RANK && c->stage[to] == RANK;) to++;
+        for (uint32_t i = from; i < to; i++) needed |= lb_site_in(c->chosen, i);
+        if (needed) status = run_beside(q, c, from, to, &narrowed, err);
+    }
     lb_sites_release(&q->background);
     lb_sites_release(&q->cure);
     q->cure = narrowed;

@@ -68,6 +68,29 @@ static const char *kind_name(const lb_program *p, const lb_value *v)
     }
 }
 
+static bool writes(const lb_program *p, uint32_t op, int64_t storage)
+{
+    const lb_op *o = &p->ops[op];
+    for (uint32_t r = 0; r < o->results + o->written && !(o->flags & LB_OP_VIEW); r++) {
+        uint32_t v = r < o->results ? lb_op_results(p, o)[r] : lb_op_written(p, o)[r - o->results];
+        if (v != LB_NONE && p->values[v].storage == storage) return true;
+    }
+    return false;
+}
+
+/* The last op of the window before that source which left something in its storage. */
+static lb_remedy last_write(const lb_inquiry *q, const source_row *row)
+{
+    int64_t storage = value_of(lb_inquiry_program(q, row->rank, row->step), row->op)->storage;
+    for (uint32_t s = q->n_steps; s-- > 0;) {
+        const lb_program *p = lb_inquiry_program(q, row->rank, q->steps[s]);
+        if (!p || q->steps[s] > row->step) continue;
+        for (uint32_t i = q->steps[s] == row->step ? row->op : p->n_ops; i-- > 0;)
+            if (writes(p, i, storage)) return (lb_remedy){row->rank, q->steps[s], storage, i};
+    }
+    return (lb_remedy){.op = LB_NONE};
+}
+
 static lb_status blame(lb_inquiry *q, const source_row *row, const char *why, lb_err *err)
 {
     lb_culprit *c;
@@ -117,6 +140,7 @@ lb_status lb_stage_unseen(lb_inquiry *q, uint32_t *count, bool *found, lb_err *e
                  "and nothing else changed, the window ends without the failure.",
                  kind_name(p, value_of(p, row->op)));
         status = blame(q, row, why, err);
+        if (!i) q->remedy = last_write(q, row);
     }
     release(&list);
     free(guilty);
@@ -161,22 +185,58 @@ static lb_status list_spoilt(lb_inquiry *q, source_list *list, lb_err *err)
     return LB_OK;
 }
 
-/* Each step's batch takes that of the step before it; the window's first step has none. */
+/* What may be data: no parameter, no state, no random draw, no other rank's; also what ops outside the model made of it.
+ * Scalars that somebody keeps (a loss, a scale) are none. */
+static bool is_data(const lb_value *v)
+{
+    bool kind = v->source == LB_SOURCE_BATCH || v->source == LB_SOURCE_OTHER || v->source == LB_SOURCE_CARRIED;
+    return kind && v->layout.ndim > 0 &&
+           !(v->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE | LB_VALUE_GRADIENT));
+}
+
+static bool alike(const lb_program *p, const lb_value *a, const lb_program *q, const lb_value *b)
+{
+    return !strcmp(lb_program_text(p, a->name), lb_program_text(q, b->name)) && a->dtype == b->dtype &&
+           lb_layout_same_shape(&a->layout, &b->layout);
+}
+
+/* The source of the window's first step that a swap by "step:N" takes: same name, or same place among the nameless ones that
+ * look alike; LB_NONE when there is none. */
+static uint32_t twin_of(const lb_inquiry *q, const lb_program *p, uint32_t op)
+{
+    const lb_program *first = lb_inquiry_program(q, p->rank, q->steps[0]);
+    const lb_value *mine = value_of(p, op);
+    uint32_t place = 0;
+    bool named = *lb_program_text(p, mine->name) != 0;
+    for (uint32_t i = 0; i < op && !named; i++) place += is_source(p, i) && alike(p, mine, p, value_of(p, i));
+    for (uint32_t i = 0; first && i < first->n_ops; i++)
+        if (is_source(first, i) && alike(p, mine, first, value_of(first, i)) && place-- == 0) return i;
+    return LB_NONE;
+}
+
+/* Every step's batch is that of the first step of the window. */
 static lb_status list_batches(lb_inquiry *q, source_list *list, lb_err *err)
 {
+    char argument[40];
+    snprintf(argument, sizeof argument, "step:%" PRId64, q->steps[0]);
     for (uint32_t s = 1; s < lb_steps_until_failure(q); s++) {
         const lb_program *p = lb_inquiry_program(q, q->failure.rank, q->steps[s]);
-        char before[40];
-        snprintf(before, sizeof before, "step:%" PRId64, q->steps[0]);
-        for (uint32_t i = 0; p && i < p->n_ops; i++) {
-            if (!is_source(p, i)) continue;
-            lb_source_kind kind = value_of(p, i)->source;
-            if (kind == LB_SOURCE_BATCH || kind == LB_SOURCE_OTHER)
-                LB_TRY(add_source(list, p->rank, p->step, i, before, err));
-        }
+        for (uint32_t i = 0; p && i < p->n_ops; i++)
+            if (is_source(p, i) && is_data(value_of(p, i)) && twin_of(q, p, i) != LB_NONE)
+                LB_TRY(add_source(list, p->rank, p->step, i, argument, err));
     }
     lb_sites_name(&list->sites, "sources as they were in step %" PRId64, q->steps[0]);
     return LB_OK;
+}
+
+/* Steps end where the next forward begins: what prepares its data comes after the optimizer of the step before. */
+static bool after_optimizer(const lb_program *p, uint32_t op)
+{
+    for (uint32_t i = p->n_ops; i-- > op;)
+        if (p->ops[i].phase == LB_PHASE_OPTIMIZER) return false;
+    for (uint32_t i = 0; i < op; i++)
+        if (p->ops[i].phase == LB_PHASE_OPTIMIZER) return true;
+    return false;
 }
 
 static void say_what(const lb_inquiry *q, const source_row *row, bool finite, char *why, size_t size)
@@ -185,18 +245,18 @@ static void say_what(const lb_inquiry *q, const source_row *row, bool finite, ch
     const lb_value *v = value_of(p, row->op);
     lb_statistics s = statistics_of(q, p, v);
     int64_t bad = lb_dtype_is_float(v->dtype) ? lb_statistics_nonfinite(&s) : 0;
-    char holds[120] = "";
+    char holds[120] = "", when[80];
+    bool late = after_optimizer(p, row->op);
+    snprintf(when, sizeof when,
+             late ? "read after step %" PRId64 "'s optimizer, so for the next" : "of step %" PRId64, row->step);
     if (bad)
         snprintf(holds, sizeof holds, "%" PRId64 " of %" PRId64 " elements of it are not finite. ", bad,
                  s.elements);
     else if (s.elements)
         snprintf(holds, sizeof holds, "It lies between %.4g and %.4g. ", s.min, s.max);
-    snprintf(why, size,
-             "What fails is fed by %s of step %" PRId64
-             ". %sWith %s, and nothing else changed, the window ends "
-             "without the failure.",
-             kind_name(p, v), row->step, holds,
-             finite ? "0 in their place" : "what the same source held before in its place");
+    snprintf(why, size, "What fails is fed by %s %s. %sWith %s, %s, the window ends without the failure.",
+             kind_name(p, v), when, holds,
+             finite ? "0 in their place" : "what the same source held before in its place", lb_besides(q));
 }
 
 static lb_status try_sources(lb_inquiry *q, source_list *list, bool finite, bool *found, lb_err *err)
@@ -207,6 +267,13 @@ static lb_status try_sources(lb_inquiry *q, source_list *list, bool finite, bool
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         say_what(q, &list->rows[guilty[i]], finite, why, sizeof why);
         status = blame(q, &list->rows[guilty[i]], why, err);
+    }
+    if (status == LB_OK && n && !finite) {
+        const source_row *row = &list->rows[guilty[0]];
+        const lb_program *p = lb_inquiry_program(q, row->rank, row->step);
+        const lb_program *first = lb_inquiry_program(q, row->rank, q->steps[0]);
+        uint32_t twin = twin_of(q, p, row->op);
+        q->remedy = (lb_remedy){row->rank, q->steps[0], value_of(first, twin)->storage, twin};
     }
     free(guilty);
     return status;

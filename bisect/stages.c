@@ -4,6 +4,7 @@
 #include "block.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,6 +92,17 @@ void lb_step_list(const lb_inquiry *q, const uint32_t *rows, uint32_t n, char *l
         size_t used = strlen(list);
         snprintf(list + used, size - used, "%s%" PRId64, i ? "," : "", q->steps[rows[i]]);
     }
+}
+
+double lb_value_largest(const lb_inquiry *q, const lb_program *p, uint32_t value)
+{
+    lb_tensor tensor;
+    lb_statistics s = {0};
+    if (p->values[value].statistics != LB_NONE)
+        s = p->statistics[p->values[value].statistics];
+    else if (lb_capture_value(q->capture, p, value, &tensor, NULL) == LB_OK)
+        s = lb_statistics_of(&tensor);
+    return s.elements > lb_statistics_nonfinite(&s) ? fmax(fabs(s.min), fabs(s.max)) : 0;
 }
 
 lb_status lb_culprit_all_ranks(lb_inquiry *q, lb_culprit *c, lb_err *err)

@@ -38,6 +38,13 @@ lb_status lb_sites_add_steps(const lb_inquiry *inquiry, const lb_site_form *form
                              lb_err *err);
 /* Did some op of that rank (by its row) break its result in the unchanged replay, up to the failing step? */
 bool lb_rank_broke(const lb_inquiry *inquiry, uint32_t rank_row);
+/* Largest finite magnitude that was recorded of a value, 0 when nothing is known. */
+double lb_value_largest(const lb_inquiry *inquiry, const lb_program *program, uint32_t value);
+/* What was left as it was, in a sentence about a change that cures. */
+static inline const char *lb_besides(const lb_inquiry *inquiry)
+{
+    return inquiry->background.n ? "and the other culprits cured" : "and nothing else changed";
+}
 /* Steps by their rows, as a selector's list: "2,3". */
 void lb_step_list(const lb_inquiry *inquiry, const uint32_t *rows, uint32_t n, char *list, size_t size);
 /* Rows of `inquiry->ranks` and the like from values. */

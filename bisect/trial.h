@@ -13,6 +13,13 @@
 #include "slice.h"
 #include "trace.h"
 
+/* Where the contents come from by which a source is cured; op LB_NONE: nowhere in the window. */
+typedef struct lb_remedy {
+    int32_t rank;
+    int64_t step, storage;
+    uint32_t op;
+} lb_remedy;
+
 typedef struct lb_inquiry {
     lb_capture *capture;
     lb_replay *replay;
@@ -30,6 +37,7 @@ typedef struct lb_inquiry {
     lb_journal *journal;
     lb_sites background;   /* changed in every trial beside what it changes: what cures the other culprits */
     bool *left_out;        /* per rank: not judged, whatever a trial changes; NULL: none */
+    lb_remedy remedy;      /* of the first culprit */
     lb_sites cure;         /* the smallest change so far that cures */
     char search_note[200]; /* what the last search had to say about its assumption, "" when it held */
 } lb_inquiry;

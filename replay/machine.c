@@ -421,11 +421,10 @@ static lb_status take_source(lb_machine *machine, const lb_op *op)
         const lb_value *value = &program->values[v];
         lb_storage *storage = lb_storage_of(machine, v);
         bool chained = machine->run->plan->mode != LB_REPLAY_ISOLATED;
-        if (chained && value->source == LB_SOURCE_CARRIED && lb_storage_holds(storage, value)) continue;
         lb_tensor other;
         bool loaded;
         LB_TRY(lb_substitute_source(machine, v, lb_machine_choice(machine), &loaded));
-        if (loaded) continue;
+        if (loaded || (chained && value->source == LB_SOURCE_CARRIED && lb_storage_holds(storage, value))) continue;
         if (observer && observer->source && lb_anchor_recorded(machine, v, &other) &&
             observer->source(observer->context, machine->rank, program->step, v, &other)) {
             LB_TRY(lb_anchor_put(machine, v, &other));

@@ -11,7 +11,9 @@
 bool lb_substitute_parse(const char *text, lb_choice *choice)
 {
     char *end;
-    choice->contents = !strcmp(text, "own") ? LB_CONTENTS_OWN : !strcmp(text, "finite") ? LB_CONTENTS_FINITE : LB_CONTENTS_RECORDED;
+    choice->contents = !strcmp(text, "own")      ? LB_CONTENTS_OWN
+                       : !strcmp(text, "finite") ? LB_CONTENTS_FINITE
+                                                 : LB_CONTENTS_RECORDED;
     if (choice->contents) return true;
     if (strncmp(text, "step:", 5)) return false;
     choice->contents = LB_CONTENTS_STEP;
@@ -24,23 +26,28 @@ static bool is_source(const lb_program *p, uint32_t op)
     return !strcmp(lb_op_name(p, &p->ops[op]), "lb::source") && p->ops[op].results;
 }
 
-/* Named sources are the same by name; nameless ones by their place among those of their kind. */
+/* Named sources are the same by name; nameless ones by their place among those that look alike. */
+static bool alike(const lb_program *p, const lb_value *a, const lb_program *q, const lb_value *b)
+{
+    return !strcmp(lb_program_text(p, a->name), lb_program_text(q, b->name)) && a->dtype == b->dtype &&
+           lb_layout_same_shape(&a->layout, &b->layout);
+}
+
 static uint32_t twin_of(const lb_program *p, uint32_t value, const lb_program *other)
 {
     const lb_value *mine = &p->values[value];
-    const char *name = lb_program_text(p, mine->name);
+    bool named = *lb_program_text(p, mine->name) != 0;
     uint32_t place = 0;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
+    for (uint32_t i = 0; i < p->n_ops && !named; i++) {
         if (!is_source(p, i)) continue;
         uint32_t v = lb_op_results(p, &p->ops[i])[0];
         if (v == value) break;
-        place += p->values[v].source == mine->source && !*lb_program_text(p, p->values[v].name);
+        place += alike(p, mine, p, &p->values[v]);
     }
     for (uint32_t i = 0; i < other->n_ops; i++) {
         if (!is_source(other, i)) continue;
         uint32_t v = lb_op_results(other, &other->ops[i])[0];
-        const char *its = lb_program_text(other, other->values[v].name);
-        if (*name ? !strcmp(its, name) : !*its && other->values[v].source == mine->source && place-- == 0) return v;
+        if (alike(p, mine, other, &other->values[v]) && place-- == 0) return v;
     }
     return LB_NONE;
 }
@@ -50,12 +57,14 @@ static lb_status of_step(lb_machine *machine, uint32_t value, int64_t step)
     const lb_program *p = machine->prepared->recorded, *other = NULL;
     const lb_recording *recording = &machine->run->recording;
     lb_tensor tensor;
-    if (!recording->program || recording->program(recording->context, machine->rank, step, &other, NULL) != LB_OK)
-        return lb_fail(machine->err, LB_ERR_UNSUPPORTED, "step %" PRId64 " of rank %d was not recorded", step, (int)machine->rank);
+    if (!recording->program ||
+        recording->program(recording->context, machine->rank, step, &other, NULL) != LB_OK)
+        return lb_fail(machine->err, LB_ERR_UNSUPPORTED, "step %" PRId64 " of rank %d was not recorded", step,
+                       (int)machine->rank);
     uint32_t twin = twin_of(p, value, other);
-    if (twin == LB_NONE || other->values[twin].dtype != p->values[value].dtype ||
-        !lb_layout_same_shape(&other->values[twin].layout, &p->values[value].layout))
-        return lb_fail(machine->err, LB_ERR_UNSUPPORTED, "step %" PRId64 " has no source of the same name, dtype and shape", step);
+    if (twin == LB_NONE)
+        return lb_fail(machine->err, LB_ERR_UNSUPPORTED,
+                       "step %" PRId64 " has no source of the same name, dtype and shape", step);
     LB_TRY(recording->value(recording->context, other, twin, &tensor, machine->err));
     return lb_anchor_put(machine, value, &tensor);
 }
@@ -63,7 +72,8 @@ static lb_status of_step(lb_machine *machine, uint32_t value, int64_t step)
 static lb_status finite_only(lb_machine *machine, uint32_t value, bool *done)
 {
     lb_tensor recorded;
-    if (!lb_anchor_recorded(machine, value, &recorded) || !lb_dtype_is_float(recorded.dtype) || lb_dtype_bits(recorded.dtype) < 8)
+    if (!lb_anchor_recorded(machine, value, &recorded) || !lb_dtype_is_float(recorded.dtype) ||
+        lb_dtype_bits(recorded.dtype) < 8)
         return LB_OK;
     size_t count = (size_t)lb_layout_numel(&recorded.layout), size = lb_dtype_bits(recorded.dtype) / 8;
     char *bytes = malloc(count * size + 1);
@@ -71,7 +81,8 @@ static lb_status finite_only(lb_machine *machine, uint32_t value, bool *done)
     lb_status status = lb_tensor_gather(&recorded, bytes, machine->err);
     for (size_t i = 0; i < count && status == LB_OK; i++)
         if (!isfinite(lb_to_f64(recorded.dtype, bytes + i * size))) memset(bytes + i * size, 0, size);
-    lb_tensor contents = {bytes, recorded.dtype, lb_layout_contiguous(recorded.layout.ndim, recorded.layout.shape)};
+    lb_tensor contents = {bytes, recorded.dtype,
+                          lb_layout_contiguous(recorded.layout.ndim, recorded.layout.shape)};
     if (status == LB_OK) status = lb_anchor_put(machine, value, &contents);
     *done = status == LB_OK;
     free(bytes);
@@ -85,7 +96,8 @@ lb_status lb_substitute_source(lb_machine *machine, uint32_t value, const lb_cho
     switch ((lb_contents)choice->contents) {
     case LB_CONTENTS_RECORDED: return LB_OK;
     case LB_CONTENTS_OWN:
-        *done = machine->run->plan->mode != LB_REPLAY_ISOLATED && lb_storage_holds(lb_storage_of(machine, value), row);
+        *done = machine->run->plan->mode != LB_REPLAY_ISOLATED &&
+                lb_storage_holds(lb_storage_of(machine, value), row);
         return LB_OK;
     case LB_CONTENTS_FINITE: return finite_only(machine, value, done);
     case LB_CONTENTS_STEP: LB_TRY(of_step(machine, value, choice->contents_step)); *done = true;

@@ -6,8 +6,8 @@
 
 /* "own": what this run itself left in that storage, where a chain left anything: an unseen write did not happen.
  * "finite": the recorded bytes, with 0 for every element that is NaN or infinite.
- * "step:N": the bytes of the same source in step N of that rank: same name, or the same place among the nameless sources of
- *           its kind; it must have the same dtype and shape. */
+ * "step:N": the bytes of the same source in step N of that rank: same name, dtype and shape, nameless ones in the same
+ *           place among those that look alike. */
 bool lb_substitute_parse(const char *text, lb_choice *choice);
 
 /* `*done` false: the recorded bytes are to be loaded. LB_ERR_UNSUPPORTED when step N has no such source. */
