@@ -100,105 +100,196 @@ static int exit_of(lb_bisect_outcome outcome)
     }
 }
 
-static int run(const char *path, const char *against, lb_bisect_options *o, bool json)
+static int print(const lb_bisection *b, const char *path, bool json)
+{
+    if (json)
+        print_json(b, path);
+    else {
+        char *text = lb_bisection_text(b, path);
+        if (text) fputs(text, stdout);
+        free(text);
+    }
+    return exit_of(b->outcome);
+}
+
+static int run_capture(const char *path, const char *against, lb_bisect_options *o, bool json)
 {
     lb_err err = LB_ERR_INIT;
     lb_capture *capture = NULL, *reference = NULL;
     lb_bisection *b = NULL;
-    int rc;
     lb_status status = lb_capture_open(path, &capture, &err);
     if (status == LB_OK && against) status = lb_capture_open(against, &reference, &err);
     o->against = reference;
     if (status == LB_OK) status = lb_bisect(capture, o, &b, &err);
-    if (status != LB_OK)
-        rc = lb_command_fail("bisect", &err);
-    else {
-        rc = exit_of(b->outcome);
-        if (json)
-            print_json(b, path);
-        else {
-            char *text = lb_bisection_text(b, path);
-            if (text) fputs(text, stdout);
-            free(text);
-        }
-    }
+    int rc = status == LB_OK ? print(b, path, json) : lb_command_fail("bisect", &err);
     lb_bisection_free(b);
     lb_capture_close(reference);
     lb_capture_close(capture);
     return rc;
 }
 
+static int run_live(const lb_live_options *o, bool json)
+{
+    lb_err err = LB_ERR_INIT;
+    lb_bisection *b = NULL;
+    lb_status status = lb_bisect_live(o, &b, &err);
+    int rc = status == LB_OK                ? print(b, "", json)
+             : err.status == LB_ERR_INVALID ? lb_command_misused("bisect", "%s", err.message)
+                                            : lb_command_fail("bisect", &err);
+    lb_bisection_free(b);
+    return rc;
+}
+
+/* ---- options ------------------------------------------------------------------------------------------------------ */
+
+typedef struct asked {
+    char *steps, *predicate, *against, *journal, *reproducer, *run, *log, *noise;
+    const char **flags;
+    int resume, force, quiet, check, threads, max_trials;
+    long memory_mb;
+    double timeout;
+    lb_swap_list swaps;
+} asked;
+
+/* "0.1" or "0.1,0.02" */
+static bool parse_noise(const char *text, double *miss, double *alarm)
+{
+    char *end;
+    *miss = strtod(text, &end);
+    if (end == text) return false;
+    if (*end == ',') *alarm = strtod(end + 1, &end);
+    return !*end && *miss >= 0 && *miss < 0.95 && *alarm >= 0 && *alarm < 0.5;
+}
+
+/* What does not go together; -1: nothing. */
+static int refuse(const asked *a, int n_args)
+{
+    if (a->resume && !a->journal) return lb_command_misused("bisect", "--resume needs --journal FILE");
+    if (a->swaps.err.status != LB_OK) return lb_command_misused("bisect", "%s", a->swaps.err.message);
+    if (a->max_trials < 0 || a->threads < 0 || a->memory_mb < 0 || a->timeout < 0)
+        return lb_command_misused("bisect", "a count cannot be negative");
+    if (a->run) {
+        if (n_args) return lb_command_misused("bisect", "--run bisects a live job: no CAPTURE with it");
+        if (a->check || a->swaps.n || a->against || a->reproducer || a->predicate || a->steps)
+            return lb_command_misused("bisect",
+                                      "--run goes with --flag, --log, --noise, --timeout and --journal alone");
+        return -1;
+    }
+    if (n_args != 1)
+        return lb_command_misused("bisect", "expected one CAPTURE or --run CMD, got %d arguments", n_args);
+    if (a->flags || a->log || a->noise || a->timeout > 0)
+        return lb_command_misused("bisect", "--flag, --log, --noise and --timeout belong to --run CMD");
+    if (a->swaps.n && !a->check)
+        return lb_command_misused("bisect", "a change is given without --check: the search makes its own");
+    if (a->check && (a->against || a->reproducer || a->journal))
+        return lb_command_misused("bisect",
+                                  "--check searches nothing: no --against, --output or --journal with it");
+    return -1;
+}
+
+static int start_live(const asked *a, bool json)
+{
+    lb_live_options o = LB_LIVE_OPTIONS_INIT;
+    o.command = a->run, o.flags = a->flags, o.log = a->log, o.timeout_seconds = a->timeout;
+    o.journal = a->journal, o.resume = a->resume, o.max_trials = (uint32_t)a->max_trials;
+    while (a->flags && a->flags[o.n_flags]) o.n_flags++;
+    if (!a->quiet) o.say = say;
+    if (a->noise && !parse_noise(a->noise, &o.miss, &o.alarm))
+        return lb_command_misused(
+            "bisect", "--noise %s: expected MISS or MISS,ALARM, probabilities like 0.1,0.02", a->noise);
+    return run_live(&o, json);
+}
+
+static int start_capture(const asked *a, const char *path, bool json)
+{
+    lb_bisect_options o = LB_BISECT_OPTIONS_INIT;
+    o.predicate = a->predicate, o.journal = a->journal, o.resume = a->resume;
+    o.reproducer = a->reproducer, o.overwrite = a->force, o.threads = a->threads;
+    o.memory_bytes = (uint64_t)a->memory_mb << 20, o.max_trials = (uint32_t)a->max_trials;
+    o.check = a->check, o.changes = a->swaps.rows, o.n_changes = a->swaps.n;
+    if (!a->quiet && !a->check) o.say = say;
+    if (a->steps && !parse_range(a->steps, &o.first_step, &o.last_step))
+        return lb_command_misused("bisect", "--steps %s: expected N or A-B", a->steps);
+    return run_capture(path, a->against, &o, json);
+}
+
 int lb_cmd_bisect(int argc, const char **argv)
 {
-    char *steps = NULL, *predicate = NULL, *against = NULL, *journal = NULL, *reproducer = NULL;
-    int resume = 0, force = 0, quiet = 0, check = 0, threads = 0, max_trials = 0;
-    long memory_mb = 0;
-    lb_swap_list swaps;
-    const struct poptOption *changes = lb_swap_options(&swaps);
+    asked a = {0};
+    const struct poptOption *changes = lb_swap_options(&a.swaps);
+    const struct poptOption on_live[] = {
+        {"run", 0, POPT_ARG_STRING, &a.run, 0,
+         "bisect this shell command, a short run of a live job, instead of a capture", "CMD"},
+        {"flag", 0, POPT_ARG_ARGV, &a.flags, 0,
+         "what to add to CMD (where {} stands, or at its end) so that a suspect is out, e.g. 'muon=--optimizer "
+         "adamw', "
+         "'block:E=--no-experts'; may be given several times",
+         "STAGE[:LABEL]=FLAGS"},
+        {"log", 0, POPT_ARG_STRING, &a.log, 0,
+         "a run fails when a line that it prints matches; otherwise exit code 0 is good, 125 skipped, others "
+         "below 128 bad",
+         "PCRE2"},
+        {"noise", 0, POPT_ARG_STRING, &a.noise, 0,
+         "how often a failing run looks good, and a good one failing: answers are repeated until they are "
+         "sound",
+         "MISS[,ALARM]"},
+        {"timeout", 0, POPT_ARG_DOUBLE, &a.timeout, 0, "kill a run after that; it counts as skipped",
+         "SECONDS"},
+        POPT_TABLEEND,
+    };
     const struct poptOption options[] = {
-        {"predicate", 0, POPT_ARG_STRING, &predicate, 0,
+        {"predicate", 0, POPT_ARG_STRING, &a.predicate, 0,
          "another failure: nonfinite, max>X, loss>X, grad_norm>X, with @SELECTOR", "WHAT"},
-        {"against", 0, POPT_ARG_STRING, &against, 0,
+        {"against", 0, POPT_ARG_STRING, &a.against, 0,
          "bisect the difference from this capture instead of a failure", "REF"},
-        {"steps", 0, POPT_ARG_STRING, &steps, 0, "only these steps", "A-B"},
-        {"output", 'o', POPT_ARG_STRING, &reproducer, 0, "write the smallest capture that still fails",
+        {"steps", 0, POPT_ARG_STRING, &a.steps, 0, "only these steps", "A-B"},
+        {"output", 'o', POPT_ARG_STRING, &a.reproducer, 0, "write the smallest capture that still fails",
          "REPRODUCER"},
-        {"force", 0, POPT_ARG_NONE, &force, 0, "the reproducer may replace one", NULL},
-        {"journal", 0, POPT_ARG_STRING, &journal, 0, "write every trial there as it ends", "FILE"},
-        {"resume", 0, POPT_ARG_NONE, &resume, 0, "go on with the journal: its trials are not run again", NULL},
-        {"max-trials", 0, POPT_ARG_INT, &max_trials, 0, "per search", "N"},
-        {"threads", 0, POPT_ARG_INT, &threads, 0, "of one replay", "N"},
-        {"memory", 0, POPT_ARG_LONG, &memory_mb, 0, "keep at most this much", "MB"},
-        {"check", 0, POPT_ARG_NONE, &check, 0,
+        {"force", 0, POPT_ARG_NONE, &a.force, 0, "the reproducer may replace one", NULL},
+        {"journal", 0, POPT_ARG_STRING, &a.journal, 0, "write every trial there as it ends", "FILE"},
+        {"resume", 0, POPT_ARG_NONE, &a.resume, 0, "go on with the journal: its trials are not run again",
+         NULL},
+        {"max-trials", 0, POPT_ARG_INT, &a.max_trials, 0, "per search", "N"},
+        {"threads", 0, POPT_ARG_INT, &a.threads, 0, "of one replay", "N"},
+        {"memory", 0, POPT_ARG_LONG, &a.memory_mb, 0, "keep at most this much", "MB"},
+        {"quiet", 'q', POPT_ARG_NONE, &a.quiet, 0, "no line per trial", NULL},
+        {"check", 0, POPT_ARG_NONE, &a.check, 0,
          "search nothing: replay once, with the changes given, and say whether it fails", NULL},
-        {"quiet", 'q', POPT_ARG_NONE, &quiet, 0, "no line per trial", NULL},
         {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)changes, 0, "Changes for --check, as for `lastbit replay`",
          NULL},
+        {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)on_live, 0, "A live job instead of a capture", NULL},
         POPT_TABLEEND,
     };
     const lb_command command = {
         .name = "bisect",
-        .synopsis = "CAPTURE",
+        .synopsis = "CAPTURE | --run CMD --flag …",
         .about = "Finds why a recorded window fails: it replays the window with one thing changed at a time, "
                  "Muon first, then\n"
                  "every precision below f32, then ranks, then classes of residual blocks, and narrows the "
                  "first change that\n"
-                 "cures down to layer, op and step.\n"
+                 "cures down to layer, op and step. With --run it does the same to a live job, a flag for each "
+                 "suspect.\n"
                  "Exit code: 0 clean, 1 found, 125 not reproduced or undecided.",
-        .example = "  lastbit bisect samples/polar-bf16.lbz -o smallest.lb",
+        .example = "  lastbit bisect samples/polar-bf16.lbz -o smallest.lb\n"
+                   "  lastbit bisect --run 'python train.py --steps 4' --log 'loss nan' --flag "
+                   "'muon=--optimizer adamw' \\\n"
+                   "      --flag 'precision=--dtype fp32' --flag 'block:E=--no-experts'",
         .options = options,
-        .min_args = 1,
-        .max_args = 1,
+        .min_args = 0,
+        .max_args = -1,
     };
     lb_arguments arguments;
     int rc = lb_arguments_parse(&command, argc, argv, &arguments);
-    if (rc >= 0) {
-        lb_swap_list_release(&swaps);
-        return rc;
+    if (rc < 0) {
+        rc = refuse(&a, arguments.n_args);
+        if (rc < 0)
+            rc = a.run ? start_live(&a, arguments.json) : start_capture(&a, arguments.args[0], arguments.json);
+        lb_arguments_release(&arguments);
     }
-    lb_bisect_options o = LB_BISECT_OPTIONS_INIT;
-    o.predicate = predicate, o.journal = journal, o.resume = resume, o.reproducer = reproducer,
-    o.overwrite = force;
-    o.threads = threads, o.memory_bytes = (uint64_t)memory_mb << 20, o.max_trials = (uint32_t)max_trials;
-    o.check = check, o.changes = swaps.rows, o.n_changes = swaps.n;
-    if (!quiet && !check) o.say = say;
-    if (steps && !parse_range(steps, &o.first_step, &o.last_step))
-        rc = lb_command_misused("bisect", "--steps %s: expected N or A-B", steps);
-    else if (resume && !journal)
-        rc = lb_command_misused("bisect", "--resume needs --journal FILE");
-    else if (swaps.err.status != LB_OK)
-        rc = lb_command_misused("bisect", "%s", swaps.err.message);
-    else if (swaps.n && !check)
-        rc = lb_command_misused("bisect", "a change is given without --check: the search makes its own");
-    else if (check && (against || reproducer || journal))
-        rc = lb_command_misused("bisect",
-                                "--check searches nothing: no --against, --output or --journal with it");
-    else if (max_trials < 0 || threads < 0 || memory_mb < 0)
-        rc = lb_command_misused("bisect", "a count cannot be negative");
-    else
-        rc = run(arguments.args[0], against, &o, arguments.json);
-    lb_arguments_release(&arguments);
-    lb_swap_list_release(&swaps);
-    free(steps), free(predicate), free(against), free(journal), free(reproducer);
+    lb_swap_list_release(&a.swaps);
+    for (uint32_t i = 0; a.flags && a.flags[i]; i++) free((char *)a.flags[i]);
+    free(a.flags);
+    free(a.steps), free(a.predicate), free(a.against), free(a.journal), free(a.reproducer);
+    free(a.run), free(a.log), free(a.noise);
     return rc;
 }

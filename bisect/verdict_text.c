@@ -131,9 +131,15 @@ static char *culprit_text(const lb_culprit *c)
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);
     if (!out) return NULL;
-    fprintf(out, "%s: %s", lb_axis_name(c->axis), *c->layer ? c->layer : "(outside every module)");
+    if (c->step < 0) /* of a live job: nothing more is known */
+        fprintf(out, "%s%s%s", lb_axis_name(c->axis), *c->layer ? ": " : "", c->layer);
+    else
+        fprintf(out, "%s: %s", lb_axis_name(c->axis), *c->layer ? c->layer : "(outside every module)");
     if (*c->op) fprintf(out, " %s", strcmp(c->op, "lb::source") ? c->op : "(its data)");
-    if (c->n_ranks) {
+    if (c->n_ranks && c->step < 0) {
+        fprintf(out, ", ");
+        put_ranks(out, c);
+    } else if (c->n_ranks) {
         fprintf(out, "\n%s of step %" PRId64 ", ", lb_phase_name(c->phase), c->step);
         put_ranks(out, c);
     }
@@ -174,7 +180,7 @@ static void put_culprits(FILE *out, const lb_bisection *b)
     if (n) put_text(out, "likewise", alike);
     free(alike);
     const lb_failure *f = &b->failure;
-    if (b->culprits[0].n_ranks && b->culprits[0].step < f->step) {
+    if (b->culprits[0].n_ranks && b->culprits[0].step >= 0 && b->culprits[0].step < f->step) {
         char when[120];
         snprintf(when, sizeof when, "It acts in step %" PRId64 "; the failure shows in step %" PRId64 ".",
                  b->culprits[0].step, f->step);
@@ -257,7 +263,9 @@ char *lb_bisection_text(const lb_bisection *b, const char *path)
     switch (b->outcome) {
     case LB_BISECT_CLEAN:
         put_text(out, "clean",
-                 b->checked ? "no failure in this window, changed like this" : "no failure in this window");
+                 b->command   ? "the command as it is succeeds"
+                 : b->checked ? "no failure in this window, changed like this"
+                              : "no failure in this window");
         break;
     case LB_BISECT_NOT_REPRODUCED:
         put_failure(out, &b->failure, "recorded");

@@ -155,6 +155,32 @@ LB_API lb_status lb_bisect(lb_capture *capture, const lb_bisect_options *options
                            lb_err *err);
 LB_API void lb_bisection_free(lb_bisection *bisection);
 
+/* The same on a live job that no replay can stand for: short runs of a command, with what is suspected taken out by flags of
+ * its own. */
+typedef struct lb_live_options {
+    size_t size;         /* sizeof(lb_live_options) */
+    const char *command; /* run by /bin/sh; "{}" is where flags go, otherwise they are appended */
+    const char *const
+        *flags; /* "STAGE[:LABEL]=FLAGS", e.g. "muon=--optimizer adamw", "block:E=--no-experts", "rank:2=…" */
+    uint32_t n_flags;
+    const char
+        *log; /* PCRE2: a run fails when a line that it prints matches. NULL: exit code 0 good, 125 cannot be
+                               tested, others below 128 bad; from 128 on the search stops */
+    double miss, alarm;     /* probability that a failing run looks good, that a good one looks failing */
+    double risk;            /* accepted probability of a wrong verdict; 0: 0.01 */
+    double timeout_seconds; /* of one run, which then cannot be tested; 0: none */
+    const char *journal;
+    bool resume;
+    uint32_t max_trials; /* per stage; 0: no limit */
+    void *context;       /* for say */
+    void (*say)(void *context, const char *line);
+} lb_live_options;
+#define LB_LIVE_OPTIONS_INIT                                                                                   \
+    {                                                                                                          \
+        sizeof(lb_live_options), NULL, NULL, 0, NULL, 0, 0, 0, 0, NULL, false, 0, NULL, NULL                   \
+    }
+LB_API lb_status lb_bisect_live(const lb_live_options *options, lb_bisection **bisection, lb_err *err);
+
 /* Commands to be pasted into a shell: one that shows the failure, one that shows its cure; malloc'ed, NULL when there is none.
  * `capture_path`: as to be typed again. */
 LB_API char *lb_bisection_show(const lb_bisection *bisection, const char *capture_path);
