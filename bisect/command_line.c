@@ -98,8 +98,9 @@ static const struct swap_option {
 } SWAPS[LB_SWAP_KINDS] = {
     [LB_SWAP_PRECISION] = {"precision",
                            "hold and compute in f64, f32, bf16, f16, e4m3, e5m2 inside the selected region, rounding at "
-                           "its border; tf32, tf32:rz, tf32:rne: round what matrix products read",
-                           "SEL=DTYPE"},
+                           "its border; tf32, tf32:rz, tf32:rne: round what matrix products read; types each by "
+                           "itself and recipes of quantisation: `lastbit replay --help` lists them",
+                           "SEL=PRECISION"},
     [LB_SWAP_ACCUMULATE] = {"accumulate", "round every addition inside sums and products to bf16, f16, ...",
                             "SEL=DTYPE"},
     [LB_SWAP_KERNEL] = {"kernel",

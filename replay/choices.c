@@ -3,6 +3,8 @@
 
 #include "collective.h"
 #include "matmul.h"
+#include "recipe.h"
+#include "role.h"
 #include "schedule.h"
 #include "selector.h"
 #include "substitute.h"
@@ -15,13 +17,14 @@ enum { MAX_CHOICES = 255, UNMADE = 255 };
 typedef struct parsed_swap {
     lb_swap swap;
     lb_selector *selector;
-    lb_dtype region;
+    lb_recipe recipe;
+    lb_dtype accumulate;
     lb_cast cast;
     lb_schedule schedule;
     bool is_schedule, is_order;
     lb_contribution contribution;
     lb_choice source; /* its contents */
-    uint8_t tf32, routing;
+    uint8_t routing;
     uint32_t given;   /* its place in the plan */
     uint64_t touched; /* ops, over all programs */
 } parsed_swap;
@@ -33,22 +36,6 @@ struct lb_choices {
 };
 
 /* ---- parsing ---------------------------------------------------------------------------------------------------- */
-
-static lb_status parse_precision(parsed_swap *p, lb_err *err)
-{
-    static const struct {
-        const char *text;
-        lb_tf32 tf32;
-    } tf32[] = {{"tf32", LB_TF32_RNA}, {"tf32:rz", LB_TF32_RZ}, {"tf32:rna", LB_TF32_RNA}, {"tf32:rne", LB_TF32_RNE}};
-    for (size_t i = 0; i < sizeof tf32 / sizeof *tf32; i++)
-        if (!strcmp(p->swap.argument, tf32[i].text)) p->tf32 = (uint8_t)tf32[i].tf32;
-    if (p->tf32) return LB_OK;
-    p->region = lb_dtype_parse(p->swap.argument);
-    if (p->region == LB_NO_DTYPE || !lb_dtype_is_float(p->region) || lb_dtype_bits(p->region) < 8)
-        return lb_fail(err, LB_ERR_INVALID, "--precision %s=%s: precisions are f64, f32, tf32[:rz|rna|rne], bf16, f16, e4m3fn, e5m2, …",
-                       p->swap.selector, p->swap.argument);
-    return LB_OK;
-}
 
 static bool has_word(const char *words, const char *word)
 {
@@ -97,9 +84,9 @@ static lb_status parse_contribution(parsed_swap *p, lb_err *err)
 
 static lb_status parse_accumulate(parsed_swap *p, lb_err *err)
 {
-    p->region = lb_dtype_parse(p->swap.argument);
-    if (p->region != LB_NO_DTYPE && lb_dtype_is_float(p->region) && lb_dtype_bits(p->region) >= 8) return LB_OK;
-    return lb_fail(err, LB_ERR_INVALID, "--accumulate %s=%s: sums can be rounded to f32, bf16, f16, e4m3fn, e5m2, …",
+    p->accumulate = lb_grid_parse(p->swap.argument);
+    if (p->accumulate) return LB_OK;
+    return lb_fail(err, LB_ERR_INVALID, "--accumulate %s=%s: sums can be rounded to f32, tf32, bf16, f16, e4m3fn, e5m2, …",
                    p->swap.selector, p->swap.argument);
 }
 
@@ -119,7 +106,7 @@ static lb_status parse_swap(parsed_swap *p, lb_err *err)
 {
     LB_TRY(lb_selector_new(p->swap.selector ? p->swap.selector : "", &p->selector, err));
     switch (p->swap.kind) {
-    case LB_SWAP_PRECISION: return parse_precision(p, err);
+    case LB_SWAP_PRECISION: return lb_recipe_parse(p->swap.argument, &p->recipe, err);
     case LB_SWAP_ORDER: return parse_order(p, err);
     case LB_SWAP_KERNEL: return parse_kernel(p, err);
     case LB_SWAP_RANK: return parse_contribution(p, err);
@@ -186,7 +173,28 @@ void lb_choices_touched(const lb_choices *choices, uint64_t *touched)
     for (uint32_t i = 0; i < choices->n_swaps; i++) touched[choices->swaps[i].given] = choices->swaps[i].touched;
 }
 
+bool lb_choices_round_operands(const lb_choices *choices, bool told)
+{
+    for (uint32_t i = 0; i < choices->n_swaps; i++) {
+        const parsed_swap *p = &choices->swaps[i];
+        if (p->swap.kind == LB_SWAP_PRECISION && (told || p->recipe.casts_operands || p->recipe.accumulate == LB_F64)) return true;
+    }
+    return false;
+}
+
 /* ---- applying --------------------------------------------------------------------------------------------------- */
+
+static bool convolves(const lb_op_row *row)
+{
+    return !strncmp(row->name, "aten::convolution", 17) || !strncmp(row->name, "aten::_convolution", 18);
+}
+
+static bool concerns_precision(const lb_recipe *recipe, const lb_op_row *row)
+{
+    if (!recipe->products_only) return true;
+    if (recipe->scaling) return lb_is_product(row);
+    return row && (row->flags & LB_ROW_MATMUL || convolves(row));
+}
 
 /* A swap that means nothing to this op leaves it alone: a kernel it doesn't have, a ring for a sum. */
 static bool concerns(const parsed_swap *p, const lb_prepared_op *op)
@@ -202,23 +210,64 @@ static bool concerns(const parsed_swap *p, const lb_prepared_op *op)
     case LB_SWAP_RANK: return collective;
     case LB_SWAP_SOURCE: return op->action == LB_ACT_SOURCE;
     case LB_SWAP_ACCUMULATE: return op->row && op->row->flags & (LB_ROW_REDUCTION | LB_ROW_MATMUL);
-    case LB_SWAP_PRECISION: return p->tf32 ? op->row && op->row->flags & LB_ROW_MATMUL : computes;
+    case LB_SWAP_PRECISION: return computes && concerns_precision(&p->recipe, op->row);
     case LB_SWAP_ROUTING: return computes;
     default: return computes;
     }
+}
+
+static void apply_storage(const lb_recipe *r, lb_choice *choice)
+{
+    choice->region = lb_grid_is_held_as_f32(r->storage) ? LB_F32 : r->storage;
+    choice->widen_only = false;
+    choice->storage = lb_grid_is_held_as_f32(r->storage) ? r : NULL;
+    choice->method.cast = (struct lb_cast *)&r->cast;
+    choice->rounds_wide = r->storage == LB_F32 && r->cast.rounding != LB_RNE;
+}
+
+/* A type alone: kernels do all of it, by method.compute or method.tf32; the recipe is for who wants to hear of it. */
+static void apply_type(const lb_recipe *r, lb_choice *choice)
+{
+    choice->recipe = r;
+    if (r->short_form == LB_TF32) {
+        const lb_rounding rounding = r->cast.rounding;
+        choice->method.tf32 = rounding == LB_RZ ? LB_TF32_RZ : rounding == LB_RNE ? LB_TF32_RNE : LB_TF32_RNA;
+        return;
+    }
+    choice->region = r->short_form;
+    choice->widen_only = r->short_form == LB_F64 || r->short_form == LB_F32;
+    choice->method.compute = choice->widen_only ? LB_NO_DTYPE : r->short_form;
+    choice->method.tf32 = LB_TF32_NONE;
+    choice->storage = NULL;
+    if (choice->widen_only) choice->recipe = NULL;
+}
+
+/* What it names; the rest stays as an earlier swap left it. */
+static void apply_precision(const lb_recipe *r, lb_choice *choice)
+{
+    if (r->short_form) {
+        apply_type(r, choice);
+        return;
+    }
+    if (r->storage) apply_storage(r, choice);
+    if (r->casts_operands) {
+        choice->recipe = r;
+        choice->method.compute = LB_NO_DTYPE;
+        choice->method.tf32 = LB_TF32_NONE;
+    }
+    if (r->compute) choice->wide_compute = r->compute == LB_F64;
+    if (r->accumulate) choice->wide_accumulate = r->accumulate == LB_F64;
+    if (!r->accumulate) return;
+    /* Arithmetic is f32's as soon as no operand is f64, and f64's when one is: rounding to it again would only cost. */
+    const bool own = r->accumulate == LB_F64 || (r->accumulate == LB_F32 && r->compute != LB_F64);
+    choice->method.accumulate = own ? LB_NO_DTYPE : r->accumulate;
 }
 
 static void apply(const parsed_swap *p, lb_choice *choice)
 {
     choice->swapped |= p->swap.kind != LB_SWAP_ROUTING; /* which alone computes nothing differently */
     switch (p->swap.kind) {
-    case LB_SWAP_PRECISION:
-        choice->method.tf32 = p->tf32;
-        if (p->tf32) break;
-        choice->region = p->region;
-        choice->widen_only = p->region == LB_F64 || p->region == LB_F32;
-        choice->method.compute = choice->widen_only ? LB_NO_DTYPE : p->region;
-        break;
+    case LB_SWAP_PRECISION: apply_precision(&p->recipe, choice); break;
     case LB_SWAP_KERNEL: choice->method.kernel = p->swap.argument; break;
     case LB_SWAP_ORDER:
         choice->reordered = true;
@@ -230,7 +279,7 @@ static void apply(const parsed_swap *p, lb_choice *choice)
         choice->method.cast = choice->rounds_wide ? (struct lb_cast *)&p->cast : NULL;
         break;
     case LB_SWAP_ROUTING: choice->routing = p->routing; break;
-    case LB_SWAP_ACCUMULATE: choice->method.accumulate = p->region; break;
+    case LB_SWAP_ACCUMULATE: choice->method.accumulate = p->accumulate; break;
     case LB_SWAP_RANK: choice->contribution = (uint8_t)p->contribution; break;
     case LB_SWAP_SOURCE:
         choice->contents = p->source.contents;
@@ -247,7 +296,9 @@ static bool same_choice(const lb_choice *a, const lb_choice *b)
            a->method.cast == b->method.cast && a->method.tf32 == b->method.tf32 && a->rounds_wide == b->rounds_wide &&
            a->routing == b->routing && a->region == b->region && a->widen_only == b->widen_only &&
            a->swapped == b->swapped && a->reordered == b->reordered && a->order == b->order &&
-           a->contribution == b->contribution && a->contents == b->contents && a->contents_step == b->contents_step;
+           a->contribution == b->contribution && a->contents == b->contents && a->contents_step == b->contents_step &&
+           a->recipe == b->recipe && a->storage == b->storage && a->wide_compute == b->wide_compute &&
+           a->wide_accumulate == b->wide_accumulate;
 }
 
 /* The row that says what row `old` says and swap `p` besides. */

@@ -2,7 +2,7 @@
 #include "../bisect/command_line.h"
 #include "cmd_tensorfile.h"
 
-#include <lastbit/replay.h>
+#include <lastbit/precision.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@ enum { WORST = 10, MAX_RANKS = 4096 };
 
 typedef struct options {
     char *mode, *steps, *ranks, *memory, *write, *select;
-    int threads, coverage, worst, digest, force;
+    int threads, coverage, worst, digest, force, table;
     lb_swap_list swaps;
 } options;
 
@@ -42,6 +42,7 @@ typedef struct report {
     lb_tensorfile *file; /* of --write, or NULL */
     bool wants_digest;
     lb_digest digest; /* of everything computed, in order */
+    lb_precision_table *table; /* --table */
 } report;
 
 /* ---- watching a run ---------------------------------------------------------------------------------------------- */
@@ -127,6 +128,7 @@ static bool watch(void *context, const lb_event *event)
     report *r = context;
     const lb_op *op = &event->program->ops[event->op];
     r->verdicts[event->verdict]++;
+    if (r->table) lb_precision_table_event(r->table, event, true);
     if (++r->done % 256 == 0) lb_progress("replaying", r->done, 0);
     if (event->verdict == LB_VERDICT_OPAQUE) count_opaque(r, lb_op_name(event->program, op));
     finding f = {event->verdict, event->bound_ratio, event->step, event->rank, event->op, lb_op_name(event->program, op),
@@ -138,6 +140,17 @@ static bool watch(void *context, const lb_event *event)
     bool kept = r->n_worst < r->room || (r->room && worse(&f, &r->worst[r->room - 1]));
     if (kept) f.max_abs = max_abs(event);
     keep_worst(r, &f);
+    return true;
+}
+
+static void watch_quantised(void *context, const lb_quantisation *q)
+{
+    lb_precision_table_add(((report *)context)->table, q);
+}
+
+static bool watch_plain(void *context, const lb_event *event)
+{
+    lb_precision_table_event(context, event, false);
     return true;
 }
 
@@ -168,6 +181,37 @@ static json_t *swaps_json(const lb_plan *plan)
     return swaps;
 }
 
+static double percent(uint64_t part, uint64_t whole) { return whole ? 100.0 * (double)part / (double)whole : 0; }
+
+static json_t *table_json(const lb_precision_table *table)
+{
+    json_t *rows = json_array();
+    for (uint32_t i = 0; i < table->n_rows; i++) {
+        const lb_precision_row *row = &table->rows[i];
+        const lb_rounding_loss *loss = &row->loss;
+        json_array_append_new(
+            rows, json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:o, s:f, s:f, s:o, s:o, s:[o, o]}", "layer", row->layer, "role",
+                            lb_role_name(row->role), "format", row->format, "tensors", (json_int_t)row->tensors, "elements",
+                            (json_int_t)loss->elements, "nonfinite", (json_int_t)loss->nonfinite, "amax", number(loss->amax),
+                            "underflow", percent(loss->underflow, loss->nonzero), "overflow",
+                            percent(loss->overflow, loss->elements), "mse", number(lb_rounding_loss_mse(loss)), "sqnr",
+                            number(lb_rounding_loss_sqnr(loss)), "scale", number(loss->scale_low), number(loss->scale_high)));
+    }
+    return rows;
+}
+
+static json_t *effects_json(const lb_precision_table *table)
+{
+    json_t *rows = json_array();
+    for (uint32_t i = 0; i < table->n_effects; i++) {
+        const lb_precision_effect *e = &table->effects[i];
+        json_array_append_new(rows, json_pack("{s:I, s:i, s:o, s:o, s:o, s:o}", "step", (json_int_t)e->step, "rank", (int)e->rank,
+                                              "recorded", number(e->recorded), "plain", number(e->plain), "swapped",
+                                              number(e->swapped), "difference", number(e->swapped - e->plain)));
+    }
+    return rows;
+}
+
 static json_t *as_json(const lb_plan *plan, const lb_replay_summary *s, const report *r)
 {
     json_t *worst = json_array(), *opaque = json_array(), *verdicts = json_object();
@@ -191,6 +235,10 @@ static json_t *as_json(const lb_plan *plan, const lb_replay_summary *s, const re
     if (*s->note) json_object_set_new(all, "note", json_string(s->note));
     json_object_set_new(all, "peak_bytes", json_integer((json_int_t)s->peak_bytes));
     json_object_set_new(all, "live_bytes", json_integer((json_int_t)s->live_bytes));
+    if (r->table) {
+        json_object_set_new(all, "table", table_json(r->table));
+        json_object_set_new(all, "loss", effects_json(r->table));
+    }
     char text[33];
     lb_digest_format(r->digest, text);
     if (r->wants_digest) json_object_set_new(all, "digest", json_string(text));
@@ -230,6 +278,29 @@ static void print_text(const lb_plan *plan, const lb_replay_summary *s, const re
     if (r->n_opaque && (coverage || s->opaque)) printf("\nnot known to replay (recorded results stood in):\n");
     for (uint32_t i = 0; i < r->n_opaque; i++) printf("%8llu  %s\n", (unsigned long long)r->opaque[i].count, r->opaque[i].op);
     if (coverage && !r->n_opaque) printf("\nevery op is known to replay\n");
+}
+
+static void print_table(const lb_precision_table *table)
+{
+    printf("\n%-36s %-8s %-22s %9s %9s %9s %9s %8s  %s\n", "layer", "role", "format", "amax", "underfl %", "overfl %", "mse",
+           "SQNR dB", "scale");
+    for (uint32_t i = 0; i < table->n_rows; i++) {
+        const lb_precision_row *row = &table->rows[i];
+        const lb_rounding_loss *loss = &row->loss;
+        printf("%-36s %-8s %-22s %9.3g %9.3f %9.3f %9.3g %8.2f  ", *row->layer ? row->layer : "-", lb_role_name(row->role),
+               row->format, loss->amax, percent(loss->underflow, loss->nonzero), percent(loss->overflow, loss->elements),
+               lb_rounding_loss_mse(loss), lb_rounding_loss_sqnr(loss));
+        if (loss->scale_low == loss->scale_high) printf("%.3g\n", loss->scale_high);
+        else printf("%.3g to %.3g\n", loss->scale_low, loss->scale_high);
+    }
+    if (!table->n_rows) printf("no operand was rounded: does the selector select anything, and is there a --precision?\n");
+    printf("\n%-6s %-5s %14s %14s %14s %12s\n", "step", "rank", "loss recorded", "replayed", "with swaps", "difference");
+    for (uint32_t i = 0; i < table->n_effects; i++) {
+        const lb_precision_effect *e = &table->effects[i];
+        printf("%-6lld %-5d %14.7g %14.7g %14.7g %12.3g\n", (long long)e->step, (int)e->rank, e->recorded, e->plain, e->swapped,
+               e->swapped - e->plain);
+    }
+    if (!table->n_effects) printf("no loss: no backward starts from one in these steps\n");
 }
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
@@ -301,13 +372,27 @@ static lb_status make_plan(const options *o, lb_plan *plan, int32_t *ranks, lb_e
     plan->swaps = o->swaps.rows;
     plan->n_swaps = o->swaps.n;
     plan->threads = o->threads;
-    plan->force_decisions = o->force != 0;
+    plan->force_decisions = o->force || o->table;
+    if (o->table && !o->mode) plan->mode = LB_REPLAY_CHAINED;
     plan->select = o->select;
     if (o->select && !o->write) return lb_fail(err, LB_ERR_INVALID, "--select says what --write writes: give both");
     return LB_OK;
 }
 
 /* ---- the command -------------------------------------------------------------------------------------------------- */
+
+/* The same replay without any swap: what the loss is compared with. */
+static lb_status run_plain(lb_replay *replay, const lb_plan *plan, report *r, lb_err *err)
+{
+    lb_plan plain = *plan;
+    r->table = lb_precision_table_new();
+    if (!r->table) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    plain.swaps = NULL;
+    plain.touched = NULL;
+    plain.n_swaps = 0;
+    lb_observer observer = {.context = r->table, .op = watch_plain};
+    return lb_replay_run(replay, &plain, &observer, NULL, err);
+}
 
 static int run(const char *path, const options *o, bool json)
 {
@@ -320,7 +405,7 @@ static int run(const char *path, const options *o, bool json)
     report r = {.room = o->worst > 0 ? (uint32_t)o->worst : 0, .wants_digest = o->digest != 0};
     uint64_t *touched = calloc(o->swaps.n + 1, sizeof *touched);
     r.worst = calloc(r.room + 1, sizeof *r.worst);
-    lb_observer observer = {.context = &r, .op = watch};
+    lb_observer observer = {.context = &r, .op = watch, .quantised = o->table ? watch_quantised : NULL};
     if (make_plan(o, &plan, ranks, &err) != LB_OK) {
         free(r.worst);
         free(touched);
@@ -330,6 +415,7 @@ static int run(const char *path, const options *o, bool json)
     lb_status status = r.worst && touched ? lb_capture_open(path, &capture, &err) : lb_fail(&err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) status = lb_replay_open(capture, &replay, &err);
     if (status == LB_OK && o->write) status = lb_tensorfile_open(o->write, &r.file, &err);
+    if (status == LB_OK && o->table) status = run_plain(replay, &plan, &r, &err);
     if (status == LB_OK) status = lb_replay_run(replay, &plan, &observer, &summary, &err);
     lb_progress_end();
     if (r.file) {
@@ -342,11 +428,13 @@ static int run(const char *path, const options *o, bool json)
     } else {
         if (json) lb_print_json("replay", as_json(&plan, &summary, &r));
         else print_text(&plan, &summary, &r, o->coverage);
+        if (r.table && !json) print_table(r.table);
         if (summary.verdict == LB_VERDICT_DIVERGED) code = LB_EXIT_DIFFERENT;
         else if (summary.undecided || summary.verdict == LB_VERDICT_MISSING) code = LB_EXIT_UNTESTABLE;
     }
     lb_replay_close(replay);
     lb_capture_close(capture);
+    lb_precision_table_free(r.table);
     free(r.worst);
     free(touched);
     free(r.opaque);
@@ -371,6 +459,9 @@ int lb_cmd_replay(int argc, const char **argv)
          "where a swap changes a decision (item, nonzero, top-k), take the recorded one and go on", NULL},
         {"write", 0, POPT_ARG_STRING, &o.write, 0, "write computed values to a safetensors file, as stepS.rankR.opI.RESULT", "FILE"},
         {"select", 0, POPT_ARG_STRING, &o.select, 0, "ops whose results --write writes (default: all)", "SEL"},
+        {"table", 0, POPT_ARG_NONE, &o.table, 0,
+         "what the precision swaps do to each layer's inputs, weights and gradients, and to the loss; implies --mode chained and "
+         "--force-decisions", NULL},
         {"coverage", 0, POPT_ARG_NONE, &o.coverage, 0, "list the ops that are not known", NULL},
         {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)swaps, 0, "Swaps (each may be given several times)", NULL},
         POPT_TABLEEND};
@@ -382,10 +473,18 @@ int lb_cmd_replay(int argc, const char **argv)
                  "SEL selects ops: a PCRE2 pattern on \"layer/op\", or terms joined by \"&\": layer= op= class= phase= rank= step= "
                  "block= (letters A D E M R) index=. Empty or left out (f32 for =f32) it selects everything. A swap that means "
                  "nothing to an op leaves it alone. Of two swaps that ask an op for the same thing the later counts.\n\n"
+                 "PRECISION is a type: f64, f32, tf32, bf16, f16, e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, e2m1, e8m0 (f32 and f64 never "
+                 "narrow); or KEY:VALUE joined by \",\": compute, accumulate and storage, each a type; round: rne, rz, rna, "
+                 "stochastic:SEED; overflow: saturate, ieee, torch; subnormals: keep, flush; or a recipe for the products of linear "
+                 "layers, with keys of its own after it: fp8-current (scale:f32|pow2), fp8-delayed (history:N, margin:N, "
+                 "interval:N, algorithm:max|most_recent, start:cold|calibrated), fp8-block (scale:f32|pow2), mxfp8, mxfp4 "
+                 "(scale:floor|ceil|even|rceil), nvfp4 (hadamard:on|off, weights:1d|2d, gradients:ROUND); forward: and backward: "
+                 "set their element types, products:all takes those of attention too. Scales live from step to step of a replay.\n\n"
                  "Results depend neither on threads nor on the processor; LASTBIT_ISA=scalar, avx2 or avx512 in the environment "
                  "limits the instructions used, for whoever doubts it.",
         .example = "  lastbit replay run.lb --mode chained --precision 'block=E&phase=forward=f32'\n"
-                   "  lastbit replay run.lb --mode chained --muon f32 --order 'op=allreduce_=ring' --write after.safetensors",
+                   "  lastbit replay run.lb --mode chained --muon f32 --order 'op=allreduce_=ring' --write after.safetensors\n"
+                   "  lastbit replay run.lb --precision 'layer=model.layers=fp8-delayed,history:16' --table",
         .min_args = 1,
         .max_args = 1};
     lb_command with_options = command;

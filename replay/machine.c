@@ -4,6 +4,7 @@
 #include "anchor.h"
 #include "decision.h"
 #include "event.h"
+#include "operand_rounding.h"
 #include "operands.h"
 #include "substitute.h"
 #include "verdict.h"
@@ -332,6 +333,7 @@ static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared
     LB_TRY(lb_outputs_open(machine, op, &e.outputs));
     if (draws_from_recording(prepared)) LB_TRY(lb_anchor_outputs(machine, op));
     LB_TRY(lb_operands_build(machine, op, prepared->form, prepared->row, &e.outputs, watch, &e.args, &e.n_args));
+    LB_TRY(lb_round_operands(machine, op, &e));
     lb_err local = LB_ERR_INIT;
     lb_status status = prepared->row->kernel ? call_units(machine, prepared, &e, &local) : LB_OK;
     if (status == LB_ERR_NOMEM || status == LB_ERR_LIMIT) return lb_fail(machine->err, status, "%s", local.message);
@@ -343,6 +345,7 @@ static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared
         return stand_in_opaque(machine, op);
     }
     lb_outputs_settle(machine, &e.outputs, first_draw(machine, UINT32_MAX));
+    LB_TRY(lb_round_results(machine, &e));
     if (choice && !chooses_as_decided(machine, &e.outputs)) {
         bool taken;
         LB_TRY(lb_decision_take(machine, &e, &taken));
@@ -406,6 +409,7 @@ static lb_status compute_pseudo(lb_machine *machine, const lb_op *op, const lb_p
         LB_TRY(round_into(machine, e.args, e.n_args, &e.outputs.tensors[0]));
     }
     lb_outputs_settle(machine, &e.outputs, 0);
+    LB_TRY(lb_round_results(machine, &e));
     return lb_event_computed(machine, op, &e);
 }
 

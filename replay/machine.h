@@ -49,6 +49,9 @@ typedef struct lb_choice {
     uint8_t contribution; /* lb_contribution of this rank to a collective */
     uint8_t contents;     /* lb_contents of a source */
     int64_t contents_step;
+    bool wide_compute, wide_accumulate; /* either: the arithmetic is f64's, whatever the operands are */
+    const struct lb_recipe *recipe;  /* how operands are rounded before the kernel sees them; NULL: they are not */
+    const struct lb_recipe *storage; /* the grid that results are rounded to after it; NULL: none but their dtype */
 } lb_choice;
 
 /* What the machines of one run share. */
@@ -87,6 +90,8 @@ typedef struct lb_machine {
     uint32_t next;            /* op to run next */
     bool conditional;
     uint64_t serial;          /* ops begun so far, over all programs */
+
+    struct lb_operand_rounding *rounding; /* the session's, see operand_rounding.h; NULL: no swap rounds operands */
 
     /* The exact shadow of a chain: a machine of its own, all float values f64, one op ahead of this one. */
     struct lb_machine *shadow;

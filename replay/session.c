@@ -9,6 +9,7 @@
 #include "exchange.h"
 #include "machine.h"
 #include "muon.h"
+#include "operand_rounding.h"
 #include "passes.h"
 #include "prepared.h"
 #include "selector.h"
@@ -190,6 +191,10 @@ static lb_status make_player(session *s, int32_t rank, player *p, lb_err *err)
     p->scenes = calloc(n_steps + 1, sizeof *p->scenes);
     if (!p->scenes) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     LB_TRY(lb_machine_new(&s->run, rank, &p->machine, err));
+    if (lb_choices_round_operands(s->choices, s->run.observer && s->run.observer->quantised)) {
+        p->machine->rounding = lb_operand_rounding_new();
+        if (!p->machine->rounding) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    }
     for (uint32_t i = 0; i < n_steps; i++) {
         if (steps[i] < s->run.plan->first_step || steps[i] > s->run.plan->last_step) continue;
         const lb_prepared *recorded = NULL;
@@ -241,6 +246,7 @@ static void release_session(session *s)
 {
     for (uint32_t i = 0; s->players && i < s->n_players; i++) {
         player *p = &s->players[i];
+        if (p->machine) lb_operand_rounding_free(p->machine->rounding);
         lb_machine_free(p->machine);
         for (uint32_t k = 0; k < p->n_scenes; k++) {
             lb_prepared_free(p->scenes[k].own);
@@ -267,6 +273,7 @@ static lb_status next_step(session *s, player *p, lb_err *err)
     }
     scene *now = &p->scenes[p->at++];
     p->state = PLAYER_READY;
+    if (p->machine->rounding) LB_TRY(lb_operand_rounding_step(p->machine->rounding, now->prepared, err));
     LB_TRY(lb_machine_begin(p->machine, now->prepared, lb_choices_rows(s->choices), now->choice_of, err));
     p->machine->selected = now->selected;
     return LB_OK;

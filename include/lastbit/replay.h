@@ -20,7 +20,8 @@ typedef enum lb_replay_mode { LB_REPLAY_ISOLATED, LB_REPLAY_LAYER, LB_REPLAY_CHA
 
 typedef enum lb_swap_kind {
     LB_SWAP_PRECISION, /* argument "f64", "f32", "bf16", …: a region, values stay wide inside, rounded at its border;
-                          "tf32[:rz|rna|rne]": what products read is rounded to TF32, and nothing else changes */
+                          "tf32[:rz|rna|rne]": what products read is rounded to TF32, and nothing else changes; compute,
+                          accumulate and storage types each by itself, or a recipe: see replay/recipe.h */
     LB_SWAP_KERNEL,    /* a named kernel: "openblas" */
     LB_SWAP_ORDER,     /* a schedule: "sequential", "pairwise", "blocked:64", "ring", … */
     LB_SWAP_ROUNDING,  /* "rne", "rz", "stochastic:SEED": of results narrower than f32; f32 results are evaluated in f64 */
@@ -99,6 +100,8 @@ typedef struct lb_event {
     const lb_tensor *shadow;   /* plan.shadow: the exact shadow, f64 (integers as recorded); data NULL when there is none */
 } lb_event;
 
+typedef struct lb_quantisation lb_quantisation; /* see precision.h */
+
 typedef struct lb_observer {
     void *context;
     /* Return false to stop the replay early (the run ends with LB_OK). */
@@ -110,6 +113,8 @@ typedef struct lb_observer {
     /* Asked before the exact shadow takes the recorded result of a discontinuous op (may be NULL): return true after pointing
      * `tensor` at what it should take instead, of the same dtype and shape, e.g. another capture's decision. */
     bool (*decided)(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor);
+    /* A precision swap rounded an operand (may be NULL: then nothing is measured). */
+    void (*quantised)(void *context, const lb_quantisation *quantisation);
 } lb_observer;
 
 typedef struct lb_replay_summary {

@@ -1,0 +1,282 @@
+/* Copies of operands, rounded: see operand_rounding.h. */
+#include "operand_rounding.h"
+
+#include "anchor.h"
+#include "frame.h"
+#include "quantiser.h"
+#include "role.h"
+#include "scale_history.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct lb_operand_rounding {
+    lb_scale_book *book;
+    lb_roles *roles;
+    bool begun;
+};
+
+lb_operand_rounding *lb_operand_rounding_new(void)
+{
+    lb_operand_rounding *r = calloc(1, sizeof *r);
+    if (r) r->book = lb_scale_book_new();
+    if (r && r->book) return r;
+    free(r);
+    return NULL;
+}
+
+void lb_operand_rounding_free(lb_operand_rounding *r)
+{
+    if (!r) return;
+    lb_roles_free(r->roles);
+    lb_scale_book_free(r->book);
+    free(r);
+}
+
+lb_status lb_operand_rounding_step(lb_operand_rounding *r, const lb_prepared *prepared, lb_err *err)
+{
+    lb_roles_free(r->roles);
+    r->roles = NULL;
+    if (r->begun) lb_scale_book_step(r->book);
+    r->begun = true;
+    return lb_roles_new(prepared, &r->roles, err);
+}
+
+/* ---- keys of random numbers --------------------------------------------------------------------------------------- */
+
+static uint64_t key_of(const lb_machine *machine, uint64_t seed, uint32_t place)
+{
+    const lb_prepared *prepared = machine->prepared;
+    const uint32_t row = prepared->origin ? prepared->origin[machine->next] : machine->next;
+    /* Ops that a pass made have no row in the recording: theirs are numbered from the other end. */
+    const uint64_t op = row == LB_NONE ? UINT32_MAX - machine->next : row;
+    uint32_t words[4];
+    lb_philox(seed, (uint64_t)prepared->program->step << 32 | op,
+              (uint64_t)(uint32_t)machine->rank << 32 | place, words);
+    return (uint64_t)words[1] << 32 | words[0];
+}
+
+enum { PLACE_RESULTS = 1 << 24 }; /* operands: their position, and within a list 256 times the item */
+
+/* ---- one tensor --------------------------------------------------------------------------------------------------- */
+
+typedef struct site {
+    lb_machine *machine;
+    const lb_recipe *recipe;        /* NULL: operands keep their values */
+    bool wide;                      /* copies are f64 */
+    const lb_product_site *product; /* NULL: the op is none */
+    uint32_t operand, place;        /* place: for keys */
+    lb_role role;
+    const lb_factor *factor; /* NULL: the operand is no factor */
+} site;
+
+/* Every value of `dtype` is one of `grid`. */
+static bool is_subset(lb_dtype dtype, lb_dtype grid)
+{
+    return lb_dtype_precision(dtype) <= lb_dtype_precision(grid) &&
+           lb_dtype_max_finite(dtype) <= lb_dtype_max_finite(grid) &&
+           lb_dtype_min_subnormal(dtype) >= lb_dtype_min_subnormal(grid) && grid != LB_E8M0 && grid != LB_E2M1;
+}
+
+static lb_tensor *copy_of(lb_machine *machine, const lb_tensor *tensor, lb_dtype dtype, lb_tensor *copy)
+{
+    *copy = (lb_tensor){NULL, dtype, lb_layout_contiguous(tensor->layout.ndim, tensor->layout.shape)};
+    copy->data = lb_machine_scratch(machine, lb_dtype_bytes(dtype, (size_t)lb_layout_numel(&tensor->layout)));
+    if (!copy->data) return NULL;
+    lb_tensor_copy(copy, tensor, NULL);
+    return copy;
+}
+
+/* Elements of the copy run along the dimension that is summed over. */
+static bool copy_along(lb_machine *machine, const lb_tensor *tensor, int dim, lb_tensor *copy)
+{
+    const lb_tensor moved = lb_tensor_dim_last(tensor, dim);
+    lb_tensor rows;
+    if (!copy_of(machine, &moved, LB_F32, &rows)) return false;
+    *copy = (lb_tensor){rows.data, LB_F32, tensor->layout};
+    copy->layout.offset = 0;
+    int64_t stride = tensor->layout.shape[dim];
+    for (int d = tensor->layout.ndim - 1; d >= 0; d--) {
+        if (d == dim) continue;
+        copy->layout.stride[d] = stride;
+        stride *= tensor->layout.shape[d];
+    }
+    copy->layout.stride[dim] = 1;
+    return true;
+}
+
+static const char *layer_of(const lb_machine *machine)
+{
+    const lb_program *p = machine->prepared->program;
+    return lb_op_layer(p, &p->ops[machine->next]);
+}
+
+static void tell(const site *s, const lb_rounding_loss *loss)
+{
+    const lb_machine *machine = s->machine;
+    const lb_observer *observer = machine->run->observer;
+    const lb_prepared *prepared = machine->prepared;
+    char format[48];
+    lb_recipe_format(s->recipe, s->role, format, sizeof format);
+    const uint32_t origin = prepared->origin ? prepared->origin[machine->next] : machine->next;
+    const lb_quantisation q = {prepared->recorded,
+                               origin,
+                               s->operand,
+                               prepared->program->step,
+                               machine->rank,
+                               layer_of(machine),
+                               s->role,
+                               format,
+                               loss};
+    observer->quantised(observer->context, &q);
+}
+
+static bool is_told(const lb_machine *machine)
+{
+    const lb_observer *observer = machine->run->observer;
+    return observer && observer->quantised && !machine->is_shadow;
+}
+
+/* The scale of delayed scaling; the tensor's amax joins its history. */
+static lb_status take_scale(const site *s, const lb_tensor *rows, float *scale)
+{
+    lb_machine *machine = s->machine;
+    const uint32_t slot = s->factor ? s->factor->slot : 0;
+    lb_scale_history *entry =
+        lb_scale_book_find(machine->rounding->book, s->recipe, layer_of(machine), s->role, slot);
+    if (!entry)
+        return lb_fail(machine->err, LB_ERR_NOMEM, "out of memory for the scales of %s", layer_of(machine));
+    *scale = lb_scale_history_take(entry, lb_amax(rows->data, lb_layout_numel(&rows->layout)));
+    return LB_OK;
+}
+
+static lb_status quantise_factor(const site *s, lb_tensor *tensor)
+{
+    const lb_layout *layout = &tensor->layout;
+    const lb_factor *other = &s->product->factors[s->factor == &s->product->factors[0]];
+    const bool weight_gradient =
+        s->role != LB_ROLE_WEIGHT && other->role != LB_ROLE_WEIGHT && s->role != other->role;
+    const int dim = layout->ndim - s->factor->dimension;
+    const int64_t numel = lb_layout_numel(layout);
+    if (dim < 0 || !numel) return LB_OK;
+    lb_tensor copy;
+    if (!copy_along(s->machine, tensor, dim, &copy)) return LB_ERR_LIMIT;
+    lb_quantiser q = lb_quantiser_of(s->recipe, s->role, weight_gradient);
+    q.own = tensor->dtype;
+    q.k = layout->shape[dim];
+    q.rows = numel / q.k;
+    /* The other dimension of the matrix; what stands before it is a batch. */
+    q.matrix_rows = layout->ndim > 2
+                        ? layout->shape[s->factor->dimension == 1 ? layout->ndim - 2 : layout->ndim - 1]
+                        : q.rows;
+    if (q.cast.rounding == LB_STOCHASTIC) q.cast.seed = key_of(s->machine, q.cast.seed, s->place);
+    if (q.scaling == LB_SCALING_DELAYED) LB_TRY(take_scale(s, &copy, &q.scale));
+    lb_rounding_loss loss = {0};
+    LB_TRY(lb_quantise(&q, copy.data, is_told(s->machine) ? &loss : NULL, s->machine->err));
+    if (is_told(s->machine)) tell(s, &loss);
+    *tensor = copy;
+    return LB_OK;
+}
+
+static lb_status widen(const site *s, lb_tensor *tensor)
+{
+    lb_tensor copy;
+    if (!s->wide || tensor->dtype == LB_F64) return LB_OK;
+    if (!copy_of(s->machine, tensor, LB_F64, &copy)) return LB_ERR_LIMIT;
+    *tensor = copy;
+    return LB_OK;
+}
+
+/* A cast without scales. It is told of even where it changes nothing. */
+static lb_status round_operand(const site *s, lb_tensor *tensor)
+{
+    const lb_recipe *r = s->recipe;
+    const lb_dtype grid = r->compute ? r->compute : r->short_form;
+    const bool told = is_told(s->machine),
+               unchanged = is_subset(tensor->dtype, grid) && !r->cast.flush_subnormals;
+    if (unchanged && (!told || tensor->dtype == LB_F64)) return LB_OK;
+    lb_tensor copy, typed;
+    if (!copy_of(s->machine, tensor, LB_F32, &copy)) return LB_ERR_LIMIT;
+    lb_quantiser q = {
+        .scaling = LB_SCALING_NONE, .element = grid, .own = tensor->dtype, .cast = r->cast, .scale = 1};
+    q.rows = 1, q.k = lb_layout_numel(&copy.layout);
+    if (q.cast.rounding == LB_STOCHASTIC) q.cast.seed = key_of(s->machine, q.cast.seed, s->place);
+    lb_rounding_loss loss = {0};
+    LB_TRY(lb_quantise(&q, copy.data, told ? &loss : NULL, s->machine->err));
+    if (told) tell(s, &loss);
+    if (unchanged || r->short_form) return LB_OK; /* of a type alone kernels take care themselves */
+    const bool holds = is_subset(grid, tensor->dtype) && tensor->dtype != LB_F64;
+    if (!copy_of(s->machine, &copy, holds ? tensor->dtype : LB_F32, &typed)) return LB_ERR_LIMIT;
+    *tensor = typed;
+    return LB_OK;
+}
+
+static lb_status round_tensor(site *s, lb_tensor *tensor, uint32_t value)
+{
+    if (!tensor->data || !lb_dtype_is_float(tensor->dtype) || lb_dtype_bits(tensor->dtype) < 8) return LB_OK;
+    if (!lb_layout_numel(&tensor->layout)) return LB_OK;
+    s->role = s->factor             ? (lb_role)s->factor->role
+              : is_told(s->machine) ? lb_roles_of(s->machine->rounding->roles, s->machine->next, value)
+                                    : LB_ROLE_INPUT;
+    if (s->recipe && s->recipe->scaling && s->factor) LB_TRY(quantise_factor(s, tensor));
+    if (s->recipe && !s->recipe->scaling) LB_TRY(round_operand(s, tensor));
+    return widen(s, tensor);
+}
+
+/* ---- all operands ------------------------------------------------------------------------------------------------- */
+
+static lb_status round_list(site *s, const lb_arg *arg, lb_operand *operand)
+{
+    const lb_program *p = s->machine->prepared->program;
+    lb_tensor *tensors = lb_machine_take(s->machine, (operand->count + 1) * sizeof *tensors);
+    if (!tensors) return LB_ERR_NOMEM;
+    memcpy(tensors, operand->tensors, operand->count * sizeof *tensors);
+    for (uint32_t i = 0; i < operand->count; i++) {
+        const lb_arg *item = &p->args[arg->u.first + i];
+        s->place = s->operand + 256 * (i + 1);
+        if (item->tag == LB_ARG_VALUE) LB_TRY(round_tensor(s, &tensors[i], item->u.value));
+    }
+    operand->tensors = tensors;
+    return LB_OK;
+}
+
+lb_status lb_round_operands(lb_machine *machine, const lb_op *op, lb_execution *e)
+{
+    const lb_choice *choice = lb_machine_choice(machine);
+    const bool wide = choice->wide_compute || choice->wide_accumulate;
+    if ((!choice->recipe && !wide) || !machine->rounding || machine->is_shadow) return LB_OK;
+    site s = {machine, choice->recipe, wide, lb_roles_product(machine->rounding->roles, machine->next)};
+    if (s.recipe && s.recipe->short_form && !is_told(machine)) s.recipe = NULL;
+    if (s.recipe && s.recipe->scaling && (!s.product || (!s.product->linear && !s.recipe->all_products)))
+        s.recipe = NULL;
+    if (!s.recipe && !s.wide) return LB_OK;
+    for (uint32_t i = 0; i < e->n_args; i++) {
+        const lb_arg *arg = &lb_op_args(machine->prepared->program, op)[i];
+        s.operand = s.place = i;
+        s.factor = NULL;
+        for (int f = 0; s.product && f < 2; f++)
+            if (s.product->factors[f].operand == i) s.factor = &s.product->factors[f];
+        if (e->args[i].tag == LB_OPERAND_TENSOR && arg->tag == LB_ARG_VALUE)
+            LB_TRY(round_tensor(&s, &e->args[i].tensor, arg->u.value));
+        else if (e->args[i].tag == LB_OPERAND_TENSORS && arg->tag == LB_ARG_LIST)
+            LB_TRY(round_list(&s, arg, &e->args[i]));
+    }
+    return LB_OK;
+}
+
+lb_status lb_round_results(lb_machine *machine, lb_execution *e)
+{
+    const lb_recipe *recipe = lb_machine_choice(machine)->storage;
+    if (!recipe || machine->is_shadow) return LB_OK;
+    const lb_dtype grid = recipe->storage;
+    for (uint32_t i = 0; i < e->outputs.n; i++) {
+        lb_tensor *window = &e->outputs.tensors[i], copy;
+        if (!window->data || window->dtype != LB_F32 || !lb_layout_numel(&window->layout)) continue;
+        if (!copy_of(machine, window, LB_F32, &copy)) return LB_ERR_LIMIT;
+        lb_cast cast = recipe->cast;
+        if (cast.rounding == LB_STOCHASTIC) cast.seed = key_of(machine, cast.seed, PLACE_RESULTS + i);
+        lb_round_to_grid_f32(copy.data, (size_t)lb_layout_numel(&copy.layout), grid, &cast);
+        lb_tensor_copy(window, &copy, NULL);
+    }
+    return LB_OK;
+}
