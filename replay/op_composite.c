@@ -122,6 +122,23 @@ static lb_status cross_entropy_run(lb_call *call, bool twin)
     return status;
 }
 
+static lb_operand real(double f) { return (lb_operand){.tag = LB_OPERAND_FLOAT, .f = f, .i = (int64_t)f}; }
+
+static lb_status elu_of(lb_call *call, double alpha, double scale, double input_scale, bool twin)
+{
+    piece p = {.row = "aten::elu", .args = {arg(call, 0), real(alpha), real(scale), real(input_scale)}, .n_args = 4,
+               .results = {call->results[0]}, .n_results = 1};
+    return run_piece(call, &p, twin);
+}
+
+static lb_status selu_run(lb_call *call, bool twin) { return elu_of(call, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1, twin); }
+static lb_status celu_run(lb_call *call, bool twin) { return elu_of(call, lb_call_float(call, 1, 1), 1, 1 / lb_call_float(call, 1, 1), twin); }
+static lb_status relu6(lb_call *call)
+{
+    piece p = {.row = "aten::hardtanh", .args = {arg(call, 0), integer(0), integer(6)}, .n_args = 3, .results = {call->results[0]}, .n_results = 1};
+    return run_piece(call, &p, false);
+}
+
 /* self, mat1, mat2, beta, alpha, use_gelu */
 static lb_status addmm_activation_run(lb_call *call, bool twin)
 {
@@ -252,6 +269,8 @@ COMPOSITE(log_softmax)
 COMPOSITE(nll)
 COMPOSITE(cross_entropy)
 COMPOSITE(log_sigmoid)
+COMPOSITE(selu)
+COMPOSITE(celu)
 COMPOSITE(addmm_activation)
 COMPOSITE(conv)
 COMPOSITE(conv_transpose)
@@ -287,6 +306,9 @@ const lb_op_row lb_rows_composite[] = {
     SUM("nll_loss_nd", "self target weight reduction ignore_index", nll, 4, "nll_loss")
     SUM("cross_entropy_loss", "self target weight reduction ignore_index label_smoothing", cross_entropy, 10, "cross_entropy")
     {"aten::log_sigmoid", "self", log_sigmoid_kernel, log_sigmoid_twin, 6, 0, LB_ROW_ELEMENTWISE, NULL, "unary float"},
+    {"aten::selu", "self", selu_kernel, selu_twin, 6, 0, LB_ROW_ELEMENTWISE, NULL, "unary float"},
+    {"aten::celu", "self alpha", celu_kernel, celu_twin, 6, 0, LB_ROW_ELEMENTWISE, NULL, "unary float lambd"},
+    {"aten::relu6", "self", relu6, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_ELEMENTWISE, NULL, "unary float"},
     ROW("_addmm_activation", "self mat1 mat2 beta alpha use_gelu", addmm_activation, 4, LB_ROW_MATMUL, "openblas", "addmm activation")
     CONV("conv1d", USUAL, conv, "convolution conv1d")
     CONV("conv2d", USUAL, conv, "convolution conv2d")

@@ -75,6 +75,8 @@ const lb_op_row lb_rows_random[] = {
     RANDOM("randperm", "n dtype layout device pin_memory")
     RANDOM("randperm.generator", "n generator dtype layout device pin_memory")
     RANDOM("random", "self generator")
+    RANDOM("rrelu_with_noise", "self noise lower upper training generator")
+    RANDOM("rrelu", "self lower upper training generator")
     RANDOM("random.from", "self from to generator")
     RANDOM("random.to", "self to generator")
     RANDOM("uniform", "self from to generator")

@@ -258,12 +258,12 @@ static lb_status read_call(lb_call *call, const lb_pointwise *op, bool twin, job
             j->lanes.text = call->args[k].string ? call->args[k].string[0] : 0;
         }
     }
-    if (op->flags & (LB_POINTWISE_COMMON | LB_POINTWISE_COMMON_FIRST)) round_to_common(j, common);
     j->loop = twin ? op->twin : j->type == COMPUTE_F32 ? op->f32 : j->type == COMPUTE_F64 ? op->f64 : op->i64;
     if (!j->loop && j->type == COMPUTE_F32) {
         j->loop = op->f64;
         j->type = COMPUTE_F64;
     }
+    if (op->flags & (LB_POINTWISE_COMMON | LB_POINTWISE_COMMON_FIRST)) round_to_common(j, common);
     if (!j->loop) return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: not for these dtypes", call->row->name);
     return LB_OK;
 }

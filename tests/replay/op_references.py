@@ -277,3 +277,80 @@ def device_relu(self, weight, bias, stride, padding, dilation, groups):
 @reference("_conv_depthwise2d")
 def depthwise(self, weight, kernel_size, bias, stride, padding, dilation):
     return convolve(self, weight, bias, stride, padding, dilation, self.shape[1]).to(self.dtype)
+
+
+# ---- ops that torch runs here, but not in f64: what their shadows are compared with -----------------------------------
+
+SHADOWS = {}
+
+
+def shadow(*names):
+    def register(function):
+        for name in names:
+            SHADOWS[f"aten::{name}"] = function
+        return function
+    return register
+
+
+@shadow("_grouped_mm")
+def grouped_mm(self, mat2, offs, **rest):
+    if offs is None:
+        return self @ mat2
+    starts, ends = [0, *offs.tolist()[:-1]], offs.tolist()
+    pieces = list(zip(starts, ends))
+    if self.dim() == 2 and mat2.dim() == 3:
+        y = torch.zeros(self.shape[0], mat2.shape[2], dtype=self.dtype)
+        for g, (a, b) in enumerate(pieces):
+            y[a:b] = self[a:b] @ mat2[g]
+        return y
+    if self.dim() == 2:
+        return torch.stack([self[:, a:b] @ mat2[a:b] for a, b in pieces])
+    return torch.cat([self[g] @ mat2[:, a:b] for g, (a, b) in enumerate(pieces)], 1)
+
+
+@shadow("_scaled_mm")
+def scaled_mm(self, mat2, scale_a, scale_b, bias, **rest):
+    return (self * scale_a) @ (mat2 * scale_b) + (0 if bias is None else bias)
+
+
+@shadow("mkldnn_convolution")
+def mkldnn_convolution(self, weight, bias, padding, stride, dilation, groups):
+    return convolve(self, weight, bias, stride, padding, dilation, groups)
+
+
+def lstm(x, weights, h, c, reverse):
+    w, v, b, d = weights
+    outputs = []
+    for t in reversed(range(x.shape[0])) if reverse else range(x.shape[0]):
+        i, f, g, o = (x[t] @ w.t() + h @ v.t() + b + d).chunk(4, 1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+        outputs.append(h)
+    return torch.stack(outputs[::-1] if reverse else outputs), h, c
+
+
+@shadow("mkldnn_rnn_layer")
+def lstm_layer(input, weight0, weight1, weight2, weight3, hx_, cx_, reverse, **rest):
+    return [*lstm(input, (weight0, weight1, weight2, weight3), hx_, cx_, reverse), None]
+
+
+@shadow("mkldnn_rnn_layer_backward")
+def lstm_layer_backward(input, weight1, weight2, weight3, weight4, hx_, cx_tmp, grad_output, grad_hy, grad_cy, reverse, **rest):
+    leaves = [t.detach().clone().requires_grad_() for t in (input, weight1, weight2, weight3, weight4, hx_, cx_tmp)]
+    y, h, c = lstm(leaves[0], leaves[1:5], leaves[5], leaves[6], reverse)
+    return torch.autograd.grad((y, h, c), leaves, (grad_output, grad_hy, grad_cy))
+
+
+@shadow("_amp_foreach_non_finite_check_and_unscale_")
+def unscale(self, found_inf, inv_scale):
+    found = any(not bool(torch.isfinite(t).all()) for t in self)
+    return [*(t * inv_scale for t in self), torch.ones_like(found_inf) if found else found_inf]
+
+
+@shadow("_amp_update_scale_")
+def update_scale(self, growth_tracker, found_inf, scale_growth_factor, scale_backoff_factor, growth_interval):
+    steps = growth_tracker + 1
+    if found_inf:
+        return self * scale_backoff_factor, growth_tracker * 0
+    grown = (self * scale_growth_factor).float()
+    return (self if steps != growth_interval or torch.isinf(grown) else grown.double()), steps * (steps != growth_interval)

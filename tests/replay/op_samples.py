@@ -185,6 +185,8 @@ def unary(draw, options):
             scalars = [draw.number(dtype) for _ in range(int(options.get("scalars", 0)))]
             if "slope" in options:
                 scalars = [draw.choice([0.01, 0.2])]
+            if "lambd" in options:
+                scalars = [draw.choice([0.5, 0.1, 1])]
             kwargs = {"approximate": draw.choice(["none", "tanh"])} if "approximate" in options else {}
             yield (draw.tensor(draw.shape(), dtype, options), *scalars), kwargs
 
@@ -200,8 +202,18 @@ def gradient(draw, options):
                 numbers = draw.choice([[-1.0, 1.0], [0, 6], [-0.5, 0.1]])
             if "slope" in options:
                 numbers = [draw.choice([0.01, 0.2]), False]
+            if "lambd" in options:
+                numbers = [draw.choice([0.5, 0.1, 1])]
             kwargs = {"approximate": draw.choice(["none", "tanh"])} if "approximate" in options else {}
             yield (draw.tensor(shape, dtype, options), draw.tensor(shape, dtype, options), *numbers), kwargs
+
+
+@generator
+def prelu(draw, options):
+    for dtype in FLOATS:
+        for shape, weight in (((4, 5), (1, 5)), ((2, 3, 4), (1, 3, 1)), ((7,), (1,)), ((6,), (6,))):
+            x, w = draw.tensor(shape, dtype), draw.dense(weight, dtype, 0.3)
+            yield ((draw.tensor(shape, dtype), x, w.expand(shape)) if "backward" in options else (x, w)), {}
 
 
 @generator
