@@ -1,6 +1,9 @@
 /* See measure.h. A recorded step is mostly this pass, so a contiguous value is read once: each leaf is hashed and
  * summarised while it is in the cache, and both digests come from the same leaves. */
 #include "measure.h"
+#include "leaf.h"
+
+#include <lastbit/processor.h>
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +27,8 @@ static size_t shape_words(lb_dtype dtype, const lb_layout *layout, uint64_t *wor
     return n;
 }
 
-static lb_digest hash_words(uint64_t bytes, const uint64_t *leaves, uint32_t n_leaves, const uint64_t *tail, size_t n_tail)
+static lb_digest hash_words(uint64_t bytes, const uint64_t *leaves, uint32_t n_leaves, const uint64_t *tail,
+                            size_t n_tail)
 {
     uint64_t words[64];
     if (1 + n_leaves + n_tail <= sizeof words / sizeof words[0]) {
@@ -42,7 +46,8 @@ static lb_digest hash_words(uint64_t bytes, const uint64_t *leaves, uint32_t n_l
     return digest_of(XXH3_128bits_digest(&state));
 }
 
-lb_digest lb_measure_logical(const uint64_t *leaves, uint32_t n_leaves, uint64_t bytes, lb_dtype dtype, const lb_layout *layout)
+lb_digest lb_measure_logical(const uint64_t *leaves, uint32_t n_leaves, uint64_t bytes, lb_dtype dtype,
+                             const lb_layout *layout)
 {
     uint64_t tail[2 + LB_MAX_DIMS];
     return hash_words(bytes, leaves, n_leaves, tail, shape_words(dtype, layout, tail));
@@ -56,9 +61,9 @@ static void copy_row(char *to, const char *from, int64_t count, int64_t stride, 
         return;
     }
     switch (width) {
-#define COPY(bytes)                                                                                          \
-    case bytes:                                                                                              \
-        for (int64_t i = 0; i < count; i++) memcpy(to + i * bytes, from + i * stride * bytes, bytes);       \
+#define COPY(bytes)                                                                                            \
+    case bytes:                                                                                                \
+        for (int64_t i = 0; i < count; i++) memcpy(to + i * bytes, from + i * stride * bytes, bytes);          \
         return;
         COPY(1)
         COPY(2)
@@ -67,7 +72,8 @@ static void copy_row(char *to, const char *from, int64_t count, int64_t stride, 
         COPY(16)
 #undef COPY
     default:
-        for (int64_t i = 0; i < count; i++) memcpy(to + (size_t)i * width, from + i * stride * (int64_t)width, width);
+        for (int64_t i = 0; i < count; i++)
+            memcpy(to + (size_t)i * width, from + i * stride * (int64_t)width, width);
     }
 }
 
@@ -81,9 +87,9 @@ typedef struct leaves {
 
 static void add_leaf(leaves *l, const char *bytes, size_t size, size_t elements)
 {
-    l->hashes[l->n] = XXH3_64bits_withSeed(bytes, size, l->n);
+    l->hashes[l->n] = lb_leaf_measure(bytes, size, l->n, l->dtype, elements,
+                                      l->what & LB_MEASURE_STATISTICS ? &l->statistics : NULL);
     l->n++;
-    if (l->what & LB_MEASURE_STATISTICS) lb_statistics_add(&l->statistics, l->dtype, bytes, elements);
 }
 
 static void add_contiguous(leaves *l, const char *bytes, size_t elements)
@@ -108,7 +114,8 @@ static void add_strided(leaves *l, const lb_tensor *tensor)
         const char *row = (const char *)tensor->data + r.offset * (int64_t)width;
         for (int64_t done = 0; done < r.count;) {
             int64_t take = r.count - done < capacity - filled ? r.count - done : capacity - filled;
-            copy_row(leaf + (size_t)filled * width, row + done * r.stride * (int64_t)width, take, r.stride, width);
+            copy_row(leaf + (size_t)filled * width, row + done * r.stride * (int64_t)width, take, r.stride,
+                     width);
             done += take;
             filled += take;
             if (filled < capacity) continue;
@@ -119,13 +126,43 @@ static void add_strided(leaves *l, const lb_tensor *tensor)
     if (filled > 0) add_leaf(l, leaf, (size_t)filled * width, (size_t)filled);
 }
 
+/* A host may have told the processor to flush subnormals to zero, or to round otherwise. What is recorded must not depend
+ * on that, nor the host on us. */
+#if LB_HAVE_X86
+#include <xmmintrin.h>
+#define PLAIN_ARITHMETIC 0x1F80u
+static unsigned enter_arithmetic(void)
+{
+    unsigned hosts = _mm_getcsr();
+    if (hosts != PLAIN_ARITHMETIC) _mm_setcsr(PLAIN_ARITHMETIC);
+    return hosts;
+}
+static void leave_arithmetic(unsigned hosts)
+{
+    if (_mm_getcsr() != hosts) _mm_setcsr(hosts);
+}
+#else
+static unsigned enter_arithmetic(void)
+{
+    return 0;
+}
+static void leave_arithmetic(unsigned hosts)
+{
+    (void)hosts;
+}
+#endif
+
 bool lb_measure(const lb_tensor *tensor, const void *dense, size_t dense_bytes, unsigned what, lb_measured *out)
 {
     memset(out, 0, sizeof *out);
-    const size_t elements = (size_t)lb_layout_numel(&tensor->layout), bytes = lb_dtype_bytes(tensor->dtype, elements);
+    const size_t elements = (size_t)lb_layout_numel(&tensor->layout),
+                 bytes = lb_dtype_bytes(tensor->dtype, elements);
     const bool contiguous = lb_layout_is_contiguous(&tensor->layout);
-    leaves l = {.hashes = malloc((bytes / LB_DIGEST_LEAF + 1) * sizeof l.hashes[0]), .what = what, .dtype = tensor->dtype};
+    leaves l = {.hashes = malloc((bytes / LB_DIGEST_LEAF + 1) * sizeof l.hashes[0]),
+                .what = what,
+                .dtype = tensor->dtype};
     if (!l.hashes) return false;
+    const unsigned hosts = enter_arithmetic();
     lb_statistics_begin(&l.statistics);
     if (contiguous)
         add_contiguous(&l, (const char *)tensor->data, elements);
@@ -133,6 +170,7 @@ bool lb_measure(const lb_tensor *tensor, const void *dense, size_t dense_bytes, 
         add_strided(&l, tensor);
     out->logical = lb_measure_logical(l.hashes, l.n, bytes, tensor->dtype, &tensor->layout);
     out->statistics = lb_statistics_end(&l.statistics);
+    leave_arithmetic(hosts);
     if (contiguous) {
         out->blob = hash_words(bytes, l.hashes, l.n, NULL, 0);
         out->leaves = l.hashes;

@@ -24,7 +24,7 @@ typedef struct lb_statistics_state {
     int64_t elements, zero, nan, pos_inf, neg_inf;
 } lb_statistics_state;
 LB_API void lb_statistics_begin(lb_statistics_state *state);
-/* `count` dense elements; a multiple of 1024 in every call but the last. */
+/* `count` dense elements; a multiple of 16 in every call but the last. */
 LB_API void lb_statistics_add(lb_statistics_state *state, lb_dtype dtype, const void *elements, size_t count);
 LB_API lb_statistics lb_statistics_end(const lb_statistics_state *state);
 
