@@ -1,23 +1,25 @@
 """What recording costs per step: `python tests/capture/bench_overhead.py [--model llama|sample|tiny] [--rounds N]`.
 
-Rounds are interleaved over all settings, one process per setting, one thread, and the best step counts: its time on the
-clock, and the time its process was busy (all threads), which says more on a machine that others use. Beside the levels:
-an empty dispatch mode, and hooks that torch.save layer outputs.
+One process per setting, one thread each, in lock-step: a round is one step of every setting, one after the other, so that
+all of them meet the same machine. What counts is the fastest step of each setting, and the median over the rounds of its
+time divided by that of the plain step of the same round. Beside the levels: an empty dispatch mode, hooks that torch.save
+layer outputs, and torch's DebugMode with hashes of every op's results.
 
-The last columns say where a level's extra time goes: in the calls of the C recorder (ops, module boundaries, the end of a
-step), in the dispatch mode as such (what the empty one costs), and the rest, which is the recorder's Python.
+The last columns say where a level's extra time goes: in the calls of the C recorder other than ops (`names`, `modules`,
+`step`), in the dispatch mode as such (what the empty one costs), and the rest: the ops, digests and statistics included.
 """
 import argparse
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-LEVELS = ["plain", "empty", "save", "stats", "sources", "layers", "ops"]
+LEVELS = ["plain", "empty", "save", "debug", "stats", "sources", "layers", "ops"]
 
 
 def llama(hidden=256, layers=8, batch=4, sequence=128, vocab=1024):
@@ -85,17 +87,12 @@ def tiny():
     return model, step
 
 
-# Calls of the C recorder, by what they are for.
-CALLS = {"lb_wire_op": "ops", "lb_wire_failed": "ops", "lb_wire_enter": "modules", "lb_wire_leave": "modules",
-         "lb_wire_role": "names", "lb_wire_group": "names", "lb_wire_step_begin": "step", "lb_wire_step_end": "step"}
+# Calls of the C recorder, by what they are for; ops do not pass through Python.
+CALLS = {"enter": "modules", "leave": "modules", "role": "names", "group": "names", "step_begin": "step", "step_end": "step", "sweep": "step"}
 
 
-def clocked(spent):
-    """Makes every call of the C recorder add its time to spent[kind]; each costs some 0.2 us more by that."""
-    from lastbit.torch import library
-
-    load = library.load
-
+def clocked(native, spent):
+    """Makes those calls add their time to spent[kind]."""
     def wrap(call, kind):
         clock = time.perf_counter
 
@@ -108,107 +105,130 @@ def clocked(spent):
 
         return timed
 
-    def load_clocked():
-        loaded = load()
-        for name, kind in CALLS.items():
-            setattr(loaded, name, wrap(getattr(loaded, name), kind))
-        return loaded
-
-    library.load = load_clocked
+    for name, kind in CALLS.items():
+        setattr(native, name, wrap(getattr(native, name), kind))
 
 
-def measure(setting, model_name, steps):
-    """Runs in a process of its own: seconds of each step after the first two."""
+def steps_of(setting, step, model, folder, spent):
+    """A function that runs one step under the setting, after the setting has been made."""
+    if setting == "plain":
+        return step
+    if setting == "save":
+        import torch
+
+        for i, module in enumerate(model.modules()):
+            module.register_forward_hook(lambda m, a, o, i=i: torch.save(o, "%s/%d.pt" % (folder, i)))
+        return step
+    if setting == "empty":
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        class Empty(TorchDispatchMode):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                return func(*args, **(kwargs or {}))
+
+        mode = Empty()
+    elif setting == "debug":
+        from torch.utils._debug_mode import DebugMode
+
+        def debugged():
+            with DebugMode(record_stack_trace=False), DebugMode.log_tensor_hashes():
+                step()
+
+        return debugged
+    else:
+        import lastbit.torch
+
+        context = lastbit.torch.capture(os.path.join(folder, "run.lb"), level=setting)
+        cap = context.__enter__()
+        clocked(cap._session.native, spent)
+        numbers = iter(range(1 << 30))
+
+        def recorded():
+            with cap.step(next(numbers)):
+                step()
+
+        recorded.context = context
+        return recorded
+    mode.__enter__()
+    return step
+
+
+def work(setting, model_name):
+    """Runs in a process of its own: a step per line of input, and a line of JSON for each."""
     import torch
 
     torch.set_num_threads(1)
     sys.path.insert(0, os.path.join(ROOT, "capture"))
     model, step = {"llama": llama, "sample": sample, "tiny": tiny}[model_name]()
     folder = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
-    out = []
     spent = dict.fromkeys(CALLS.values(), 0.0)
-
-    def timed(run):
-        for n in range(steps):
-            before = sum(spent.values())
-            start, busy = time.perf_counter(), time.process_time()
-            run(n)
-            out.append((time.perf_counter() - start, time.process_time() - busy, sum(spent.values()) - before))
-
     try:
-        if setting == "plain":
-            timed(lambda n: step())
-        elif setting == "empty":
-            from torch.utils._python_dispatch import TorchDispatchMode
-
-            class Empty(TorchDispatchMode):
-                def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-                    return func(*args, **(kwargs or {}))
-
-            with Empty():
-                timed(lambda n: step())
-        elif setting == "save":
-            handles = [m.register_forward_hook(lambda m, a, o, i=i: torch.save(o, "%s/%d.pt" % (folder, i)))
-                       for i, m in enumerate(model.modules())]
-            timed(lambda n: step())
-            del handles
-        else:
-            import lastbit.torch
-
-            clocked(spent)
-            with lastbit.torch.capture(os.path.join(folder, "run.lb"), level=setting) as cap:
-                def run(n):
-                    with cap.step(n):
-                        step()
-
-                timed(run)
-    finally:
+        run = steps_of(setting, step, model, folder, spent)
+        for _ in sys.stdin:
+            spent.update(dict.fromkeys(spent, 0.0))
+            start, busy = time.perf_counter(), time.process_time()
+            run()
+            print(json.dumps({"wall": time.perf_counter() - start, "busy": time.process_time() - busy, "spent": spent}), flush=True)
         size = sum(os.path.getsize(os.path.join(d, f)) for d, _, fs in os.walk(folder) for f in fs)
+        print(json.dumps({"bytes": size}), flush=True)
+    finally:
         shutil.rmtree(folder)
-    print(json.dumps({"seconds": out[2:], "bytes": size, "spent": {kind: t / steps for kind, t in spent.items()}}))
+
+
+def start(setting, model):
+    return subprocess.Popen([sys.executable, __file__, "--work", setting, "--model", model], stdin=subprocess.PIPE, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ, OMP_NUM_THREADS="1"))
+
+
+def ask(worker):
+    try:
+        worker.stdin.write("step\n")
+        worker.stdin.flush()
+        return json.loads(worker.stdout.readline())
+    except (OSError, ValueError):
+        sys.exit(worker.stderr.read())
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=["llama", "sample", "tiny"], default="llama")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--settings", default=",".join(LEVELS))
-    parser.add_argument("--measure")
+    parser.add_argument("--work")
     args = parser.parse_args()
-    if args.measure:
-        return measure(args.measure, args.model, args.steps)
+    if args.work:
+        return work(args.work, args.model)
     settings = args.settings.split(",")
-    best, sizes, where = {}, {}, {}
-    for _ in range(args.rounds):
-        for setting in settings:
-            done = subprocess.run([sys.executable, __file__, "--measure", setting, "--model", args.model, "--steps", str(args.steps)],
-                                  env=dict(os.environ, OMP_NUM_THREADS="1"), capture_output=True, text=True)
-            if done.returncode:
-                sys.exit(done.stderr)
-            result = json.loads(done.stdout.splitlines()[-1])
-            fastest = min(result["seconds"])
-            if setting not in where or fastest[0] < where[setting][0]:
-                where[setting] = fastest[0], fastest[2], result["spent"]
-            for kind in (0, 1):
-                best[setting, kind] = min([best.get((setting, kind), 1e9)] + [x[kind] for x in result["seconds"]])
-            sizes[setting] = result["bytes"]
+    workers = {setting: start(setting, args.model) for setting in settings}
+    for _ in range(2):  # the first steps are special
+        for worker in workers.values():
+            ask(worker)
+    rounds = [{setting: ask(worker) for setting, worker in workers.items()} for _ in range(args.rounds)]
+    sizes = {}
+    for setting, worker in workers.items():
+        sizes[setting] = json.loads(worker.communicate()[0].splitlines()[-1])["bytes"] / (args.rounds + 2)
+    fastest = {setting: min((r[setting] for r in rounds), key=lambda x: x["busy"]) for setting in settings}
+    first = settings[0]
     for setting in settings:
-        wall, busy = best[setting, 0], best[setting, 1]
-        print("%-8s %8.2f ms  %5.2fx   busy %8.2f ms  %5.2fx  %8.1f MB%s" % (
-            setting, wall * 1e3, wall / best[settings[0], 0], busy * 1e3, busy / best[settings[0], 1], sizes[setting] / 1e6,
-            breakdown(setting, best, where)))
+        best = min(r[setting]["wall"] for r in rounds)
+        print("%-8s %8.2f ms %5.2fx (median %5.2fx)   busy %8.2f ms %5.2fx (median %5.2fx) %8.1f MB a step%s" % (
+            setting, best * 1e3, best / min(r[first]["wall"] for r in rounds), median(rounds, setting, first, "wall"),
+            fastest[setting]["busy"] * 1e3, fastest[setting]["busy"] / fastest[first]["busy"],
+            median(rounds, setting, first, "busy"), sizes[setting] / 1e6, breakdown(setting, fastest)))
 
 
-def breakdown(setting, best, where):
+def median(rounds, setting, first, clock):
+    return statistics.median(r[setting][clock] / r[first][clock] for r in rounds)
+
+
+def breakdown(setting, fastest):
     """Where the fastest step's extra time went, in ms."""
-    wall, recorder, kinds = where[setting]
-    if not recorder or ("plain", 0) not in best or ("empty", 0) not in best:
+    spent = fastest[setting]["spent"]
+    if not sum(spent.values()) or "plain" not in fastest or "empty" not in fastest:
         return ""
-    mode = best["empty", 0] - best["plain", 0]
-    parts = ", ".join("%s %.1f" % (kind, t * 1e3) for kind, t in kinds.items())
-    return "   recorder %.1f (a step on average: %s), mode %.1f, Python %.1f" % (
-        recorder * 1e3, parts, mode * 1e3, (wall - best["plain", 0] - mode - recorder) * 1e3)
+    mode = fastest["empty"]["busy"] - fastest["plain"]["busy"]
+    rest = fastest[setting]["busy"] - fastest["plain"]["busy"] - mode - sum(spent.values())
+    return "   " + ", ".join("%s %.1f" % (kind, t * 1e3) for kind, t in spent.items()) + ", mode %.1f, ops %.1f ms" % (mode * 1e3, rest * 1e3)
 
 
 if __name__ == "__main__":

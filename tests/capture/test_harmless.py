@@ -187,7 +187,7 @@ BREAK = """
 import runpy, sys
 import torch
 import lastbit.torch
-from lastbit.torch import dispatch, encoding, library, modules, optimizers, session
+from lastbit.torch import dispatch, library, modules, objects, optimizers, routing, session
 where, after, kind = sys.argv[1], int(sys.argv[2]), getattr(__builtins__, sys.argv[3])
 owner, name = where.rpartition(".")[0], where.rpartition(".")[2]
 owner = eval(owner)
@@ -202,15 +202,15 @@ del sys.argv[:4]
 program = sys.argv[0]
 runpy.run_path(program, run_name="__main__")
 """
-PLACES = [("dispatch.pack", 500, "ValueError"), ("encoding.Encoder.tensors", 20, "RuntimeError"),
+PLACES = [("dispatch.describe", 20, "ValueError"), ("modules._keyword_arguments", 20, "RuntimeError"),
           ("session.Session.end_step", 1, "OSError"), ("session.Session.open_archive", 0, "MemoryError")]
 MORE_PLACES = [("modules.Modules.entry", 7, "KeyError"), ("optimizers.Optimizers._group", 1, "TypeError"),
                ("optimizers.Optimizers._states", 1, "RuntimeError"), ("session.Session.begin_step", 2, "RuntimeError"),
                ("session.Session.name_tensors", 1, "AttributeError"), ("session.Session.name_inputs", 2, "RecursionError"),
-               ("library.Wire.close", 0, "OSError"), ("encoding.Encoder.storage", 100, "MemoryError"),
-               ("modules.Modules.place_of_node", 5, "RuntimeError"), ("optimizers.bits_of_double", 3, "ValueError"),
-               ("session.number_of", 1, "ValueError"), ("dispatch.Plan.__init__", 10, "RuntimeError"),
-               ("session.Session.next_step", 1, "AssertionError"), ("modules.Modules.mark", 30, "SystemError")]
+               ("session.Session.close_archive", 0, "OSError"), ("session.Session.role", 30, "MemoryError"),
+               ("modules.Modules.number", 5, "RuntimeError"), ("optimizers.number_of", 3, "ValueError"),
+               ("session.number_of", 1, "ValueError"), ("dispatch._arg_flags", 10, "RuntimeError"),
+               ("session.Session.next_step", 1, "AssertionError"), ("routing.Routing.left", 3, "SystemError")]
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,7 @@ Collectives are waited for, which changes what overlaps but no bits. Point-to-po
 complete when their call returns are read later, when their storage is next used or the step ends (the program must have
 waited by then). Until then we hold the storages, not the tensors.
 """
-import ctypes
-
 import torch
-
-from .encoding import pack
-from .library import DEFER, END
 
 _REDUCE = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum", "unused")
 
@@ -20,22 +15,41 @@ class Collectives:
         self.sequence = {}
         self.waiting = []  # (work, storages)
 
-    def end(self, plan, begun, args, kwargs, out, words):
-        session, wire = self.session, self.session.wire
+    def run(self, func, args, kwargs):
+        """Called by the dispatch mode in place of the op."""
+        session, kwargs, begun = self.session, kwargs or {}, None
+        try:
+            begun = session.native.begin(func, args, kwargs)
+        except Exception as error:
+            session.fail(error)
+        try:
+            out = func(*args, **kwargs)
+        except Exception:
+            if begun is not None and session.live:
+                session.native.failed_op(begun)
+            raise
+        if begun is not None and session.live:
+            try:
+                self.end(func, begun, args, kwargs, out)
+            except Exception as error:
+                session.fail(error)
+        return out
+
+    def end(self, func, begun, args, kwargs, out):
+        native = self.session.native
+        space, _, base = func._schema.name.partition("::")
         group, reduce, work = self._describe(args, kwargs, out)
-        if work is not None and plan.base not in ("send", "recv_", "recv_any_source_"):
+        if work is not None and base not in ("send", "recv_", "recv_any_source_"):
             # Views of the output are taken before the program waits (DDP's buckets): there is no later moment to read it.
             work.wait()
-        later = plan.name.startswith("_c10d_functional") or (work is not None and not work.is_completed())
-        row = wire.check(wire.library.lb_wire_op(wire.handle, DEFER if later else END, begun, pack(words), len(words)))
+        later = space.startswith("_c10d_functional") or (work is not None and not work.is_completed())
+        row = native.end(begun, out, later)
         if later and work is not None:
             self.waiting.append((work, [t.untyped_storage() for t in _tensors((args, kwargs))]))
         name, ranks = self._members(group)
         number = self.sequence.get(name, 0)
         self.sequence[name] = number + 1
-        array = (ctypes.c_int32 * max(1, len(ranks)))(*ranks)
-        wire.check(wire.library.lb_wire_collective(
-            wire.handle, row, name.encode(), (reduce or "").encode(), number, ctypes.cast(array, ctypes.c_void_p), len(ranks)))
+        native.collective(row, name, reduce, number, ranks)
 
     def _describe(self, args, kwargs, out):
         """The process group (or its name), the reduction, the Work."""
@@ -85,9 +99,8 @@ class Collectives:
         session, held = self.session, self.waiting
         for work, storages in self.waiting:
             if not work.is_completed():
-                numbers = [session.encoder.numbers.pop(s._cdata, None) for s in storages]
-                numbers = [n for n in numbers if n]
-                session.wire.library.lb_wire_forget(session.wire.handle, pack(numbers), len(numbers))
+                for storage in storages:
+                    session.native.forget(storage)
                 session.noticed("skipped", "a collective was not complete when its step ended: its result was not read")
         self.waiting = []
         return held

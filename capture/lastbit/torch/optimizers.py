@@ -2,7 +2,7 @@
 import torch
 
 from . import library
-from .encoding import bits_of_double, number_of, pack
+from .objects import number_of
 
 
 def _same(function):
@@ -85,18 +85,14 @@ class Optimizers:
 
         def make(original):
             def backward(tensors, *args, **kwargs):
-                thread = session.modules.thread
-                outer = thread.base, thread.ran_node
-                thread.base, thread.ran_node = len(thread.stack), False
-                thread.backward += 1
+                if session.dead:
+                    return original(tensors, *args, **kwargs)
+                if session.backward(True) == 1 and session.live:
+                    session.loss(tensors)
                 try:
-                    if session.live and thread.backward == 1:
-                        session.loss(tensors)
                     return original(tensors, *args, **kwargs)
                 finally:
-                    thread.backward -= 1
-                    thread.base, thread.ran_node = outer
-                    if session.live and not thread.backward:
+                    if session.backward(False) == 0 and session.live:
                         self.name_gradients()
 
             return backward
@@ -124,7 +120,7 @@ class Optimizers:
         if not session.live:
             return
         try:
-            self.first_op = session.wire.library.lb_recorder_next_op(session.wire.recorder)
+            self.first_op = session.native.next_op()
             self._states(optimizer, session.parameter_names())
         except Exception as error:
             session.fail(error)
@@ -153,23 +149,15 @@ class Optimizers:
                     self.session.role(value, library.STATE, library.IS_STATE, "optimizer.%s:%s" % (key, name))
 
     def _group(self, class_name, index, group, names):
-        session, wire = self.session, self.session.wire
-        members = group["params"]
-        w = [len(members)]
-        for p in members:
-            gradient = session.encoder.storage(p.grad) if p.grad is not None else -1
-            w += (wire.string(names.get(id(p), "?")), session.encoder.storage(p), gradient)
+        members = [(names.get(id(p), "?"), p, p.grad) for p in group["params"]]
         options = []
         for key, value in group.items():
             if key == "params":
                 continue
             if isinstance(value, (tuple, list)):
-                options += [("%s.%d" % (key, n), v) for n, v in enumerate(value) if isinstance(v, (int, float))]
+                options += [("%s.%d" % (key, n), float(v)) for n, v in enumerate(value) if isinstance(v, (int, float))]
                 continue
             number = number_of(value)
             if number is not None:
                 options.append((key, number))
-        w.append(len(options))
-        for key, number in options:
-            w += (wire.string(key), bits_of_double(float(number)))
-        wire.check(wire.library.lb_wire_group(wire.handle, class_name.encode(), index, self.first_op, pack(w), len(w)))
+        self.session.native.group(class_name, index, self.first_op, members, options)

@@ -1,8 +1,6 @@
 """MoE decisions: what a router gave. Routers are recognised by what they return, not by their library."""
 import torch
 
-from .encoding import pack
-
 _INTEGERS = (torch.int64, torch.int32)
 
 
@@ -36,8 +34,4 @@ class Routing:
         return logits, ids, weights
 
     def send(self, scope, call, logits, ids, weights, slots=None, dropped=None):
-        wire = self.session.wire
-        w = []
-        for part in (logits, ids, weights, slots, dropped):
-            self.session.encoder.operand(w, part)
-        wire.check(wire.library.lb_wire_routing(wire.handle, scope, call, pack(w), len(w)))
+        self.session.native.routing(scope, call, logits, ids, weights, slots, dropped)

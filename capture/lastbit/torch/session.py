@@ -9,8 +9,9 @@ import time
 import torch
 
 from . import library
-from .encoding import Encoder, number_of, pack
+from . import dispatch, objects
 from .modules import Modules, clean
+from .objects import number_of
 from .optimizers import Optimizers
 
 current = None  # the session of this process
@@ -41,11 +42,9 @@ class Session:
         self.settings = settings
         self.lock = threading.RLock()
         self.dead = False  # nothing is recorded any more
-        self.live = False  # ops are being recorded now
         self.step_open = False  # a step is counted now, recorded or not
         self.step = -1
         self.opened_by = None  # id of the root module whose forward opened the step
-        self.optimizer_depth = 0
         self.optimizer_stepped = False
         self.missing = []  # what this torch does not offer
         self.unwrapped = set()
@@ -57,8 +56,7 @@ class Session:
         ranks = parse_ranges(settings["ranks"])
         self.wants_step, self.last_step = steps if steps else (lambda n: True, 1 << 62)
         self.wants_rank = ranks[0] if ranks else lambda n: True
-        self.wire = library.Wire()
-        self.encoder = Encoder(self.wire)
+        self.opened = False  # there is an archive, and it takes more
         self.modules = Modules(self)
         self.optimizers = Optimizers(self)
         from .collectives import Collectives
@@ -69,11 +67,46 @@ class Session:
         self.roles = {}
         self.names = {}
         self.manual = bool(settings.get("manual"))
-        self.plans = {}  # func -> Plan, of all threads
         self.strangers = set()  # names of threads that are not covered
         self.undo = []  # what `finish` puts back
         self.triggered = None  # why the flight recorder is to be written
         self.watch = Watch()
+        self.native = self._bind()
+
+    def _bind(self):
+        """The calls of the C recorder, which are told what to call here."""
+        return library.bind(dict(
+            objects.given(), failed=library.Failed, node=self.modules.node, sequence=self.modules.sequence, fail=self.fail,
+            plan_for=self.plan_for, is_foreign=self.is_foreign, decompose=dispatch.decompose, collective=self.collectives.run,
+            instead=objects.instead, plain=objects.plain, fields=objects.fields, owner=self.modules.owner))
+
+    def plan_for(self, func):
+        if hasattr(func, "_schema"):
+            self.native.plan(dispatch.describe(func))
+        else:
+            self.native.plan(dispatch.describe_opaque(func, self))
+
+    @property
+    def live(self):
+        """Ops are being recorded now."""
+        return self._live
+
+    @live.setter
+    def live(self, value):
+        self._live = value
+        self.native.set_live(value)
+
+    @property
+    def optimizer_depth(self):
+        """How deep in optimizer steps and clipping the program is."""
+        return self._optimizer_depth
+
+    @optimizer_depth.setter
+    def optimizer_depth(self, value):
+        self._optimizer_depth = value
+        self.native.set_optimizer_depth(value)
+
+    _live, _optimizer_depth = False, 0
 
     # ---- life
 
@@ -124,9 +157,7 @@ class Session:
                     run = thread.run
 
                     def run_recorded():
-                        from .dispatch import make_mode
-
-                        with make_mode(session):
+                        with dispatch.Recording(session.native):
                             run()
 
                     thread.run, thread._lastbit = run_recorded, True
@@ -161,10 +192,10 @@ class Session:
             self.replace(torch, name, incoming)
 
     def escaped(self, tensor):
-        if self.dead or self.wire.recorder is None:
+        if self.dead or not self.opened:
             return
         try:
-            self.wire.library.lb_recorder_escaped(self.wire.recorder, self.encoder.storage(tensor))
+            self.native.escaped(tensor)
         except Exception:
             pass  # no storage: sparse, fake …
 
@@ -193,7 +224,8 @@ class Session:
         """In a forked child: the parent's archive is not ours. One of our own opens with the first step."""
         try:
             self.dead, self.live = True, False
-            self.wire.abandon()  # its lock may be held by a thread that is gone: never used again
+            self.opened = False
+            self.native.abandon()  # its lock may be held by a thread that is gone: never used again
             if current is self and self.settings.get("out"):
                 self.modules.remove()
                 self.optimizers.remove()
@@ -214,9 +246,9 @@ class Session:
 
                 traceback.print_exception(type(error), error, error.__traceback__)
             try:
-                if self.wire.recorder:
-                    self.wire.library.lb_recorder_stop(self.wire.recorder, message.encode("utf-8", "replace"))
-                    self.wire.close()
+                if self.opened:
+                    self.native.stop(message.encode("utf-8", "replace").decode())
+                    self.close_archive()
             except Exception:
                 pass
 
@@ -225,12 +257,12 @@ class Session:
             if self.dead or os.getpid() != self.pid:
                 return
             try:
-                if self.wire.recorder:
+                if self.opened:
                     if sys.exc_info()[0] is not None:  # a child of multiprocessing ends by an exception
                         self.trigger("exception %s" % sys.exc_info()[0].__name__)
                     if self.step_open and self.live:
                         self.end_step(complete or self.optimizer_stepped or not self.optimizers.exist)
-                    self.wire.close()
+                    self.close_archive()
             except Exception as error:
                 self.fail(error)
             self.dead, self.live = True, False
@@ -247,13 +279,11 @@ class Session:
             undo()
         if current is self:
             current = None
+        self.native.release()
 
     def tap(self, name, value):
         try:
-            number = self.modules.number(name, "tap")
-            w = self.encoder.tensors(value)
-            call = self.wire.check(self.wire.library.lb_wire_enter(self.wire.handle, number, 0, pack([0]), 1))
-            self.wire.check(self.wire.library.lb_wire_leave(self.wire.handle, number, call, 0, pack(w), len(w)))
+            self.native.tap(self.modules.number(name, "tap"), value)
         except Exception as error:
             self.fail(error)
 
@@ -262,14 +292,14 @@ class Session:
 
     def noticed(self, kind, message):
         try:
-            if self.wire.recorder and not self.dead:
-                self.wire.notice(kind, message)
+            if self.opened and not self.dead:
+                self.native.notice(kind, message.encode("utf-8", "replace").decode())
         except Exception as error:
             self.fail(error)
 
     def trigger(self, why):
         """The flight recorder's window is written when the open step ends; then recording is over."""
-        if not self.settings["ring"] or self.triggered or self.dead or not self.wire.recorder:
+        if not self.settings["ring"] or self.triggered or self.dead or not self.opened:
             return
         self.triggered = why
         if not self.step_open:
@@ -277,9 +307,9 @@ class Session:
 
     def write_window(self):
         try:
-            self.wire.check(self.wire.library.lb_wire_trigger(self.wire.handle, self.triggered.encode("utf-8", "replace")))
+            self.native.trigger(self.triggered.encode("utf-8", "replace").decode())
             if not self.step_open:
-                self.wire.close()
+                self.close_archive()
                 self.dead, self.live = True, False
                 print("lastbit: the flight recorder wrote its steps up to %d: %s" % (self.step, self.triggered), file=sys.stderr)
         except Exception as error:
@@ -293,10 +323,12 @@ class Session:
         if not self.wants_rank(rank):
             self.dead = True
             return False
-        folder = self.settings["out"]
+        get = self.settings.get
         for attempt in range(64):
             try:
-                self.wire.open(folder, rank + attempt, max(world, rank + attempt + 1), self.settings)
+                self.native.open_recorder(get("out"), get("level"), rank + attempt, max(world, rank + attempt + 1), get("keep"),
+                                          get("layers"), get("budget"), get("ring"))
+                self.opened = True
                 break
             except library.Failed as error:
                 if error.status != -9 or world > 1:  # exists: a process beside us without a rank of its own
@@ -304,11 +336,15 @@ class Session:
         self.modules.reset()
         from .. import receipt
 
-        self.wire.table("receipt", json.dumps(receipt.collect(), default=str))
+        self.native.table("receipt", json.dumps(receipt.collect(), default=str))
         for what in self.missing:
-            self.wire.notice("degraded", what)
+            self.native.notice("degraded", what)
         self._close_with_process()
         return True
+
+    def close_archive(self):
+        self.opened = False
+        self.native.close_recorder()
 
     def _close_with_process(self):
         """Children of multiprocessing end without exit handlers, but run these."""
@@ -367,6 +403,8 @@ class Session:
         self.begin_step(module)
 
     def begin_step(self, module=None, number=None, shard=None):
+        if self.step_open and self.live:  # found by ourselves before the program said its first
+            self.end_step(False)
         self.step = self.step + 1 if number is None else number
         self.step_open = True
         self.opened_by = module
@@ -374,11 +412,11 @@ class Session:
         self.optimizer_depth = 0
         if self.dead or not self.wants_step(self.step) or not self.push():
             return
-        if self.wire.recorder is None and not self.open_archive():
+        if not self.opened and not self.open_archive():
             return
         if not self.recorded_last:
-            self.wire.library.lb_recorder_step_skip(self.wire.recorder)
-        self.wire.check(self.wire.library.lb_wire_step_begin(self.wire.handle, self.step, (shard or "").encode()))
+            self.native.step_skip()
+        self.native.step_begin(self.step, str(shard or ""))
         self.live = True
         self.recorded_last = True
         self.name_tensors()
@@ -394,27 +432,26 @@ class Session:
             self.recorded_last = False
             return
         held = self.collectives.step_closed()
-        if self.settings["ring"] and not self.triggered and self.wire.library.lb_recorder_nonfinite(self.wire.recorder):
+        if self.settings["ring"] and not self.triggered and self.native.nonfinite():
             self.triggered = "a parameter, a gradient or an optimizer state is not finite"
         if self.triggered:
             self.step_open = True
             self.write_window()
             self.step_open = False
         self.live = False
-        self.wire.check(self.wire.library.lb_wire_step_end(self.wire.handle, bool(complete)))
+        self.native.step_end(bool(complete))
         del held
         if self.triggered:
-            self.wire.close()
+            self.close_archive()
             self.dead = True
             print("lastbit: the flight recorder wrote its steps up to %d: %s" % (self.step, self.triggered), file=sys.stderr)
             return
         if self.settings["ring"] and not self.said_memory:
             self.said_memory = True
-            megabytes = self.wire.library.lb_recorder_bytes(self.wire.recorder) / 1e6
+            megabytes = self.native.bytes_so_far() / 1e6
             print("lastbit: the flight recorder holds %d to %d steps in memory; the first took %.1f MB" % (
                 self.settings["ring"], 2 * self.settings["ring"], megabytes), file=sys.stderr)
-        self.modules.step_closed()
-        self.encoder.sweep()
+        self.native.sweep()
         if self.step >= self.last_step:
             self.pop()
 
@@ -432,9 +469,7 @@ class Session:
         if self.modes_active() > self.inherited:
             self.noticed("skipped", "another dispatch mode is active: step %d is not recorded" % self.step)
             return False
-        from .dispatch import make_mode
-
-        self.mode = make_mode(self)
+        self.mode = dispatch.Recording(self.native)
         self.mode.__enter__()
         return True
 
@@ -450,6 +485,18 @@ class Session:
         mode.__exit__(None, None, None)
         self.mode = None
 
+    def is_foreign(self, types):
+        """One of these subclasses unwraps itself."""
+        return any(kind in self.unwrapped or (kind is not torch.Tensor and self.is_wrapper(kind)) for kind in types)
+
+    def backward(self, begins):
+        """Backward begins or ends in this thread; how many run in it now."""
+        try:
+            return self.native.backward(begins)
+        except Exception as error:
+            self.fail(error)
+            return 0
+
     def is_wrapper(self, kind):
         """Subclasses that unwrap themselves: their inner ops come back to us."""
         if kind in self.plain:
@@ -463,11 +510,7 @@ class Session:
     # ---- names and numbers
 
     def role(self, tensor, kind, flags, name):
-        w = []
-        self.encoder.tensor(w, tensor)
-        if w[0] == 1:
-            self.wire.check(self.wire.library.lb_wire_role(
-                self.wire.handle, kind, flags, name.encode("utf-8", "replace"), pack(w), len(w)))
+        self.native.role(tensor, kind, flags, name)
 
     def parameter_names(self):
         return self.names
@@ -515,7 +558,7 @@ class Session:
         try:
             number = number_of(value)
             if number is not None:
-                self.wire.check(self.wire.library.lb_wire_scalar(self.wire.handle, name.encode(), number))
+                self.native.scalar(name, number)
                 if self.settings["ring"]:
                     why = self.watch.see(name, number)
                     if why:

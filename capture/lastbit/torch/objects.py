@@ -1,0 +1,98 @@
+"""Objects of Python and torch as the recorder is told of them: what it is given once, and what it asks about the rest."""
+import ctypes
+import struct
+
+import torch
+
+Tensor = torch.Tensor
+
+
+def dtypes():
+    """{torch.dtype: its name in an archive}"""
+    found = {}
+    for name in dir(torch):
+        dtype = getattr(torch, name)
+        if isinstance(dtype, torch.dtype):
+            text = str(dtype).replace("torch.", "")
+            found[dtype] = "uint8" if text == "float4_e2m1fn_x2" else text  # torch counts pairs: bytes
+    return found
+
+
+def given():
+    """What the recorder needs of Python and torch, but for the callbacks; see LB_PYTHON_OBJECTS in capture/python_binding.h."""
+    storage = torch.UntypedStorage
+    for name in ("_weak_ref", "_expired", "_free_weak_ref"):
+        if getattr(storage, name, None) is None:
+            raise RuntimeError("this torch has no UntypedStorage.%s: storages could not be told apart" % name)
+    return dict(
+        none=None, true_=True, false_=False, not_implemented=NotImplemented, empty=(), exception=Exception,
+        tensor=Tensor, parameter=torch.nn.Parameter, int_=int, float_=float, bool_=bool, str_=str, list=list, tuple=tuple,
+        dict=dict, size=torch.Size, dtype=torch.dtype, complex_=complex,
+        untyped_storage=Tensor.untyped_storage, data_ptr=Tensor.data_ptr, storage_offset=Tensor.storage_offset,
+        stride=Tensor.stride, nbytes=storage.nbytes,
+        weak_ref=storage._weak_ref, expired=storage._expired, free_weak_ref=storage._free_weak_ref,
+        grad_enabled=torch.is_grad_enabled, inference_enabled=torch.is_inference_mode_enabled, dtypes=dtypes())
+
+
+# ---- what the recorder asks
+
+
+def instead(t):
+    """A tensor whose bytes cannot be had in one piece: the one inside it, or what it was as a text."""
+    local = getattr(t, "_local_tensor", None)
+    if local is not None and local is not t:
+        return local
+    try:
+        shape = tuple(t.shape)
+    except RuntimeError:  # nested tensors have none
+        shape = "nested"
+    return "tensor %s %s %s" % (shape, t.dtype, t.layout)
+
+
+def plain(a):
+    """An argument of an unusual type as a usual one."""
+    if isinstance(a, bool):
+        return bool(a)
+    if isinstance(a, (torch.device, torch.layout, torch.memory_format, torch.dtype)):
+        return str(a)
+    if isinstance(a, (int, torch.SymInt, torch.SymBool)):
+        return int(a)
+    if isinstance(a, (float, torch.SymFloat)):
+        return float(a)
+    if isinstance(a, str):
+        return str(a)
+    if isinstance(a, (list, tuple)):
+        return list(a)
+    return "<%s>" % type(a).__name__  # generators, script objects: neither comparable nor copyable
+
+
+def fields(a):
+    """What a module's argument or result holds, or None."""
+    if isinstance(a, dict):  # also the output classes of transformers
+        return list(a.values())
+    if isinstance(a, (list, tuple)):
+        return list(a)
+    names = getattr(a, "__dataclass_fields__", None)
+    return [getattr(a, name, None) for name in names] if names else None
+
+
+# ---- numbers
+
+_SCALARS = {torch.float32: "f", torch.float64: "d", torch.float16: "e"}
+
+
+def number_of(t):
+    """The number in a one-element CPU tensor, read from its memory without running an op; None when it has none."""
+    if isinstance(t, (int, float)):
+        return float(t)
+    try:
+        if hasattr(t, "_local_tensor"):
+            t = t._local_tensor
+        if not isinstance(t, Tensor) or t.numel() != 1 or not t.is_cpu:
+            return None
+        data = ctypes.string_at(t.data_ptr(), t.element_size())
+        if t.dtype == torch.bfloat16:
+            return struct.unpack("f", b"\0\0" + data)[0]
+        return float(struct.unpack(_SCALARS[t.dtype], data)[0])
+    except (KeyError, RuntimeError, NotImplementedError):
+        return None

@@ -1,0 +1,175 @@
+/* The border between a Python process and the recorder, from the C side. Private to capture/python_*.c.
+ *
+ *     python_api.c       Python's C interface, found at run time
+ *     python_object.c    a Python object as the operand that the recorder takes: what a tensor is, and where it lies
+ *     python_place.c     where the running op belongs: module, call, phase, autograd node
+ *     python_dispatch.c  the dispatch mode's handler, the path that every op takes
+ *     python_binding.c   the other calls, each a builtin function
+ *
+ * One binding serves one recording. Python's global lock guards it; `lock` guards the recorder, whose calls may run
+ * without the global lock when they have much to read. Inside `lock` no Python runs, so the two cannot wait for each other.
+ *
+ * Functions that return false or NULL have set a Python exception. Of these only what the host itself raised ever reaches
+ * it: the handler hands its own to `fail`, which ends the recording. */
+#ifndef LB_PYTHON_BINDING_H
+#define LB_PYTHON_BINDING_H
+
+#include "python_api.h"
+
+#include <lastbit/capture.h>
+
+#include <pthread.h>
+
+/* Objects of Python that are given once, by name. */
+#define LB_PYTHON_OBJECTS(X)                                                                                   \
+    X(none)                                                                                                    \
+    X(true_) X(false_) X(not_implemented) X(empty) /* () */                                                    \
+        X(exception) X(failed)                     /* classes */                                               \
+        X(tensor) X(parameter) X(int_) X(float_) X(bool_) X(str_) X(list) X(tuple) X(dict) X(size) X(dtype)    \
+            X(complex_) X(untyped_storage) X(data_ptr) X(storage_offset) X(stride)                             \
+                X(nbytes) /* of a tensor or a storage */                                                       \
+        X(weak_ref) X(expired) X(free_weak_ref) X(node)                                                        \
+            X(sequence)                              /* of autograd; None where torch has none */              \
+        X(grad_enabled) X(inference_enabled) X(fail) /* (exception): recording is over */                      \
+        X(plan_for)                                  /* (func): registers its plan */                          \
+        X(is_foreign)                                /* (types): one of them unwraps itself */                 \
+        X(decompose)  /* (mode, func, args, kwargs) -> result or NotImplemented */                             \
+        X(collective) /* (func, args, kwargs) -> result */                                                     \
+        X(instead)    /* (tensor) -> a tensor that can be read, or what to note: a text */                     \
+        X(plain)      /* (object) -> the same as int, float, bool, str, list */                                \
+        X(fields)     /* (object) -> what it holds as a list, or None */                                       \
+        X(owner)      /* (node) -> scope of the parameter whose gradient it accumulates */
+
+/* Attributes, by their name. */
+#define LB_PYTHON_NAMES(X)                                                                                     \
+    X(_cdata) X(dtype) X(shape) X(is_cpu) X(is_cuda) X(_sequence_nr) X(name) X(_can_decompose)
+
+typedef struct lb_dtype_entry {
+    PyObject *dtype;
+    lb_dtype code;
+} lb_dtype_entry;
+
+/* What a schema tells about an op; made by Python. */
+typedef struct lb_plan {
+    PyObject *func;   /* the overload; owned */
+    PyObject *callee; /* what to call for it; owned */
+    char *name;
+    uint32_t flags;
+    uint32_t n_args;
+    uint8_t *arg_flags;      /* lb_operand_flags, LB_INT_MEANS_FLOAT */
+    PyObject *names;         /* tuple of argument names; owned */
+    PyObject *defaults;      /* tuple; owned */
+    struct lb_plan *writing; /* the plan that holds when argument `writing_switch` (-1: always) is true */
+    int writing_switch;
+    int chance; /* the argument without which nothing is drawn; -1 */
+    bool ignored, collective, two_halves, masks;
+    int8_t decomposes; /* -1: not asked yet */
+} lb_plan;
+#define LB_INT_MEANS_FLOAT 128
+
+typedef struct lb_binding {
+    uint64_t serial;      /* no two are the same */
+    bool orphan;          /* Python has let it go */
+    pthread_mutex_t lock; /* of `recorder` */
+    lb_recorder *recorder;
+    bool live;           /* ops are recorded now */
+    int optimizer_depth; /* inside optimizer steps or clipping */
+    struct {
+#define LB_PYTHON_OBJECT(name) PyObject *name;
+        LB_PYTHON_OBJECTS(LB_PYTHON_OBJECT)
+#undef LB_PYTHON_OBJECT
+    } of; /* owned */
+    struct {
+#define LB_PYTHON_NAME(text) PyObject *text;
+        LB_PYTHON_NAMES(LB_PYTHON_NAME)
+#undef LB_PYTHON_NAME
+    } names; /* owned */
+    lb_dtype_entry *dtypes;
+    size_t n_dtypes;
+    int64_t *storages; /* a set by open addressing: addresses that a weak reference of ours keeps taken */
+    size_t n_storages, size_storages;
+    lb_plan **plans; /* by the address of func; open addressing */
+    size_t n_plans, size_plans;
+    char **texts; /* names of autograd nodes, each once */
+    size_t n_texts;
+    int n_threads; /* numbered so far */
+    int inside;    /* calls that have begun and not ended, in all threads */
+#define LB_MAX_BEGUN 256
+    lb_pending *begun[LB_MAX_BEGUN]; /* ops that Python code has begun and not ended */
+} lb_binding;
+
+/* The binding whose dispatch modes record; the last one there was, when none does. NULL before the first. */
+extern lb_binding *lb_active;
+
+/* ---- python_binding.c */
+/* Waits for the recorder. `bytes`: what is to be read; much of it is read without Python's global lock. */
+void *lb_binding_enter(lb_binding *binding, uint64_t bytes);
+void lb_binding_leave(lb_binding *binding, void *state);
+/* Raises the recorder's report. */
+void lb_binding_raise(lb_binding *binding, const lb_err *err);
+/* Hands the exception that is set to `fail`. False when it is none of ours to swallow (KeyboardInterrupt): it is set again. */
+bool lb_binding_swallow(lb_binding *binding);
+
+/* ---- python_object.c */
+
+/* Memory for one call, freed all at once; and the Python objects that it points into. */
+typedef struct lb_scratch lb_scratch;
+void lb_scratch_free(lb_scratch *scratch);
+
+typedef struct lb_thread lb_thread;
+
+typedef struct lb_taking {
+    lb_binding *binding;
+    lb_thread *thread;
+    lb_scratch **scratch;
+    uint64_t bytes; /* of the tensors taken */
+} lb_taking;
+/* Begins a call: what the last one took is gone. An op that runs before its end (called by Python code that we call) is
+ * not recorded: lb_thread_is_busy says so. */
+lb_taking lb_taking_begin(lb_binding *binding, lb_thread *thread);
+void lb_taking_end(lb_taking *taking); /* drops the objects that were made meanwhile */
+void *lb_taking_room(lb_taking *taking, size_t bytes);
+
+bool lb_take_operand(lb_taking *taking, PyObject *object, int depth, lb_operand *operand);
+/* A tensor; operand->tag is STRING for one whose bytes cannot be had. */
+bool lb_take_tensor(lb_taking *taking, PyObject *tensor, lb_operand *operand);
+/* The tensors in nested arguments, in order, at most LB_MAX_TENSORS. */
+#define LB_MAX_TENSORS 64
+bool lb_take_tensors(lb_taking *taking, PyObject *const *objects, int n, lb_seen **seen, uint32_t *count);
+/* The key of a storage, or of a tensor's. From its first sight on its address is taken. */
+bool lb_storage_key(lb_binding *binding, PyObject *storage, int64_t *key);
+bool lb_take_storage(lb_binding *binding, PyObject *tensor, int64_t *key);
+/* Forgets storages that are gone, or one that is named. */
+bool lb_storages_sweep(lb_binding *binding);
+bool lb_storages_forget(lb_binding *binding, int64_t key);
+
+/* ---- python_place.c */
+
+/* The calling thread's state in this recording; NULL when out of memory (an exception is set). */
+lb_thread *lb_thread_get(lb_binding *binding);
+lb_scratch **lb_thread_scratch(lb_thread *thread);
+bool lb_thread_is_busy(const lb_thread *thread);
+void lb_thread_set_busy(lb_thread *thread, bool busy);
+/* Phase, flags, place, node and thread of the op that runs now. */
+bool lb_place_op(lb_binding *binding, lb_thread *thread, const lb_plan *plan, lb_call *call);
+/* A module is entered or left; `depth` counts modules from 1. */
+bool lb_place_enter(lb_binding *binding, lb_thread *thread, lb_place place, bool mark);
+bool lb_place_leave(lb_binding *binding, lb_thread *thread, uint32_t depth, bool mark);
+lb_place lb_place_at(const lb_thread *thread, uint32_t depth);
+uint32_t lb_place_depth(const lb_thread *thread);
+bool lb_place_recomputes(const lb_thread *thread, uint32_t depth);
+/* Backward begins or ends in this thread; returns how many are nested now, -1 with an exception. */
+int lb_place_backward(lb_thread *thread, lb_binding *binding, bool begins);
+/* Marks of two steps stay: a graph may live on into the next. */
+void lb_place_step_closed(lb_thread *thread);
+
+/* ---- python_dispatch.c */
+extern PyMethodDef lb_dispatch_method; /* self: the mode */
+bool lb_plan_add(lb_binding *binding, PyObject *description);
+lb_plan *lb_plan_find(const lb_binding *binding, PyObject *func);
+void lb_plans_release(lb_binding *binding);
+/* An op as a whole or by halves, for Python code that runs it itself. NULL with an exception. */
+lb_pending *lb_op_begin(lb_binding *binding, lb_plan *plan, PyObject *args, PyObject *kwargs);
+bool lb_op_end(lb_binding *binding, lb_pending *pending, PyObject *result, bool defer, uint32_t *row);
+
+#endif

@@ -1,0 +1,517 @@
+/* Python objects as operands. See python_binding.h.
+ *
+ * A tensor is asked anew at every use, for nothing of it is bound to its Python object: storage, shape and type may all be
+ * replaced (`t.data = x`). Its storage is named by the address of the StorageImpl. That address is used again as soon as
+ * the storage is freed, so a weak reference per storage keeps it taken until the sweep at the end of a step; no tensor and
+ * no storage is ever held. */
+#include "python_binding.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CHUNK 65536
+#define MAX_DEPTH 8
+
+/* ---- scratch memory ------------------------------------------------------------------------------------------------- */
+
+struct lb_scratch {
+    struct lb_scratch *next; /* smaller chunks from before */
+    size_t used, size;
+    PyObject **kept; /* objects made for this call */
+    uint32_t n_kept, cap_kept;
+    char bytes[];
+};
+
+void lb_scratch_free(lb_scratch *scratch)
+{
+    while (scratch) {
+        lb_scratch *next = scratch->next;
+        free(scratch->kept);
+        free(scratch);
+        scratch = next;
+    }
+}
+
+static void no_memory(lb_binding *b)
+{
+    lb_err err = LB_ERR_INIT;
+    lb_fail(&err, LB_ERR_NOMEM, "out of memory in the recorder");
+    lb_binding_raise(b, &err);
+}
+
+static lb_scratch *scratch_new(size_t size)
+{
+    lb_scratch *scratch = malloc(sizeof *scratch + size);
+    if (scratch) *scratch = (lb_scratch){.size = size};
+    return scratch;
+}
+
+lb_taking lb_taking_begin(lb_binding *binding, lb_thread *thread)
+{
+    lb_scratch **scratch = lb_thread_scratch(thread);
+    lb_thread_set_busy(thread, true);
+    if (*scratch) {
+        lb_scratch_free((*scratch)->next);
+        (*scratch)->next = NULL;
+        (*scratch)->used = 0;
+    }
+    return (lb_taking){binding, thread, scratch, 0};
+}
+
+void lb_taking_end(lb_taking *taking)
+{
+    lb_scratch *s = *taking->scratch;
+    while (s && s->n_kept) py.Py_DecRef(s->kept[--s->n_kept]);
+    lb_thread_set_busy(taking->thread, false);
+}
+
+/* Pointers into it stay valid until the next call begins. */
+void *lb_taking_room(lb_taking *taking, size_t bytes)
+{
+    lb_scratch *s = *taking->scratch;
+    bytes = (bytes + 15) & ~(size_t)15;
+    if (!s || s->size - s->used < bytes) {
+        size_t size = s ? 2 * s->size : CHUNK;
+        lb_scratch *wider = scratch_new(size > bytes ? size : bytes);
+        if (!wider) {
+            no_memory(taking->binding);
+            return NULL;
+        }
+        if (s) { /* what is kept moves to the chunk in front */
+            wider->kept = s->kept;
+            wider->n_kept = s->n_kept;
+            wider->cap_kept = s->cap_kept;
+            s->kept = NULL;
+            s->n_kept = s->cap_kept = 0;
+        }
+        wider->next = s;
+        *taking->scratch = s = wider;
+    }
+    void *room = s->bytes + s->used;
+    s->used += bytes;
+    return room;
+}
+
+/* The call points into `object`, which nobody else holds. */
+static bool keep(lb_taking *taking, PyObject *object)
+{
+    if (!*taking->scratch && !lb_taking_room(taking, 1)) return false;
+    lb_scratch *s = *taking->scratch;
+    if (s->n_kept == s->cap_kept) {
+        uint32_t cap = s->cap_kept ? 2 * s->cap_kept : 8;
+        PyObject **kept = realloc(s->kept, cap * sizeof *kept);
+        if (!kept) {
+            no_memory(taking->binding);
+            return false;
+        }
+        s->kept = kept;
+        s->cap_kept = cap;
+    }
+    s->kept[s->n_kept++] = object;
+    return true;
+}
+
+/* ---- storages ------------------------------------------------------------------------------------------------------- */
+
+static int64_t *storage_slot(const lb_binding *b, int64_t key)
+{
+    size_t i = (size_t)((uint64_t)key * 0x9E3779B97F4A7C15ull >> 20);
+    while (b->storages[i & (b->size_storages - 1)] && b->storages[i & (b->size_storages - 1)] != key) i++;
+    return &b->storages[i & (b->size_storages - 1)];
+}
+
+static bool storages_grow(lb_binding *b)
+{
+    lb_binding wider = {.size_storages = b->size_storages ? 2 * b->size_storages : 4096};
+    wider.storages = calloc(wider.size_storages, sizeof wider.storages[0]);
+    if (!wider.storages) {
+        no_memory(b);
+        return false;
+    }
+    for (size_t i = 0; i < b->size_storages; i++)
+        if (b->storages[i]) *storage_slot(&wider, b->storages[i]) = b->storages[i];
+    free(b->storages);
+    b->storages = wider.storages;
+    b->size_storages = wider.size_storages;
+    return true;
+}
+
+/* Meets a storage: from its first sight on its address is taken. */
+bool lb_storage_key(lb_binding *b, PyObject *storage, int64_t *key)
+{
+    PyObject *address = py.PyObject_GetAttr(storage, b->names._cdata);
+    if (!address) return false;
+    *key = (int64_t)py.PyLong_AsUnsignedLongLongMask(address);
+    py.Py_DecRef(address);
+    if (*key == 0 || *key == -1) {
+        if (!py.PyErr_Occurred()) py.PyErr_SetString(b->of.exception, "a storage has no address");
+        return false;
+    }
+    if (2 * (b->n_storages + 1) > b->size_storages && !storages_grow(b)) return false;
+    int64_t *slot = storage_slot(b, *key);
+    if (*slot) return true;
+    PyObject *reference = py.PyObject_CallFunctionObjArgs(b->of.weak_ref, storage, NULL);
+    if (!reference) return false;
+    py.Py_DecRef(reference);
+    slot = storage_slot(b, *key); /* taking the reference may have run Python */
+    if (!*slot) {
+        *slot = *key;
+        b->n_storages++;
+    }
+    return true;
+}
+
+bool lb_take_storage(lb_binding *b, PyObject *tensor, int64_t *key)
+{
+    PyObject *storage = py.PyObject_CallFunctionObjArgs(b->of.untyped_storage, tensor, NULL);
+    bool known = storage && lb_storage_key(b, storage, key);
+    py.Py_DecRef(storage);
+    return known;
+}
+
+static bool is_gone(lb_binding *b, PyObject *address)
+{
+    PyObject *answer = py.PyObject_CallFunctionObjArgs(b->of.expired, address, NULL);
+    int gone = answer ? py.PyObject_IsTrue(answer) : -1;
+    py.Py_DecRef(answer);
+    return gone == 1;
+}
+
+/* Lets the address go, here and in the recorder. */
+static bool let_go(lb_binding *b, int64_t key, PyObject *address)
+{
+    PyObject *freed = py.PyObject_CallFunctionObjArgs(b->of.free_weak_ref, address, NULL);
+    py.Py_DecRef(freed);
+    pthread_mutex_lock(&b->lock);
+    if (b->recorder) lb_recorder_forget(b->recorder, key);
+    pthread_mutex_unlock(&b->lock);
+    return freed != NULL;
+}
+
+bool lb_storages_sweep(lb_binding *b)
+{
+    int64_t *all = b->storages;
+    const size_t size = b->size_storages;
+    bool fine = true;
+    b->storages = NULL;
+    b->size_storages = b->n_storages = 0;
+    for (size_t i = 0; i < size; i++) {
+        if (!all[i]) continue;
+        PyObject *address = py.PyLong_FromUnsignedLongLong((uint64_t)all[i]);
+        bool gone = address && is_gone(b, address);
+        if (gone) {
+            fine &= let_go(b, all[i], address);
+        } else if (2 * (b->n_storages + 1) > b->size_storages && !storages_grow(b)) {
+            fine = false;
+        } else if (!*storage_slot(b, all[i])) {
+            *storage_slot(b, all[i]) = all[i];
+            b->n_storages++;
+        }
+        py.Py_DecRef(address);
+        fine &= address && !py.PyErr_Occurred();
+    }
+    free(all);
+    return fine;
+}
+
+bool lb_storages_forget(lb_binding *b, int64_t key)
+{
+    if (!b->size_storages || !*storage_slot(b, key)) return true;
+    int64_t *all = b->storages;
+    const size_t size = b->size_storages;
+    b->storages = NULL;
+    b->size_storages = b->n_storages = 0;
+    bool fine = true;
+    for (size_t i = 0; i < size; i++) { /* rare: the set is built anew without it */
+        if (!all[i] || all[i] == key) continue;
+        if (2 * (b->n_storages + 1) > b->size_storages && !storages_grow(b)) {
+            fine = false;
+            break;
+        }
+        *storage_slot(b, all[i]) = all[i];
+        b->n_storages++;
+    }
+    free(all);
+    PyObject *address = fine ? py.PyLong_FromUnsignedLongLong((uint64_t)key) : NULL;
+    fine = address && let_go(b, key, address);
+    py.Py_DecRef(address);
+    return fine;
+}
+
+/* ---- tensors -------------------------------------------------------------------------------------------------------- */
+
+static bool take_number(PyObject *number, int64_t *value)
+{
+    if (!number) return false;
+    *value = py.PyLong_AsLongLong(number);
+    py.Py_DecRef(number);
+    return *value != -1 || !py.PyErr_Occurred();
+}
+
+static bool take_sizes(PyObject *sizes, int64_t *values, int32_t *ndim)
+{
+    Py_ssize_t n = sizes ? py.PyTuple_Size(sizes) : -1;
+    bool fine = n >= 0 && n <= LB_MAX_DIMS;
+    for (Py_ssize_t d = 0; d < n && fine; d++) {
+        values[d] = py.PyLong_AsLongLong(py.PyTuple_GetItem(sizes, d));
+        fine = values[d] != -1 || !py.PyErr_Occurred();
+    }
+    py.Py_DecRef(sizes);
+    *ndim = (int32_t)n;
+    return fine;
+}
+
+static lb_dtype code_of(const lb_binding *b, PyObject *dtype)
+{
+    for (size_t i = 0; i < b->n_dtypes; i++)
+        if (b->dtypes[i].dtype == dtype) return b->dtypes[i].code;
+    return (lb_dtype)0;
+}
+
+static int truth(PyObject *answer)
+{
+    int value = answer ? py.PyObject_IsTrue(answer) : -1;
+    py.Py_DecRef(answer);
+    return value;
+}
+
+static bool take_layout(lb_binding *b, PyObject *t, lb_seen *seen)
+{
+    PyObject *dtype = py.PyObject_GetAttr(t, b->names.dtype);
+    seen->dtype = code_of(b, dtype);
+    py.Py_DecRef(dtype);
+    int32_t strides;
+    return seen->dtype &&
+           take_sizes(py.PyObject_GetAttr(t, b->names.shape), seen->layout.shape, &seen->layout.ndim) &&
+           take_sizes(py.PyObject_CallFunctionObjArgs(b->of.stride, t, NULL), seen->layout.stride, &strides) &&
+           strides == seen->layout.ndim;
+}
+
+static bool take_place(lb_binding *b, PyObject *t, lb_seen *seen)
+{
+    int64_t bytes, data = 0;
+    PyObject *storage = py.PyObject_CallFunctionObjArgs(b->of.untyped_storage, t, NULL);
+    bool fine = storage && lb_storage_key(b, storage, &seen->storage) &&
+                take_number(py.PyObject_CallFunctionObjArgs(b->of.nbytes, storage, NULL), &bytes);
+    py.Py_DecRef(storage);
+    fine = fine &&
+           take_number(py.PyObject_CallFunctionObjArgs(b->of.storage_offset, t, NULL), &seen->layout.offset);
+    if (!fine) return false;
+    seen->storage_bytes = (uint64_t)bytes;
+    int is_cpu = truth(py.PyObject_GetAttr(t, b->names.is_cpu));
+    if (is_cpu < 0) return false;
+    if (is_cpu) {
+        if (!take_number(py.PyObject_CallFunctionObjArgs(b->of.data_ptr, t, NULL), &data)) return false;
+        seen->data = (const void *)(uintptr_t)data;
+        return true;
+    }
+    int is_cuda = truth(py.PyObject_GetAttr(t, b->names.is_cuda));
+    seen->device = is_cuda == 1 ? 1 : 2;
+    return is_cuda >= 0;
+}
+
+static uint64_t bytes_of(const lb_seen *seen)
+{
+    uint64_t n = lb_dtype_bits(seen->dtype) / 8;
+    for (int d = 0; d < seen->layout.ndim; d++) n *= (uint64_t)seen->layout.shape[d];
+    return n;
+}
+
+static bool take_text(lb_taking *taking, PyObject *text, lb_operand *operand)
+{
+    const char *bytes = py.PyUnicode_AsUTF8AndSize(text, NULL);
+    if (!bytes) py.PyErr_Clear(); /* surrogates */
+    *operand = (lb_operand){.tag = LB_ARG_STRING, .u.text = bytes ? bytes : "<text>"};
+    (void)taking;
+    return true;
+}
+
+/* Sparse, quantized, fake, distributed, too many dimensions …: Python says what stands in for it. */
+static bool take_instead(lb_taking *taking, PyObject *t, int depth, lb_operand *operand)
+{
+    lb_binding *b = taking->binding;
+    if (py.PyErr_Occurred()) {
+        if (!py.PyErr_ExceptionMatches(b->of.exception)) return false;
+        py.PyErr_Clear();
+    }
+    PyObject *other = depth < MAX_DEPTH ? py.PyObject_CallFunctionObjArgs(b->of.instead, t, NULL) : NULL;
+    if (!other) return false;
+    if (!keep(taking, other)) {
+        py.Py_DecRef(other);
+        return false;
+    }
+    return lb_take_operand(taking, other, depth + 1, operand);
+}
+
+static bool take_tensor(lb_taking *taking, PyObject *t, int depth, lb_operand *operand)
+{
+    lb_seen *seen = lb_taking_room(taking, sizeof *seen);
+    if (!seen) return false;
+    memset(seen, 0, sizeof *seen);
+    if (!take_layout(taking->binding, t, seen) || !take_place(taking->binding, t, seen))
+        return take_instead(taking, t, depth, operand);
+    taking->bytes += bytes_of(seen);
+    *operand = (lb_operand){.tag = LB_ARG_VALUE, .u.tensor = seen};
+    return true;
+}
+
+bool lb_take_tensor(lb_taking *taking, PyObject *tensor, lb_operand *operand)
+{
+    return take_tensor(taking, tensor, 0, operand);
+}
+
+/* ---- everything else ------------------------------------------------------------------------------------------------ */
+
+/* An integer that does not fit is an unsigned one of 64 bits, and keeps its bits. */
+static bool take_integer(PyObject *number, lb_operand *operand)
+{
+    operand->tag = LB_ARG_INT;
+    operand->u.i = py.PyLong_AsLongLong(number);
+    if (operand->u.i != -1 || !py.PyErr_Occurred()) return true;
+    py.PyErr_Clear();
+    operand->u.i = (int64_t)py.PyLong_AsUnsignedLongLongMask(number);
+    return !py.PyErr_Occurred();
+}
+
+static bool take_complex(lb_taking *taking, PyObject *number, lb_operand *operand)
+{
+    lb_operand *parts = lb_taking_room(taking, 2 * sizeof *parts);
+    if (!parts) return false;
+    parts[0] = (lb_operand){.tag = LB_ARG_FLOAT, .u.f = py.PyComplex_RealAsDouble(number)};
+    parts[1] = (lb_operand){.tag = LB_ARG_FLOAT, .u.f = py.PyComplex_ImagAsDouble(number)};
+    *operand = (lb_operand){.tag = LB_ARG_COMPLEX, .count = 2, .u.items = parts};
+    return true;
+}
+
+static bool take_items(lb_taking *taking, PyObject *sequence, bool tuple, int depth, lb_operand *operand)
+{
+    Py_ssize_t n = tuple ? py.PyTuple_Size(sequence) : py.PyList_Size(sequence);
+    if (n < 0) return false;
+    lb_operand *items = lb_taking_room(taking, (size_t)(n + 1) * sizeof *items);
+    if (!items) return false;
+    *operand = (lb_operand){.tag = LB_ARG_LIST, .count = (uint32_t)n, .u.items = items};
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *item = tuple ? py.PyTuple_GetItem(sequence, i) : py.PyList_GetItem(sequence, i);
+        if (!item || !lb_take_operand(taking, item, depth + 1, &items[i])) return false;
+    }
+    return true;
+}
+
+static bool take_stranger(lb_taking *taking, PyObject *object, int depth, lb_operand *operand)
+{
+    lb_binding *b = taking->binding;
+    int is_tensor = py.PyObject_IsInstance(object, b->of.tensor);
+    if (is_tensor < 0) return false;
+    if (is_tensor) return take_tensor(taking, object, depth, operand);
+    PyObject *other = py.PyObject_CallFunctionObjArgs(b->of.plain, object, NULL);
+    if (!other) return false;
+    if (!keep(taking, other)) {
+        py.Py_DecRef(other);
+        return false;
+    }
+    return lb_take_operand(taking, other, depth + 1, operand);
+}
+
+bool lb_take_operand(lb_taking *taking, PyObject *object, int depth, lb_operand *operand)
+{
+    lb_binding *b = taking->binding;
+    PyObject *type = py.PyObject_Type(object);
+    py.Py_DecRef(type); /* the object keeps it */
+    memset(operand, 0, sizeof *operand);
+    if (depth > MAX_DEPTH) {
+        py.PyErr_SetString(b->of.exception, "an argument nests too deeply");
+        return false;
+    }
+    if (type == b->of.tensor || type == b->of.parameter) return take_tensor(taking, object, depth, operand);
+    if (object == b->of.none) return true;
+    if (type == b->of.int_) return take_integer(object, operand);
+    if (type == b->of.float_) {
+        *operand = (lb_operand){.tag = LB_ARG_FLOAT, .u.f = py.PyFloat_AsDouble(object)};
+        return true;
+    }
+    if (type == b->of.bool_) {
+        *operand = (lb_operand){.tag = LB_ARG_BOOL, .u.i = object == b->of.true_};
+        return true;
+    }
+    if (type == b->of.list) return take_items(taking, object, false, depth, operand);
+    if (type == b->of.tuple || type == b->of.size) return take_items(taking, object, true, depth, operand);
+    if (type == b->of.dtype) {
+        *operand = (lb_operand){.tag = LB_ARG_DTYPE, .u.i = code_of(b, object)};
+        return operand->u.i ? true : take_stranger(taking, object, depth, operand);
+    }
+    if (type == b->of.str_) return take_text(taking, object, operand);
+    if (type == b->of.complex_) return take_complex(taking, object, operand);
+    return take_stranger(taking, object, depth, operand);
+}
+
+/* ---- tensors in whatever a module takes and gives -------------------------------------------------------------------- */
+
+typedef struct found {
+    lb_seen *seen;
+    uint32_t n;
+} found;
+
+static bool find(lb_taking *taking, PyObject *object, int depth, found *f);
+
+static bool find_in_sequence(lb_taking *taking, PyObject *sequence, bool tuple, int depth, found *f)
+{
+    Py_ssize_t n = tuple ? py.PyTuple_Size(sequence) : py.PyList_Size(sequence);
+    bool fine = n >= 0;
+    for (Py_ssize_t i = 0; i < n && fine; i++) {
+        PyObject *item = tuple ? py.PyTuple_GetItem(sequence, i) : py.PyList_GetItem(sequence, i);
+        fine = item && find(taking, item, depth + 1, f);
+    }
+    return fine;
+}
+
+static bool find_in_dict(lb_taking *taking, PyObject *dict, int depth, found *f)
+{
+    PyObject *key, *value;
+    bool fine = true;
+    for (Py_ssize_t at = 0; fine && py.PyDict_Next(dict, &at, &key, &value);)
+        fine = find(taking, value, depth + 1, f);
+    return fine;
+}
+
+/* Named tuples, output classes, data classes, what unwraps itself. */
+static bool find_in_stranger(lb_taking *taking, PyObject *object, int depth, found *f)
+{
+    PyObject *held = py.PyObject_CallFunctionObjArgs(taking->binding->of.fields, object, NULL);
+    if (!held) return false;
+    bool fine = held == taking->binding->of.none || find_in_sequence(taking, held, false, depth, f);
+    py.Py_DecRef(held); /* what it lists is held by `object` */
+    return fine;
+}
+
+static bool find(lb_taking *taking, PyObject *object, int depth, found *f)
+{
+    const lb_binding *b = taking->binding;
+    PyObject *type = py.PyObject_Type(object);
+    py.Py_DecRef(type);
+    if (f->n == LB_MAX_TENSORS || depth > 6 || object == b->of.none || type == b->of.int_ ||
+        type == b->of.float_ || type == b->of.bool_ || type == b->of.str_)
+        return true;
+    int is_tensor = type == b->of.tensor || type == b->of.parameter ? 1 : -2;
+    if (is_tensor < 0) {
+        if (type == b->of.tuple) return find_in_sequence(taking, object, true, depth, f);
+        if (type == b->of.list) return find_in_sequence(taking, object, false, depth, f);
+        if (type == b->of.dict) return find_in_dict(taking, object, depth, f);
+        is_tensor = py.PyObject_IsInstance(object, b->of.tensor);
+    }
+    if (is_tensor < 0) return false;
+    if (!is_tensor) return find_in_stranger(taking, object, depth, f);
+    lb_operand operand;
+    if (!take_tensor(taking, object, 0, &operand)) return false;
+    if (operand.tag == LB_ARG_VALUE) f->seen[f->n++] = *operand.u.tensor;
+    return true;
+}
+
+bool lb_take_tensors(lb_taking *taking, PyObject *const *objects, int n, lb_seen **seen, uint32_t *count)
+{
+    found f = {lb_taking_room(taking, LB_MAX_TENSORS * sizeof(lb_seen)), 0};
+    bool fine = f.seen != NULL;
+    for (int i = 0; i < n && fine; i++) fine = find(taking, objects[i], 0, &f);
+    *seen = f.seen;
+    *count = f.n;
+    return fine;
+}

@@ -1,0 +1,315 @@
+/* Where an op belongs: module, call, phase, autograd node. See python_binding.h.
+ *
+ * Forward: a stack per thread. Backward: at each module's entry and exit the autograd sequence number is noted (a mark); a
+ * node made in between carries a number of that interval, so the node that runs tells the module that made it. */
+#define _GNU_SOURCE /* syscall */
+#include "python_binding.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define NO_NUMBER (1ull << 63) /* AccumulateGrad carries the largest number */
+#define MEMO 64
+#define MAX_TEXTS 4096
+
+typedef struct mark {
+    int64_t number; /* nodes from here on belong to */
+    lb_place place;
+} mark;
+
+typedef struct remembered {
+    uint64_t number;
+    PyObject *type; /* compared only */
+    const char *name;
+} remembered;
+
+typedef struct outer { /* what an enclosing backward had */
+    uint32_t base;
+    bool ran_node;
+} outer;
+
+struct lb_thread {
+    uint64_t owner; /* serial of the binding */
+    int number;     /* 0: the main thread */
+    lb_place *stack;
+    uint32_t depth, cap; /* stack[0] is outside every module */
+    mark *marks;
+    uint32_t n_marks, cap_marks, kept_marks;
+    uint32_t base; /* depth where backward began: deeper means recompute */
+    bool ran_node;
+    outer *outers;
+    uint32_t backward, cap_outers;
+    remembered memo[MEMO];
+    lb_scratch *scratch;
+    bool busy;
+};
+
+static pthread_key_t key;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static __thread lb_thread *mine;
+
+static void thread_free(void *pointer)
+{
+    lb_thread *t = (lb_thread *)pointer;
+    if (!t) return;
+    free(t->stack);
+    free(t->marks);
+    free(t->outers);
+    lb_scratch_free(t->scratch);
+    free(t);
+}
+
+static void make_key(void)
+{
+    pthread_key_create(&key, thread_free);
+}
+
+static bool reserve(void **array, uint32_t *capacity, uint32_t need, size_t size)
+{
+    if (need <= *capacity) return true;
+    uint32_t cap = *capacity ? 2 * *capacity : 16;
+    while (cap < need) cap *= 2;
+    void *grown = realloc(*array, cap * size);
+    if (!grown) return false;
+    *array = grown;
+    *capacity = cap;
+    return true;
+}
+
+static bool no_memory(lb_binding *b)
+{
+    lb_err err = LB_ERR_INIT;
+    lb_fail(&err, LB_ERR_NOMEM, "out of memory in the recorder");
+    lb_binding_raise(b, &err);
+    return false;
+}
+
+/* As if the thread had just begun. */
+static bool start(lb_binding *b, lb_thread *t)
+{
+    if (!reserve((void **)&t->stack, &t->cap, 1, sizeof t->stack[0]) ||
+        !reserve((void **)&t->marks, &t->cap_marks, 1, sizeof t->marks[0]))
+        return no_memory(b);
+    t->owner = b->serial;
+    t->number = syscall(SYS_gettid) == getpid() ? 0 : ++b->n_threads < 255 ? b->n_threads : 255;
+    t->stack[0] = (lb_place){0, 0};
+    t->marks[0] = (mark){-1, {0, 0}};
+    t->depth = t->n_marks = t->base = 1;
+    t->kept_marks = t->backward = 0;
+    t->ran_node = t->busy = false;
+    memset(t->memo, 0, sizeof t->memo);
+    return true;
+}
+
+lb_thread *lb_thread_get(lb_binding *b)
+{
+    if (mine && mine->owner == b->serial) return mine;
+    if (!mine) {
+        pthread_once(&once, make_key);
+        mine = calloc(1, sizeof *mine);
+        if (!mine) {
+            no_memory(b);
+            return NULL;
+        }
+        pthread_setspecific(key, mine);
+    }
+    return start(b, mine) ? mine : NULL;
+}
+
+lb_scratch **lb_thread_scratch(lb_thread *thread)
+{
+    return &thread->scratch;
+}
+bool lb_thread_is_busy(const lb_thread *thread)
+{
+    return thread->busy;
+}
+void lb_thread_set_busy(lb_thread *thread, bool busy)
+{
+    thread->busy = busy;
+}
+
+/* ---- modules -------------------------------------------------------------------------------------------------------- */
+
+static bool next_number(lb_binding *b, int64_t *number)
+{
+    *number = -1;
+    if (b->of.sequence == b->of.none) return true;
+    PyObject *answer = py.PyObject_CallFunctionObjArgs(b->of.sequence, NULL);
+    if (!answer) return false;
+    *number = (int64_t)py.PyLong_AsUnsignedLongLongMask(answer);
+    py.Py_DecRef(answer);
+    return true;
+}
+
+/* Nodes that are made from now on belong to the top of the stack. */
+static bool add_mark(lb_binding *b, lb_thread *t)
+{
+    int64_t number;
+    if (b->of.sequence == b->of.none) return true;
+    if (!next_number(b, &number)) return false;
+    mark *last = &t->marks[t->n_marks - 1];
+    if (last->number == number) { /* no node was made in between */
+        last->place = t->stack[t->depth - 1];
+        return true;
+    }
+    if (!reserve((void **)&t->marks, &t->cap_marks, t->n_marks + 1, sizeof t->marks[0])) return no_memory(b);
+    t->marks[t->n_marks++] = (mark){number, t->stack[t->depth - 1]};
+    return true;
+}
+
+bool lb_place_enter(lb_binding *b, lb_thread *t, lb_place place, bool mark)
+{
+    if (!reserve((void **)&t->stack, &t->cap, t->depth + 1, sizeof t->stack[0])) return no_memory(b);
+    t->stack[t->depth++] = place;
+    return !mark || add_mark(b, t);
+}
+
+bool lb_place_leave(lb_binding *b, lb_thread *t, uint32_t depth, bool mark)
+{
+    if (depth >= 1 && depth < t->depth) t->depth = depth;
+    return !mark || add_mark(b, t);
+}
+
+lb_place lb_place_at(const lb_thread *t, uint32_t depth)
+{
+    return depth < t->depth ? t->stack[depth] : t->stack[0];
+}
+uint32_t lb_place_depth(const lb_thread *t)
+{
+    return t->depth;
+}
+bool lb_place_recomputes(const lb_thread *t, uint32_t depth)
+{
+    return t->backward && depth >= t->base;
+}
+
+int lb_place_backward(lb_thread *t, lb_binding *b, bool begins)
+{
+    if (begins) {
+        if (!reserve((void **)&t->outers, &t->cap_outers, t->backward + 1, sizeof t->outers[0]))
+            return no_memory(b), -1;
+        t->outers[t->backward++] = (outer){t->base, t->ran_node};
+        t->base = t->depth;
+        t->ran_node = false;
+    } else if (t->backward) {
+        const outer *before = &t->outers[--t->backward];
+        t->base = before->base;
+        t->ran_node = before->ran_node;
+    }
+    return (int)t->backward;
+}
+
+void lb_place_step_closed(lb_thread *t)
+{
+    uint32_t keep = t->n_marks - t->kept_marks; /* of this step */
+    if (keep < 1) keep = 1;
+    memmove(t->marks, t->marks + (t->n_marks - keep), keep * sizeof t->marks[0]);
+    t->n_marks = t->kept_marks = keep;
+    memset(t->memo, 0, sizeof t->memo);
+}
+
+/* ---- nodes ---------------------------------------------------------------------------------------------------------- */
+
+/* A copy that lives as long as the binding; there are a few dozen. NULL with an exception. */
+static const char *text_of(lb_binding *b, PyObject *name)
+{
+    const char *text = name ? py.PyUnicode_AsUTF8AndSize(name, NULL) : NULL;
+    if (!text) return NULL;
+    for (size_t i = 0; i < b->n_texts; i++)
+        if (strcmp(b->texts[i], text) == 0) return b->texts[i];
+    if (b->n_texts == MAX_TEXTS) return "";
+    char **texts = realloc(b->texts, (b->n_texts + 1) * sizeof *texts);
+    if (texts) b->texts = texts;
+    char *copy = texts ? strdup(text) : NULL;
+    if (!copy) return no_memory(b), NULL;
+    return b->texts[b->n_texts++] = copy;
+}
+
+static const char *name_of(lb_binding *b, lb_thread *t, PyObject *node, uint64_t number)
+{
+    PyObject *type = py.PyObject_Type(node);
+    py.Py_DecRef(type);
+    remembered *known = &t->memo[number % MEMO];
+    if (known->name && known->number == number && known->type == type) return known->name;
+    PyObject *name = py.PyObject_CallMethodObjArgs(node, b->names.name, NULL);
+    const char *text = text_of(b, name);
+    py.Py_DecRef(name);
+    if (text && number < NO_NUMBER) *known = (remembered){number, type, text};
+    return text;
+}
+
+static lb_place place_of_number(const lb_thread *t, uint64_t number)
+{
+    uint32_t low = 0, high = t->n_marks; /* the last mark that is not above it */
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (t->marks[middle].number <= (int64_t)number)
+            low = middle;
+        else
+            high = middle;
+    }
+    return t->marks[low].place;
+}
+
+static bool place_in_backward(lb_binding *b, lb_thread *t, PyObject *node, lb_call *call)
+{
+    PyObject *answer = py.PyObject_CallMethodObjArgs(node, b->names._sequence_nr, NULL);
+    if (!answer) return false;
+    const uint64_t number = py.PyLong_AsUnsignedLongLongMask(answer);
+    py.Py_DecRef(answer);
+    t->ran_node = true;
+    call->node_name = name_of(b, t, node, number);
+    if (!call->node_name) return false;
+    call->node = number < NO_NUMBER ? (int64_t)number : -1;
+    if (t->depth > t->base) { /* a module entered inside backward: recompute */
+        call->flags |= LB_OP_RECOMPUTE;
+        call->place = t->stack[t->depth - 1];
+    } else if (number < NO_NUMBER) {
+        call->place = place_of_number(t, number);
+    } else { /* a gradient is accumulated: the module that owns the parameter */
+        PyObject *scope = py.PyObject_CallFunctionObjArgs(b->of.owner, node, NULL);
+        if (!scope) return false;
+        call->place = (lb_place){(uint32_t)py.PyLong_AsUnsignedLongLongMask(scope), 0};
+        py.Py_DecRef(scope);
+    }
+    return true;
+}
+
+static bool phase_outside_backward(lb_binding *b, const lb_thread *t, uint8_t *phase)
+{
+    if (t->backward) {
+        *phase = t->ran_node ? LB_PHASE_COMMUNICATION
+                             : LB_PHASE_BACKWARD; /* DDP's last copies run when the engine ends */
+    } else if (t->depth > 1) {
+        *phase = LB_PHASE_FORWARD;
+    } else if (b->optimizer_depth) {
+        *phase = LB_PHASE_OPTIMIZER;
+    } else {
+        PyObject *enabled = py.PyObject_CallFunctionObjArgs(b->of.grad_enabled, NULL);
+        if (!enabled) return false;
+        *phase = enabled == b->of.true_ ? LB_PHASE_FORWARD : LB_PHASE_OTHER;
+        py.Py_DecRef(enabled);
+    }
+    return true;
+}
+
+bool lb_place_op(lb_binding *b, lb_thread *t, const lb_plan *plan, lb_call *call)
+{
+    PyObject *node = NULL;
+    if (b->of.node != b->of.none && !(node = py.PyObject_CallFunctionObjArgs(b->of.node, NULL))) return false;
+    call->thread = (uint8_t)t->number;
+    call->place = t->stack[t->depth - 1];
+    bool fine;
+    if (!node || node == b->of.none) {
+        fine = phase_outside_backward(b, t, &call->phase) && next_number(b, &call->node);
+    } else {
+        call->phase = LB_PHASE_BACKWARD;
+        fine = place_in_backward(b, t, node, call);
+    }
+    if (plan->collective) call->phase = LB_PHASE_COMMUNICATION;
+    py.Py_DecRef(node);
+    return fine;
+}
