@@ -1,100 +1,8 @@
 /* Aligning two programs: see align.h. */
 #include "align.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- map rules ---- */
-
-typedef struct rule {
-    pcre2_code *pattern;
-    char *replacement;
-    uint32_t options;
-} rule;
-
-struct lb_map_rules {
-    rule *rules;
-    uint32_t count;
-};
-
-/* Splits s/PATTERN/REPLACEMENT/[g]; any delimiter, no escape of it. */
-static lb_status parse_rule(const char *text, rule *out, lb_err *err)
-{
-    size_t length = strlen(text);
-    if (length < 4 || text[0] != 's')
-        return lb_fail(err, LB_ERR_INVALID, "--map `%s`: expected s/PATTERN/REPLACEMENT/", text);
-    char mark = text[1];
-    const char *middle = strchr(text + 2, mark), *end = middle ? strchr(middle + 1, mark) : NULL;
-    if (!end || (end[1] && strcmp(end + 1, "g") != 0))
-        return lb_fail(err, LB_ERR_INVALID, "--map `%s`: expected s%cPATTERN%cREPLACEMENT%c", text, mark, mark,
-                       mark);
-    int code;
-    PCRE2_SIZE at;
-    out->pattern =
-        pcre2_compile((PCRE2_SPTR)text + 2, (PCRE2_SIZE)(middle - text - 2), PCRE2_UTF, &code, &at, NULL);
-    if (!out->pattern) {
-        PCRE2_UCHAR why[120];
-        pcre2_get_error_message(code, why, sizeof why);
-        return lb_fail(err, LB_ERR_INVALID, "--map `%s`: at character %zu of the pattern: %s", text, (size_t)at,
-                       (char *)why);
-    }
-    out->replacement = strndup(middle + 1, (size_t)(end - middle - 1));
-    out->options = PCRE2_SUBSTITUTE_EXTENDED | (end[1] == 'g' ? PCRE2_SUBSTITUTE_GLOBAL : 0);
-    return out->replacement ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "--map: out of memory");
-}
-
-lb_status lb_map_rules_new(const char *const *rules, uint32_t count, lb_map_rules **out, lb_err *err)
-{
-    lb_map_rules *m = calloc(1, sizeof *m);
-    if (!m || !(m->rules = calloc(count ? count : 1, sizeof *m->rules))) {
-        free(m);
-        return lb_fail(err, LB_ERR_NOMEM, "--map: out of memory");
-    }
-    m->count = count;
-    for (uint32_t i = 0; i < count; i++) {
-        lb_status status = parse_rule(rules[i], &m->rules[i], err);
-        if (status != LB_OK) {
-            lb_map_rules_free(m);
-            return status;
-        }
-    }
-    *out = m;
-    return LB_OK;
-}
-
-void lb_map_rules_free(lb_map_rules *m)
-{
-    if (!m) return;
-    for (uint32_t i = 0; i < m->count; i++) {
-        pcre2_code_free(m->rules[i].pattern);
-        free(m->rules[i].replacement);
-    }
-    free(m->rules);
-    free(m);
-}
-
-char *lb_map_rules_apply(const lb_map_rules *m, const char *path)
-{
-    char *current = strdup(path);
-    for (uint32_t i = 0; m && current && i < m->count; i++) {
-        PCRE2_SIZE room = strlen(current) * 2 + strlen(m->rules[i].replacement) * 8 + 64;
-        char *next = malloc(room);
-        if (!next) break;
-        int rc = pcre2_substitute(m->rules[i].pattern, (PCRE2_SPTR)current, PCRE2_ZERO_TERMINATED, 0,
-                                  m->rules[i].options, NULL, NULL, (PCRE2_SPTR)m->rules[i].replacement,
-                                  PCRE2_ZERO_TERMINATED, (PCRE2_UCHAR *)next, &room);
-        if (rc > 0) {
-            free(current);
-            current = next;
-        } else {
-            free(next); /* no match, or a replacement that names a group the pattern lacks: the path stays */
-        }
-    }
-    return current;
-}
 
 /* ---- groups ---- */
 
@@ -293,35 +201,63 @@ static const lb_value *source_value(const lb_program *p, uint32_t op)
     return value == LB_NONE ? NULL : &p->values[value];
 }
 
-static bool unnamed(const lb_program *p, const lb_value *v)
+/* One side's sources: their ops and names, "" where a source has none. */
+typedef struct sources {
+    uint32_t *ops, n;
+    char **names;
+} sources;
+
+static bool list_sources(const lb_program *p, const lb_map_rules *rules, sources *s)
 {
-    return lb_program_text(p, v->name)[0] == '\0';
+    s->n = 0;
+    s->ops = malloc((p->n_ops + 1) * sizeof *s->ops), s->names = calloc(p->n_ops + 1, sizeof *s->names);
+    if (!s->ops || !s->names) return false;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const lb_value *v = source_value(p, i);
+        if (!v) continue;
+        s->ops[s->n] = i;
+        s->names[s->n] = lb_map_rules_apply(rules, lb_program_text(p, v->name));
+        if (!s->names[s->n++]) return false;
+    }
+    return true;
 }
 
-/* Named sources by name and occurrence, the others by their place among those of the same shape. Quadratic only
- * in sources of one step, of which there are hundreds. */
-static void align_sources(const lb_program *a, const lb_program *b, const lb_map_rules *rules,
-                          lb_alignment *out)
+static void free_sources(sources *s)
 {
-    uint8_t *taken = calloc(b->n_ops ? b->n_ops : 1, 1);
-    if (!taken) return;
-    for (uint32_t i = 0; i < a->n_ops; i++) {
-        const lb_value *va = source_value(a, i);
-        if (!va) continue;
-        char *name = lb_map_rules_apply(rules, lb_program_text(a, va->name));
-        for (uint32_t j = 0; name && j < b->n_ops; j++) {
-            const lb_value *vb = taken[j] ? NULL : source_value(b, j);
-            if (!vb || !lb_layout_same_shape(&va->layout, &vb->layout)) continue;
-            bool same = unnamed(a, va) ? unnamed(b, vb) && va->dtype == vb->dtype
-                                       : strcmp(name, lb_program_text(b, vb->name)) == 0;
-            if (!same) continue;
-            out->source_b_of_a[i] = j;
+    for (uint32_t i = 0; s->names && i < s->n; i++) free(s->names[i]);
+    free(s->names), free(s->ops);
+}
+
+/* Named sources by name and occurrence, the others by their place among those of the same shape. Quadratic only in sources
+ * of one step, of which there are hundreds. */
+static void pair_sources(const lb_program *a, const lb_program *b, const sources *sa, const sources *sb,
+                         uint8_t *taken, lb_alignment *out)
+{
+    for (uint32_t i = 0; i < sa->n; i++) {
+        const lb_value *va = source_value(a, sa->ops[i]);
+        for (uint32_t j = 0; j < sb->n; j++) {
+            const lb_value *vb = source_value(b, sb->ops[j]);
+            if (taken[j] || !lb_layout_same_shape(&va->layout, &vb->layout)) continue;
+            if (strcmp(sa->names[i], sb->names[j]) != 0 || (!*sa->names[i] && va->dtype != vb->dtype)) continue;
+            out->source_b_of_a[sa->ops[i]] = sb->ops[j];
             taken[j] = 1;
             break;
         }
-        free(name);
     }
+}
+
+static lb_status align_sources(const lb_program *a, const lb_program *b, const lb_map_rules *rules,
+                               lb_alignment *out, lb_err *err)
+{
+    sources sa = {0}, sb = {0};
+    uint8_t *taken = calloc(b->n_ops + 1, 1);
+    bool listed = list_sources(a, rules, &sa) && list_sources(b, NULL, &sb) && taken;
+    lb_status status = listed ? lb_names_meet(sa.names, sa.n, sb.names, sb.n, err)
+                              : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for sources");
+    if (status == LB_OK) pair_sources(a, b, &sa, &sb, taken, out);
+    free_sources(&sa), free_sources(&sb);
     free(taken);
+    return status;
 }
 
 /* ---- all of it ---- */
@@ -349,37 +285,48 @@ static uint32_t *none_list(uint32_t count)
     return list;
 }
 
+static void align_groups(lb_alignment *out, const entry *a, uint32_t na, const entry *b, uint32_t nb)
+{
+    for (uint32_t i = 0, j = 0; i < na && j < nb;) {
+        int order = compare_keys(&a[i], &b[j]);
+        uint32_t end_a = group_end(a, na, i), end_b = group_end(b, nb, j);
+        if (order == 0) {
+            align_group(out, a + i, end_a - i, b + j, end_b - j);
+            mark_irregular(out, a + i, end_a - i, end_b - j);
+        }
+        if (order <= 0) i = end_a;
+        if (order >= 0) j = end_b;
+    }
+    out->only_a = na - out->pairs, out->only_b = nb - out->pairs;
+}
+
+static lb_status align_ops(const lb_program *a, const lb_program *b, char **paths_a, char **paths_b,
+                           lb_alignment *out, lb_err *err)
+{
+    uint32_t na = 0, nb = 0;
+    LB_TRY(lb_names_meet(paths_a, a->n_scopes, paths_b, b->n_scopes, err));
+    entry *list_a = list_entries(a, paths_a, &na), *list_b = list_entries(b, paths_b, &nb);
+    if (list_a && list_b) align_groups(out, list_a, na, list_b, nb);
+    bool done = list_a && list_b;
+    free(list_a), free(list_b);
+    return done ? LB_OK
+                : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory while aligning %u with %u ops", a->n_ops,
+                          b->n_ops);
+}
+
 lb_status lb_alignment_make(const lb_program *a, const lb_program *b, const lb_map_rules *rules,
                             lb_alignment *out, lb_err *err)
 {
     memset(out, 0, sizeof *out);
     char **paths_a = scope_paths(a, rules), **paths_b = scope_paths(b, NULL);
-    uint32_t na = 0, nb = 0;
-    entry *list_a = paths_a ? list_entries(a, paths_a, &na) : NULL,
-          *list_b = paths_b ? list_entries(b, paths_b, &nb) : NULL;
-    out->b_of_a = none_list(a->n_ops), out->a_of_b = none_list(b->n_ops),
-    out->source_b_of_a = none_list(a->n_ops);
-    out->irregular = calloc(a->n_ops + 1, 1);
-    lb_status status = LB_OK;
-    if (!list_a || !list_b || !out->b_of_a || !out->a_of_b || !out->source_b_of_a || !out->irregular) {
-        status =
-            lb_fail(err, LB_ERR_NOMEM, "diff: out of memory while aligning %u with %u ops", a->n_ops, b->n_ops);
-        lb_alignment_release(out);
-    } else {
-        for (uint32_t i = 0, j = 0; i < na && j < nb;) {
-            int order = compare_keys(&list_a[i], &list_b[j]);
-            uint32_t end_a = group_end(list_a, na, i), end_b = group_end(list_b, nb, j);
-            if (order == 0) {
-                align_group(out, list_a + i, end_a - i, list_b + j, end_b - j);
-                mark_irregular(out, list_a + i, end_a - i, end_b - j);
-            }
-            if (order <= 0) i = end_a;
-            if (order >= 0) j = end_b;
-        }
-        out->only_a = na - out->pairs, out->only_b = nb - out->pairs;
-        align_sources(a, b, rules, out);
-    }
-    free(list_a), free(list_b);
+    out->b_of_a = none_list(a->n_ops), out->a_of_b = none_list(b->n_ops);
+    out->source_b_of_a = none_list(a->n_ops), out->irregular = calloc(a->n_ops + 1, 1);
+    bool room = paths_a && paths_b && out->b_of_a && out->a_of_b && out->source_b_of_a && out->irregular;
+    lb_status status = room ? align_ops(a, b, paths_a, paths_b, out, err)
+                            : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory while aligning %u with %u ops",
+                                      a->n_ops, b->n_ops);
+    if (status == LB_OK) status = align_sources(a, b, rules, out, err);
+    if (status != LB_OK) lb_alignment_release(out);
     free_paths(paths_a, a->n_scopes), free_paths(paths_b, b->n_scopes);
     return status;
 }

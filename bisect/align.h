@@ -8,14 +8,9 @@
 #ifndef LB_BISECT_ALIGN_H
 #define LB_BISECT_ALIGN_H
 
-#include <lastbit/program.h>
+#include "layer_names.h"
 
-/* One `--map 's/PATTERN/REPLACEMENT/'`, applied to A's layer paths (PCRE2, all matches with a trailing `g`). */
-typedef struct lb_map_rules lb_map_rules;
-lb_status lb_map_rules_new(const char *const *rules, uint32_t count, lb_map_rules **out, lb_err *err);
-void lb_map_rules_free(lb_map_rules *rules);
-/* The mapped path, malloc'ed; `rules` may be NULL. */
-char *lb_map_rules_apply(const lb_map_rules *rules, const char *path);
+#include <lastbit/program.h>
 
 typedef struct lb_alignment {
     uint32_t *b_of_a;        /* per op of A: op of B, or LB_NONE */

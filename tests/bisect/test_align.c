@@ -100,6 +100,46 @@ static void map_rules_rename_layers_of_the_first_side(void **state)
     lb_program_free(a), lb_program_free(b);
 }
 
+static void known_frameworks_meet_under_one_spelling(void **state)
+{
+    (void)state;
+    static const char *const pairs[][2] = {
+        {"transformer.h.3.attn.c_proj", "model.layers.3.self_attn.o_proj"},
+        {"transformer.h.11.mlp.c_proj", "module.decoder.layers.11.mlp.linear_fc2"},
+        {"transformer.wte", "embedding.word_embeddings"},
+        {"module.module.decoder.layers.0.pre_mlp_layernorm", "model.layers.0.post_attention_layernorm"},
+        {"layers.7.attention.wq", "base_model.model.model.layers.7.self_attn.q_proj"},
+        {"layers.7.feed_forward.w1", "model.layers.7.mlp.gate_proj"},
+        {"gpt_neox.embed_in", "tok_embeddings"},
+        {"output", "lm_head"},
+        {"optimizer.exp_avg:transformer.h.0.ln_1.weight", "optimizer.exp_avg:model.layers.0.input_layernorm.weight"},
+    };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        char *x = lb_name_spelled(pairs[i][0]), *y = lb_name_spelled(pairs[i][1]);
+        assert_string_equal(x, y);
+        free(x), free(y);
+    }
+}
+
+static void only_names_that_do_not_meet_are_spelled_anew(void **state)
+{
+    (void)state;
+    lb_program *a = lb_program_new(), *b = lb_program_new();
+    uint32_t a0 = add_op(a, "transformer.h.0.attn.c_proj", "aten::mm", 0);
+    uint32_t a1 = add_op(a, "transformer.h.0.mlp", "aten::silu", 0);
+    uint32_t a2 = add_op(a, "mixer.attn", "aten::sin", 0), a3 = add_op(a, "mixer.attention", "aten::sin", 0);
+    uint32_t b0 = add_op(b, "model.layers.0.self_attn.o_proj", "aten::mm", 0);
+    uint32_t b1 = add_op(b, "transformer.h.0.mlp", "aten::silu", 0), b2 = add_op(b, "mixer.self_attn", "aten::sin", 0);
+    lb_alignment al = align(a, b, NULL);
+    assert_int_equal(al.b_of_a[a0], b0);
+    assert_int_equal(al.b_of_a[a1], b1);
+    assert_int_equal(al.b_of_a[a2], LB_NONE); /* which of the two would it be? */
+    assert_int_equal(al.b_of_a[a3], LB_NONE);
+    assert_int_equal(al.a_of_b[b2], LB_NONE);
+    lb_alignment_release(&al);
+    lb_program_free(a), lb_program_free(b);
+}
+
 static void a_bad_map_rule_says_what_is_wrong(void **state)
 {
     (void)state;
@@ -151,6 +191,8 @@ int main(void)
         cmocka_unit_test(inserted_ops_leave_the_rest_aligned),
         cmocka_unit_test(layers_do_not_mix_and_views_do_not_count),
         cmocka_unit_test(map_rules_rename_layers_of_the_first_side),
+        cmocka_unit_test(known_frameworks_meet_under_one_spelling),
+        cmocka_unit_test(only_names_that_do_not_meet_are_spelled_anew),
         cmocka_unit_test(a_bad_map_rule_says_what_is_wrong),
         cmocka_unit_test(sources_meet_by_name_and_unnamed_ones_by_order),
         cmocka_unit_test(long_unscoped_groups_still_align),
