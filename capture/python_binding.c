@@ -1,5 +1,5 @@
 /* The calls of a Python process to its recorder, each a builtin function. See python_binding.h; capture/lastbit/torch/
- * native.py is the other side, and says what each takes. */
+ * library.py is the other side, and says what each takes. */
 #include "python_binding.h"
 
 #include <stdlib.h>
