@@ -1,6 +1,7 @@
 /* Dense products in a stated order: see matmul.h. Here: the instruction sets, transposition, buffers and thread counts;
  * matmul_kernel.h has the register tile, matmul_real.h everything between. */
 #include "matmul.h"
+#include "matmul_transpose.h"
 
 #include <lastbit/processor.h>
 
@@ -20,6 +21,9 @@
 #define MAX_ROWS 14
 #define MAX_COLUMNS 32   /* of a tile */
 #define SCRATCH 1024
+#define NEAR_BYTES 32768   /* an operand that small is read in place again and again: it stays in the first cache */
+#define WIDE_CHUNK 4096     /* elements of small products of a batch that are widened at a time */
+#define WIDE_ELEMENTS 65536 /* operands up to this size are widened whole, not while they are packed */
 #define ENOUGH_WORK (1u << 20) /* fma per thread below which starting it costs more */
 
 /* Where a tile's accumulators come from and go to. */
@@ -29,26 +33,49 @@ typedef enum tile_mode {
     TILE_ADD       /* from +0, added to C */
 } tile_mode;
 
-/* One pass: the part of the product that packed panels hold. */
+/* How a tile reads A: packed, or where it lies, by columns (transposed) or by rows. */
+typedef enum a_place { A_PACKED, A_COLUMNS, A_ROWS } a_place;
+
+/* One pass: the part of the product that is read at a time. */
 typedef struct blocks {
     size_t i, m, j, n, p, depth; /* rows, columns, terms: start and extent */
     size_t rows;                 /* per panel of A */
-    bool in_place;               /* whole panels of B are read where they lie */
-} blocks_f32, blocks_f64;
+    a_place a;
+    bool b_in_place;             /* panels of B are read where they lie; without masks, whole ones */
+} blocks;
 
-typedef struct kernels_f32 {
-    int rows, a_stride, lanes;
-    void (*tile[MAX_ROWS][2])(size_t depth, const float *a, const float *b, ptrdiff_t ldb, float *c, ptrdiff_t ldc,
-                              tile_mode mode);
-} kernels_f32;
-
-typedef struct kernels_f64 {
-    int rows, a_stride, lanes;
-    void (*tile[MAX_ROWS][2])(size_t depth, const double *a, const double *b, ptrdiff_t ldb, double *c, ptrdiff_t ldc,
-                              tile_mode mode);
-} kernels_f64;
+#define KERNELS_OF(REAL, NAME)                                                                               \
+    typedef struct NAME {                                                                                    \
+        int rows, a_stride, lanes;                                                                           \
+        bool masks; /* a tile may end inside its last vector */                                              \
+        /* `rows` sums of two vectors each, rounded to bf16 at every addition; NULL: the plain loop does it */ \
+        void (*rounded)(REAL *sums, size_t rows, size_t depth, const REAL *a, const REAL *b);                \
+        /* [rows - 1][A lies as rows][vectors - 1] */                                                        \
+        void (*tile[MAX_ROWS][2][2])(size_t depth, const REAL *a, ptrdiff_t a_step, const REAL *b, ptrdiff_t ldb, REAL *c, \
+                                     ptrdiff_t ldc, int edge, tile_mode mode);                               \
+    } NAME;
+KERNELS_OF(float, kernels_f32)
+KERNELS_OF(double, kernels_f64)
+#undef KERNELS_OF
 
 /* --- register tiles -------------------------------------------------------------------------------------------- */
+
+#if LB_HAVE_X86
+/* u + 0x7fff + (bit 16 of u), cut off: to nearest, ties to even; infinities and canonical NaNs stay. */
+LB_TARGET_AVX2 LB_INLINE __m256 round_bf16_avx2(__m256 x)
+{
+    const __m256i u = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    const __m256i sum = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
+    return _mm256_castsi256_ps(_mm256_and_si256(sum, _mm256_set1_epi32((int)0xffff0000)));
+}
+
+LB_TARGET_AVX512 LB_INLINE __m512 round_bf16_avx512(__m512 x)
+{
+    const __m512i u = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
+    return _mm512_castsi512_ps(_mm512_and_si512(sum, _mm512_set1_epi32((int)0xffff0000)));
+}
+#endif
 
 LB_INLINE float clean_f32(float x) { return x == x ? x : NAN; }
 LB_INLINE double clean_f64(double x) { return x == x ? x : (double)NAN; }
@@ -61,6 +88,7 @@ LB_INLINE double clean_f64(double x) { return x == x ? x : (double)NAN; }
 #define LANES 1
 #define ROWS 4
 #define A_STRIDE 4
+#define MASKS 0
 #define ZERO() 0.0f
 #define LOAD(p) (*(p))
 #define STORE(p, x) (*(p) = (x))
@@ -74,8 +102,10 @@ LB_INLINE double clean_f64(double x) { return x == x ? x : (double)NAN; }
 #define TARGET LB_TARGET_AVX2
 #define VECTOR __m256
 #define LANES 8
+#define ROUND_BF16(x) round_bf16_avx2(x)
 #define ROWS 6
 #define A_STRIDE 8
+#define MASKS 0
 #define ZERO() _mm256_setzero_ps()
 #define LOAD(p) _mm256_loadu_ps(p)
 #define STORE(p, x) _mm256_storeu_ps(p, x)
@@ -90,6 +120,12 @@ LB_INLINE double clean_f64(double x) { return x == x ? x : (double)NAN; }
 #define LANES 16
 #define ROWS 14
 #define A_STRIDE 16
+#define MASKS 1
+#define EDGE_MASK __mmask16
+#define EDGE(n) ((__mmask16)(0xffffu >> (16 - (n))))
+#define LOAD_EDGE(mask, p) _mm512_maskz_loadu_ps(mask, p)
+#define STORE_EDGE(mask, p, x) _mm512_mask_storeu_ps(p, mask, x)
+#define ROUND_BF16(x) round_bf16_avx512(x)
 #define ZERO() _mm512_setzero_ps()
 #define LOAD(p) _mm512_loadu_ps(p)
 #define STORE(p, x) _mm512_storeu_ps(p, x)
@@ -110,6 +146,7 @@ LB_INLINE double clean_f64(double x) { return x == x ? x : (double)NAN; }
 #define LANES 1
 #define ROWS 4
 #define A_STRIDE 4
+#define MASKS 0
 #define ZERO() 0.0
 #define LOAD(p) (*(p))
 #define STORE(p, x) (*(p) = (x))
@@ -125,6 +162,7 @@ LB_INLINE double clean_f64(double x) { return x == x ? x : (double)NAN; }
 #define LANES 4
 #define ROWS 6
 #define A_STRIDE 8
+#define MASKS 0
 #define ZERO() _mm256_setzero_pd()
 #define LOAD(p) _mm256_loadu_pd(p)
 #define STORE(p, x) _mm256_storeu_pd(p, x)
@@ -139,6 +177,11 @@ LB_INLINE double clean_f64(double x) { return x == x ? x : (double)NAN; }
 #define LANES 8
 #define ROWS 14
 #define A_STRIDE 16
+#define MASKS 1
+#define EDGE_MASK __mmask8
+#define EDGE(n) ((__mmask8)(0xffu >> (8 - (n))))
+#define LOAD_EDGE(mask, p) _mm512_maskz_loadu_pd(mask, p)
+#define STORE_EDGE(mask, p, x) _mm512_mask_storeu_pd(p, mask, x)
 #define ZERO() _mm512_setzero_pd()
 #define LOAD(p) _mm512_loadu_pd(p)
 #define STORE(p, x) _mm512_storeu_pd(p, x)
@@ -171,104 +214,15 @@ static const kernels_f64 *kernels_for_f64(void)
     return &kernels_scalar_f64;
 }
 
-/* --- transposition: dst[p * stride + i] = src[i * src_stride + p] ----------------------------------------------- */
-
-#define TRANSPOSE_PLAIN(first_i, first_p)                                                                    \
-    for (size_t q = (first_p); q < depth; q++)                                                               \
-        for (size_t j = (first_i); j < width; j++) dst[q * stride + j] = src[(ptrdiff_t)j * src_stride + (ptrdiff_t)q];
-
-#if LB_HAVE_X86
-/* Eight rows of eight. */
-LB_TARGET_AVX2 LB_INLINE void transpose_8x8(float *dst, size_t stride, const float *src, ptrdiff_t src_stride)
-{
-    __m256 r[8], t[8];
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(src + i * src_stride);
-#pragma GCC unroll 4
-    for (int i = 0; i < 8; i += 2) {
-        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-    }
-#pragma GCC unroll 2
-    for (int i = 0; i < 8; i += 4) {
-        r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-        r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-        r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-        r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        _mm256_storeu_ps(dst + (size_t)i * stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
-        _mm256_storeu_ps(dst + (size_t)(i + 4) * stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
-    }
-}
-
-LB_TARGET_AVX2 static void transpose_f32_avx2(float *dst, size_t stride, const float *src, ptrdiff_t src_stride,
-                                              size_t width, size_t depth)
-{
-    size_t i = 0;
-    const size_t deep = depth / 8 * 8;
-    for (; i + 8 <= width; i += 8)
-        for (size_t p = 0; p < deep; p += 8)
-            transpose_8x8(dst + p * stride + i, stride, src + (ptrdiff_t)i * src_stride + (ptrdiff_t)p, src_stride);
-    TRANSPOSE_PLAIN(i, 0)
-    for (size_t p = deep; p < depth; p++)
-        for (size_t j = 0; j < i; j++) dst[p * stride + j] = src[(ptrdiff_t)j * src_stride + (ptrdiff_t)p];
-}
-
-LB_TARGET_AVX2 static void transpose_f64_avx2(double *dst, size_t stride, const double *src, ptrdiff_t src_stride,
-                                              size_t width, size_t depth)
-{
-    size_t i = 0;
-    const size_t deep = depth / 4 * 4;
-    for (; i + 4 <= width; i += 4)
-        for (size_t p = 0; p < deep; p += 4) {
-            const double *s = src + (ptrdiff_t)i * src_stride + (ptrdiff_t)p;
-            double *d = dst + p * stride + i;
-            const __m256d a = _mm256_loadu_pd(s), b = _mm256_loadu_pd(s + src_stride),
-                          c = _mm256_loadu_pd(s + 2 * src_stride), e = _mm256_loadu_pd(s + 3 * src_stride);
-            const __m256d ab0 = _mm256_unpacklo_pd(a, b), ab1 = _mm256_unpackhi_pd(a, b),
-                          ce0 = _mm256_unpacklo_pd(c, e), ce1 = _mm256_unpackhi_pd(c, e);
-            _mm256_storeu_pd(d, _mm256_permute2f128_pd(ab0, ce0, 0x20));
-            _mm256_storeu_pd(d + stride, _mm256_permute2f128_pd(ab1, ce1, 0x20));
-            _mm256_storeu_pd(d + 2 * stride, _mm256_permute2f128_pd(ab0, ce0, 0x31));
-            _mm256_storeu_pd(d + 3 * stride, _mm256_permute2f128_pd(ab1, ce1, 0x31));
-        }
-    TRANSPOSE_PLAIN(i, 0)
-    for (size_t p = deep; p < depth; p++)
-        for (size_t j = 0; j < i; j++) dst[p * stride + j] = src[(ptrdiff_t)j * src_stride + (ptrdiff_t)p];
-}
-#endif
-
-static void transpose_f32(float *dst, size_t stride, const float *src, ptrdiff_t src_stride, size_t width, size_t depth)
-{
-#if LB_HAVE_X86
-    if (lb_processor_isa() != LB_ISA_SCALAR) {
-        transpose_f32_avx2(dst, stride, src, src_stride, width, depth);
-        return;
-    }
-#endif
-    TRANSPOSE_PLAIN(0, 0)
-}
-
-static void transpose_f64(double *dst, size_t stride, const double *src, ptrdiff_t src_stride, size_t width, size_t depth)
-{
-#if LB_HAVE_X86
-    if (lb_processor_isa() != LB_ISA_SCALAR) {
-        transpose_f64_avx2(dst, stride, src, src_stride, width, depth);
-        return;
-    }
-#endif
-    TRANSPOSE_PLAIN(0, 0)
-}
-
 /* --- buffers and threads --------------------------------------------------------------------------------------- */
+
+enum { BUFFER_A, BUFFER_B, BUFFER_ROW, BUFFER_WIDE_A, BUFFER_WIDE_B, BUFFER_TURNED, BUFFERS };
 
 /* Packing buffers of one thread. They are on a list so that one call can free those of every thread; the entries stay. */
 typedef struct buffers {
     struct buffers *next;
-    void *data[3];
-    size_t size[3];
+    void *data[BUFFERS];
+    size_t size[BUFFERS];
 } buffers;
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -300,7 +254,7 @@ void lb_matmul_release(void)
 {
     pthread_mutex_lock(&list_lock);
     for (buffers *b = list; b; b = b->next)
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < BUFFERS; i++) {
             free(b->data[i]);
             b->data[i] = NULL;
             b->size[i] = 0;
@@ -310,9 +264,9 @@ void lb_matmul_release(void)
 
 static int thread_count(size_t batch, size_t m, size_t n, size_t k, const lb_matmul_options *options)
 {
-    if (omp_in_parallel()) return 1;
-    const int most = options->threads > 0 ? options->threads : omp_get_max_threads();
     const double work = (double)batch * (double)m * (double)n * (double)k / ENOUGH_WORK;
+    if (work < 2 || omp_in_parallel()) return 1;
+    const int most = options->threads > 0 ? options->threads : omp_get_max_threads();
     return work < 2 ? 1 : work < most ? (int)work : most;
 }
 
