@@ -33,14 +33,17 @@ for preset in release dev; do
 done
 
 passed=0 failed=0 skipped=0
+workers=$(nproc)
+if [ "$workers" -gt 8 ]; then workers=8; fi
 
 echo "== C tests (preset dev, sanitizers on)"
 export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1
-ctest --preset dev -j 2 --output-junit "$root/build/ctest.xml" || true
+ctest --preset dev -j "$workers" --output-junit "$root/build/ctest.xml" || true
 
 echo "== Python and command-line tests (preset release)"
 export LASTBIT_BUILD="$root/build/release"
-build/venv/bin/python -m pytest -q -p no:cacheprovider --junit-xml="$root/build/pytest.xml" tests || true
+# A file's tests share its recordings, so a file stays with one worker.
+build/venv/bin/python -m pytest -q -p no:cacheprovider -n "$workers" --dist loadfile --junit-xml="$root/build/pytest.xml" tests || true
 
 read -r passed failed skipped < <(build/venv/bin/python - build/ctest.xml build/pytest.xml <<'PY'
 import sys, xml.etree.ElementTree as tree
