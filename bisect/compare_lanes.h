@@ -62,3 +62,64 @@ static inline void LEVEL(add_differing)(sums *s, const grid *g, const double *a,
     }
     *s = t;
 }
+
+static inline word LEVEL(pick)(word mask, word yes, word no)
+{
+    return (yes & mask) | (no & ~mask);
+}
+
+/* The same for finite f32 (and bf16 widened to f32: `shift` 16): ranks are their bits, so that distances need no f64. The f64
+ * sums meet the lanes in the same order, and have the same bits. n is a multiple of 2 LANES. `bucket`: of each distance. */
+static inline void LEVEL(add_differing_f32)(sums *s, int shift, const float *a, const float *b, uint8_t *bucket,
+                                            size_t n)
+{
+    sums t = *s;
+    const vec zero = {0};
+    const word none = {0};
+    word most = {0}, count = {0};
+    for (size_t i = 0; i < n; i += 2 * LANES) {
+        word x, y;
+        memcpy(&x, a + i, sizeof x), memcpy(&y, b + i, sizeof y);
+        word mx = x & INT32_MAX, my = y & INT32_MAX;
+        word gap = LEVEL(pick)((word)(mx > my), mx - my, my - mx), other_sign = (word)((x ^ y) >> 31 != 0);
+        word distance = LEVEL(pick)(other_sign, mx + my, gap) >> shift, differs = (word)(x != y);
+        most = LEVEL(pick)((word)(distance > most), distance, most);
+        count -= differs;
+        /* The leading bit alone, so that the conversion cannot round up to the next power. */
+        real leading = __builtin_convertvector(distance & ~(distance >> 1), real);
+        word power = ((word)leading >> 23) - 126; /* 2^(power-1) <= distance < 2^power */
+        power = LEVEL(pick)((word)(distance == 0), none + 1, power) &
+                differs; /* -0 and +0: no distance, other bits */
+        bytes packed = __builtin_convertvector(power, bytes);
+        memcpy(bucket + i, &packed, sizeof packed);
+        for (int half = 0; half < 2; half++) {
+            half_real fx, fy;
+            memcpy(&fx, a + i + half * LANES, sizeof fx), memcpy(&fy, b + i + half * LANES, sizeof fy);
+            vec vx = __builtin_convertvector(fx, vec), vy = __builtin_convertvector(fy, vec);
+            vec d = vx - vy, ad = LEVEL(absolute)(d), aa = LEVEL(absolute)(vx);
+            t.aa += vx * vx, t.bb += vy * vy, t.dd += d * d, t.ab += vx * vy;
+            t.max_abs = LEVEL(choose)(ad > t.max_abs, ad, t.max_abs);
+            ivec larger = (aa != zero) & (ad * t.rel_a > t.rel_d * aa);
+            t.rel_d = LEVEL(choose)(larger, ad, t.rel_d), t.rel_a = LEVEL(choose)(larger, aa, t.rel_a);
+        }
+    }
+    for (int l = 0; l < 2 * LANES; l++) {
+        t.max_ulp[0] = most[l] > t.max_ulp[0] ? most[l] : t.max_ulp[0];
+        t.differing[0] += count[l];
+    }
+    *s = t;
+}
+
+/* Are all of n floats finite? */
+static inline void LEVEL(all_finite)(const float *a, size_t n, bool *finite)
+{
+    word bad = {0};
+    for (size_t i = 0; i < n; i += 2 * LANES) {
+        word x;
+        memcpy(&x, a + i, sizeof x);
+        bad |= (word)((x & 0x7F800000u) == 0x7F800000u);
+    }
+    uint32_t any = 0;
+    for (int l = 0; l < 2 * LANES; l++) any |= bad[l];
+    *finite &= !any;
+}

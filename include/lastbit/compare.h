@@ -1,8 +1,7 @@
 /* Compare: what one pass over two values says, and what the differing elements have in common.
  *
- * Metrics are those engineers quote: max abs, max rel, relative L2, cosine, distance in ulps. None of them
- * decides anything here: verdicts come from diff.h, which asks whether both sides compute the same real
- * function.
+ * Metrics are those engineers quote: max abs, max rel, relative L2, cosine, distance in ulps. None of them decides anything
+ * here: verdicts come from diff.h, which asks whether both sides compute the same real function.
  */
 #ifndef LASTBIT_COMPARE_H
 #define LASTBIT_COMPARE_H
@@ -36,9 +35,9 @@ typedef enum lb_pattern {
 } lb_pattern;
 LB_API const char *lb_pattern_text(lb_pattern pattern);
 
-/* a is the reference. NaNs compare equal to NaNs (payloads differ between processors), +0 equals −0 in
- * `differing` only when the bits are equal. Metrics over elements that are finite on both sides; `nonfinite`
- * counts the others that differ in class. Empty tensors: all zero, cosine 1. */
+/* a is the reference. NaNs compare equal to NaNs (payloads differ between processors), +0 and -0 differ. Metrics over
+ * elements that are finite on both sides; `nonfinite` counts the others that differ in class. Empty tensors: all zero,
+ * cosine 1. */
 typedef struct lb_difference {
     int64_t elements, differing, nonfinite;
     int64_t first;  /* row-major index of the first differing element, -1: none */
@@ -52,8 +51,11 @@ typedef struct lb_difference {
     char detail[96]; /* what the pattern is about: "dimension 1, slices 3 and 7" */
 } lb_difference;
 
-/* Shapes must agree (LB_ERR_INVALID); dtypes may differ, then both are compared as f64 values and ulps are
- * those of the narrower dtype. Any strides. Bits of the outcome do not depend on the instruction set. */
+/* One pass over both values. Shapes must agree (LB_ERR_INVALID); dtypes may differ, then both are compared as f64 values and
+ * ulps are those of the narrower dtype. Any strides. Bits of the outcome do not depend on the instruction set. */
+LB_API lb_status lb_compare_numbers(const lb_tensor *a, const lb_tensor *b, lb_difference *difference,
+                                    lb_err *err);
+/* The same, and then the pattern, which takes several passes more. */
 LB_API lb_status lb_compare(const lb_tensor *a, const lb_tensor *b, lb_difference *difference, lb_err *err);
 
 #ifdef __cplusplus

@@ -93,6 +93,39 @@ static void outcome_does_not_depend_on_the_instruction_set(void **state)
     assert_int_equal(all[0].nonfinite, 2);
 }
 
+/* f32 and bf16 have a path of their own: the numbers widened to f64 take the other one and give the same bits. */
+static void narrow_floats_are_measured_as_their_f64_values_are(void **state)
+{
+    (void)state;
+    static float a[N], b[N];
+    static double wide_a[N], wide_b[N];
+    static uint16_t narrow_a[N], narrow_b[N];
+    fill(a, b);
+    for (int i = 0; i < N; i += 3) b[i] = (float)(b[i] * (1 + 1e-2 * uniform()));
+    a[0] = 0.0f, b[0] = -0.0f, a[1] = -3, b[1] = 3, a[2] = 0x1p-140f, b[2] = -0x1p-149f, a[3] = 0x1.fffffep127f,
+    b[3] = -a[3];
+    for (int narrow = 0; narrow < 2; narrow++) {
+        lb_tensor ta = view(a), tb = view(b), wa = view(a), wb = view(b);
+        if (narrow) {
+            for (int i = 0; i < N; i++)
+                memcpy(&narrow_a[i], (char *)&a[i] + 2, 2), memcpy(&narrow_b[i], (char *)&b[i] + 2, 2);
+            ta.data = narrow_a, tb.data = narrow_b, ta.dtype = tb.dtype = LB_BF16;
+        }
+        lb_convert(LB_F64, wide_a, ta.dtype, ta.data, N, NULL),
+            lb_convert(LB_F64, wide_b, tb.dtype, tb.data, N, NULL);
+        wa.data = wide_a, wb.data = wide_b, wa.dtype = wb.dtype = LB_F64;
+        lb_difference d, wide, mixed;
+        assert_int_equal(lb_compare_numbers(&ta, &tb, &d, NULL), LB_OK);
+        assert_int_equal(lb_compare_numbers(&wa, &wb, &wide, NULL), LB_OK);
+        assert_int_equal(lb_compare_numbers(&wa, &tb, &mixed, NULL),
+                         LB_OK); /* its ulps are those of the narrower */
+        assert_true(d.max_abs == wide.max_abs && d.max_rel == wide.max_rel && d.rel_l2 == wide.rel_l2);
+        assert_true(d.cosine == wide.cosine && d.differing == wide.differing && d.first == wide.first);
+        assert_true(d.max_ulp == mixed.max_ulp && d.p99_ulp == mixed.p99_ulp && d.differing == mixed.differing);
+        assert_true(d.max_ulp == 2 * (double)(narrow ? 0x7F7F : 0x7F7FFFFF) && d.first == 0);
+    }
+}
+
 static void equal_bits_and_equal_nans_are_no_difference(void **state)
 {
     (void)state;
@@ -196,6 +229,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(metrics_equal_plain_loops),
         cmocka_unit_test(outcome_does_not_depend_on_the_instruction_set),
+        cmocka_unit_test(narrow_floats_are_measured_as_their_f64_values_are),
         cmocka_unit_test(equal_bits_and_equal_nans_are_no_difference),
         cmocka_unit_test(transposed_views_are_compared_by_index),
         cmocka_unit_test(other_shapes_are_refused),
