@@ -1,6 +1,7 @@
 /* lastbit ls: what a capture holds, and how much of it was kept. */
 #include "cmd_ls.h"
 
+#include <dirent.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +31,7 @@ static const lb_command command = {
         "each;\n"
         "--step and --rank show one in full. CAPTURE is a folder NAME.lb, a packed file, one archive, or "
         "weights:\n"
-        "safetensors (file, index or folder), .npy, .npz, a torch distributed checkpoint.",
+        "safetensors (file, index or folder), .npy, .npz, .pt, a torch distributed checkpoint.",
     .example = "  lastbit ls run.lb\n  lastbit ls run.lb --step 3 --rank 0 --layers",
     .options = options,
     .min_args = 1,
@@ -119,12 +120,28 @@ bool ls_is_option(const lb_program *p, uint32_t scalar)
 
 /* ---- what the capture was ---------------------------------------------------------------------------------------------- */
 
+/* Of weights in a folder: every file in it. Zero when it holds archives. */
+static uint64_t checkpoint_bytes(const char *folder)
+{
+    uint64_t bytes = 0;
+    struct stat st;
+    char *archive = lb_capture_archive_path(folder, 0);
+    bool capture = archive && stat(archive, &st) == 0;
+    free(archive);
+    DIR *open = capture ? NULL : opendir(folder);
+    for (struct dirent *entry; open && (entry = readdir(open));)
+        if (fstatat(dirfd(open), entry->d_name, &st, 0) == 0 && S_ISREG(st.st_mode)) bytes += (uint64_t)st.st_size;
+    if (open) closedir(open);
+    return bytes;
+}
+
 static uint64_t file_bytes(lb_capture *capture, const int32_t *ranks, uint32_t n)
 {
     struct stat st;
     uint64_t bytes = 0;
     if (stat(lb_capture_path(capture), &st) != 0) return 0;
     if (!S_ISDIR(st.st_mode)) return (uint64_t)st.st_size;
+    if (n == 1 && (bytes = checkpoint_bytes(lb_capture_path(capture))) != 0) return bytes;
     for (uint32_t r = 0; r < n; r++) {
         char *path = lb_capture_archive_path(lb_capture_path(capture), ranks[r]);
         if (path && stat(path, &st) == 0) bytes += (uint64_t)st.st_size;

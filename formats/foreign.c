@@ -2,6 +2,7 @@
 #include "foreign.h"
 
 #include "foreign_tensors.h"
+#include "foreign_torch.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -146,15 +147,33 @@ static uint32_t list_folder(const char *folder, char ***names)
     return kept;
 }
 
+/* "FOLDER/.metadata", malloc'ed, when that is there: a distributed checkpoint. */
+static char *metadata_in(const char *folder)
+{
+    struct stat st;
+    char *path = (char *)malloc(strlen(folder) + sizeof "/.metadata");
+    if (!path) return NULL;
+    sprintf(path, "%s/.metadata", folder);
+    if (stat(path, &st) == 0 && S_ISREG(st.st_mode)) return path;
+    free(path);
+    return NULL;
+}
+
 bool lb_foreign_recognises(const char *path, bool folder)
 {
     if (folder) {
+        char *metadata = metadata_in(path);
+        free(metadata);
+        if (metadata) return true;
         char **names;
         uint32_t n = list_folder(path, &names);
         free_names(names, n);
         return n > 0;
     }
-    return ends_with(path, ".safetensors") || ends_with(path, ".safetensors.index.json") || ends_with(path, ".npy") || ends_with(path, ".npz");
+    static const char *const ends[] = {".safetensors", ".safetensors.index.json", ".npy", ".npz", ".pt", ".pth"};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (ends_with(path, ends[i])) return true;
+    return false;
 }
 
 static lb_status read_file(lb_foreign_tensors *t, const char *path, lb_err *err)
@@ -164,6 +183,7 @@ static lb_status read_file(lb_foreign_tensors *t, const char *path, lb_err *err)
     if (ends_with(path, ".index.json")) return lb_safetensors_read_index(t, path, err);
     LB_TRY(lb_foreign_map(t, path, &bytes, &size, err));
     if (ends_with(path, ".safetensors")) return lb_safetensors_read(t, path, bytes, size, err);
+    if (ends_with(path, ".pt") || ends_with(path, ".pth")) return lb_torch_read(t, path, bytes, size, err);
     if (ends_with(path, ".npz")) return lb_npz_read(t, path, bytes, size, err);
     char stem[256];
     snprintf(stem, sizeof stem, "%.*s", (int)(strlen(name) - 4), name);
@@ -172,7 +192,12 @@ static lb_status read_file(lb_foreign_tensors *t, const char *path, lb_err *err)
 
 static lb_status read_folder(lb_foreign_tensors *t, const char *folder, lb_err *err)
 {
-    char **names;
+    char **names, *metadata = metadata_in(folder);
+    if (metadata) {
+        lb_status read = lb_distributed_read(t, folder, metadata, err);
+        free(metadata);
+        return read;
+    }
     uint32_t n = list_folder(folder, &names);
     lb_status status = LB_OK;
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {

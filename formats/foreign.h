@@ -1,4 +1,5 @@
-/* Files of other programs as captures: safetensors (one file, or an index over shards), .npy, .npz.
+/* Files of other programs as captures: safetensors (one file, or an index over shards), .npy, .npz, .pt, and torch's
+ * distributed checkpoints.
  *
  * They become one program, rank 0, step 0: an `lb::source` per tensor, named. Digests are computed when the program is
  * first asked for, not when the file is opened. Private to formats/. */
@@ -9,7 +10,8 @@
 
 typedef struct lb_foreign lb_foreign;
 
-/* By name alone: *.safetensors, *.safetensors.index.json, *.npy, *.npz, or a folder that holds such and no archive. */
+/* By name alone: *.safetensors, *.safetensors.index.json, *.npy, *.npz, *.pt, *.pth, a folder with a .metadata, or one that holds
+ * safetensors and no archive. */
 bool lb_foreign_recognises(const char *path, bool folder);
 lb_status lb_foreign_open(const char *path, lb_foreign **foreign, lb_err *err);
 void lb_foreign_close(lb_foreign *foreign);

@@ -65,7 +65,8 @@ LB_API bool lb_archive_complete(const lb_archive *archive); /* closed in order, 
 typedef struct lb_capture lb_capture; /* reading is thread-safe */
 
 /* `path`: a folder NAME.lb/, a packed file, a single archive, or (weights only, one step 0 of sources) safetensors
- * files and their index, .npy, .npz. */
+ * files and their index, .npy, .npz, torch.save's .pt and .pth, or the folder of a torch distributed checkpoint. Pickles are
+ * only looked at: nothing in them is executed. */
 LB_API lb_status lb_capture_open(const char *path, lb_capture **capture, lb_err *err);
 LB_API void lb_capture_close(lb_capture *capture);
 LB_API const char *lb_capture_path(const lb_capture *capture);

@@ -7,6 +7,7 @@
 #include "archive_reader.h"
 #include "coding.h"
 #include "msgpack_cursor.h"
+#include "pickle_tree.h"
 
 #include <lastbit/maintenance.h>
 
@@ -28,7 +29,10 @@
     X(safetensors, false, "a safetensors file")                                                                \
     X(shards, false, "an index over safetensors files")                                                        \
     X(npy, false, "a .npy file")                                                                               \
-    X(npz, false, "a .npz file")
+    X(npz, false, "a .npz file")                                                                             \
+    X(pickle, false, "a pickle")                                                                             \
+    X(torch, false, "a .pt file")                                                                            \
+    X(distributed, false, "the .metadata of a distributed checkpoint, over one file of parts")
 
 /* Where the files lie that readers want to map; set before the first call. */
 static char target_folder[64];
@@ -342,6 +346,55 @@ static void target_shards(const uint8_t *bytes, size_t size)
         file_of(file, (const uint8_t *)shard, 8 + length + 4);
     }
     read_capture(file_of("x.safetensors.index.json", bytes, size));
+}
+
+static void target_torch(const uint8_t *bytes, size_t size) { read_capture(file_of("x.pt", bytes, size)); }
+
+/* A tree may hold itself: the walk ends by depth and by count. */
+static void walk_pickle(const lb_pickle *node, int deep, unsigned *left)
+{
+    uint32_t n;
+    int64_t numbers[LB_MAX_DIMS];
+    int count;
+    if (!node || deep == 0 || *left == 0) return;
+    --*left;
+    lb_pickle_get(node, "fqn");
+    lb_pickle_integers(node, numbers, LB_MAX_DIMS, &count);
+    lb_pickle_is_call(node, "torch", "Size");
+    struct lb_pickle *const *pairs = lb_pickle_pairs(node, &n);
+    for (uint32_t i = 0; i < 2 * n; i++) walk_pickle(pairs[i], deep - 1, left);
+    for (uint32_t i = 0; i < node->n && (node->type == LB_PICKLE_LIST || node->type == LB_PICKLE_CALL); i++)
+        walk_pickle(node->u.items[i], deep - 1, left);
+}
+
+static void target_pickle(const uint8_t *bytes, size_t size)
+{
+    lb_pickle_tree tree;
+    lb_err err = LB_ERR_INIT;
+    unsigned left = 10000;
+    if (!accepted(lb_pickle_read(bytes, size, "pickle", 0, &tree, &err), &err, "pickle")) return;
+    walk_pickle(tree.root, 20, &left);
+    lb_pickle_release(&tree);
+}
+
+/* The parts are those of the corpus: what a real checkpoint's "__0_0.distcp" holds. */
+static void target_distributed(const uint8_t *bytes, size_t size)
+{
+    static char *parts;
+    static size_t n;
+    char folder[100], path[600];
+    snprintf(folder, sizeof folder, "%s/ck", target_folder);
+    if (!parts) {
+        snprintf(path, sizeof path, "%s/tests/formats/corpus/parts.distcp", LB_SOURCE_DIR);
+        FILE *file = fopen(path, "rb");
+        if (!file || !(parts = (char *)malloc(1 << 16))) abort();
+        n = fread(parts, 1, 1 << 16, file);
+        fclose(file);
+        mkdir(folder, 0700);
+        file_of("ck/__0_0.distcp", (const uint8_t *)parts, n);
+    }
+    file_of("ck/.metadata", bytes, size);
+    read_capture(folder);
 }
 
 typedef void reader_target(const uint8_t *bytes, size_t size);

@@ -1,6 +1,8 @@
 """Files of other programs open as captures: names, shapes, dtypes and every element as their own libraries read them."""
 import json
 import struct
+import subprocess
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -101,6 +103,90 @@ def test_safetensors_sharded_by_index_and_by_folder(lastbit, tmp_path):
     index["weight_map"]["absent"] = "../../etc/passwd"
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     assert "no file name in this folder" in lastbit.run("ls", tmp_path, expect=128).stderr
+
+
+# ---- what torch.save and torch.distributed.checkpoint write ---------------------------------------------------------------
+
+
+def names_of(lastbit, path):
+    return {v["name"]: v["shape"] for v in lastbit.json("ls", path, "--values", expect=0)["programs"][0]["value_list"]}
+
+
+def test_torch_save_of_every_dtype(lastbit, tmp_path):
+    torch.save(tensors(), tmp_path / "m.pt")
+    check_tensors(lastbit, tmp_path / "m.pt")
+
+
+def test_torch_save_of_views_parameters_and_nested_states(lastbit, tmp_path):
+    layer = torch.nn.Linear(6, 3)
+    optimizer = torch.optim.AdamW(layer.parameters())
+    layer(torch.randn(2, 6)).sum().backward()
+    optimizer.step()
+    base = torch.arange(24.0).reshape(4, 6)
+    torch.save({"model": layer.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3, "note": "text", "nothing": None,
+                "views": [base[1:3, ::2], base.t(), base[2], torch.tensor(2.5)], "parameter": layer.weight}, tmp_path / "all.pth")
+    same(show(lastbit, tmp_path / "all.pth", "model.weight"), layer.weight.detach().double().numpy())
+    same(show(lastbit, tmp_path / "all.pth", "parameter"), layer.weight.detach().double().numpy())
+    same(show(lastbit, tmp_path / "all.pth", "optimizer.state.0.exp_avg"), optimizer.state[layer.weight]["exp_avg"].double().numpy())
+    for i, view in enumerate([base[1:3, ::2], base.t(), base[2], torch.tensor(2.5)]):
+        same(show(lastbit, tmp_path / "all.pth", f"views.{i}"), view.double().numpy())
+
+
+class Runs:
+    def __reduce__(self):
+        return print, ("executed",)
+
+
+def test_what_torch_files_cannot_give_is_said(lastbit, tmp_path):
+    torch.save({"w": torch.ones(2), "evil": Runs()}, tmp_path / "evil.pt")
+    done = lastbit.run("ls", tmp_path / "evil.pt", expect=0)
+    assert "executed" not in done.stdout + done.stderr
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pt")
+    assert "state_dict()" in lastbit.run("ls", tmp_path / "module.pt", expect=125).stderr
+    torch.save(tensors(), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    assert "save it again" in lastbit.run("ls", tmp_path / "old.pt", expect=125).stderr
+    whole = (tmp_path / "evil.pt").read_bytes()
+    (tmp_path / "cut.pt").write_bytes(whole[:-200])
+    assert "cut.pt: offset" in lastbit.run("ls", tmp_path / "cut.pt", expect=128).stderr
+
+
+def checkpoint_of(folder, state):
+    import torch.distributed.checkpoint as checkpoint
+    checkpoint.save(state, checkpoint_id=folder)
+
+
+def test_distributed_checkpoint_of_one_process(lastbit, tmp_path):
+    checkpoint_of(tmp_path / "ck", {"model": tensors(), "epoch": 3})
+    for name, tensor in tensors().items():
+        same(show(lastbit, tmp_path / "ck", f"model.{name}"), tensor.to(torch.float64).numpy())
+
+
+def test_distributed_checkpoint_of_shards_is_whole_again(lastbit, tmp_path):
+    """13 rows over two ranks: 7 and 6; against the file that one process saved."""
+    program = tmp_path / "shards.py"
+    program.write_text("""
+import sys, torch, torch.distributed as dist, torch.distributed.checkpoint as checkpoint
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (2,))
+torch.manual_seed(0)
+whole = {"layer.rows": torch.randn(13, 7), "layer.columns": torch.randn(4, 5).bfloat16(), "layer.bias": torch.randn(3)}
+sharded = {name: distribute_tensor(t, mesh, [Shard(dim)]) for (name, t), dim in zip(whole.items(), (0, 1, 0))}
+checkpoint.save(sharded, checkpoint_id=sys.argv[1] + "/ck")
+if dist.get_rank() == 0: torch.save(whole, sys.argv[1] + "/whole.pt")
+dist.barrier()
+""")
+    subprocess.run([sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", program, tmp_path],
+                   check=True, capture_output=True, timeout=120)
+    assert len(list((tmp_path / "ck").glob("*.distcp"))) == 2
+    assert names_of(lastbit, tmp_path / "ck") == {"layer.rows": [13, 7], "layer.columns": [4, 5], "layer.bias": [3]}
+    assert lastbit.json("diff", tmp_path / "whole.pt", tmp_path / "ck", expect=0)["verdict"] == "identical"
+    for name, tensor in torch.load(tmp_path / "whole.pt").items():
+        same(show(lastbit, tmp_path / "ck", name), tensor.double().numpy())
+    lost = sorted((tmp_path / "ck").glob("*.distcp"))[1]
+    lost.unlink()
+    assert lost.name in lastbit.run("ls", tmp_path / "ck", expect=128).stderr
 
 
 def test_packed_weights_stay_themselves(lastbit, tmp_path):

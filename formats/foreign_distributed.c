@@ -1,0 +1,261 @@
+/* torch's distributed checkpoints: a folder whose .metadata, one pickle, says which slice of which file holds which part of
+ * which tensor. Each slice is a torch.save file of its own. Nothing in the pickle is executed, and no name in it leaves the
+ * folder. What is no tensor is passed over. */
+#include "foreign_torch.h"
+
+#include "pickle_tree.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One part of a tensor: where it stands in the whole, and where its bytes are. */
+typedef struct part {
+    const lb_pickle *name; /* a text */
+    const lb_pickle *index, *info;
+} part;
+
+typedef struct checkpoint {
+    lb_foreign_tensors *tensors;
+    const char *folder, *path; /* of .metadata */
+    const lb_pickle *whole;    /* state_dict_metadata */
+    struct {
+        char *path;
+        const char *bytes;
+        size_t size;
+    } * files; /* mapped so far */
+    uint32_t n_files;
+    lb_err *err;
+} checkpoint;
+
+static lb_status bad_part(const checkpoint *c, const part *p, const char *what)
+{
+    return lb_fail(c->err, LB_ERR_CORRUPT, "%s: offset 0: tensor '%.*s': %s", c->path,
+                   (int)(p->name->n < 100 ? p->name->n : 100), p->name->u.text, what);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const lb_pickle *x = ((const part *)a)->name, *y = ((const part *)b)->name;
+    int order = memcmp(x->u.text, y->u.text, x->n < y->n ? x->n : y->n);
+    return order ? order : (x->n > y->n) - (x->n < y->n);
+}
+
+/* File names come from a pickle: they must stay in the folder. */
+static lb_status map_part_file(checkpoint *c, const part *p, const lb_pickle *name, uint32_t *file)
+{
+    if (!name || name->type != LB_PICKLE_TEXT || name->n == 0 || name->n > 255 || name->u.text[0] == '.' ||
+        memchr(name->u.text, '/', name->n) || memchr(name->u.text, '\0', name->n))
+        return bad_part(c, p, "relative_path is no file name in this folder");
+    size_t folder = strlen(c->folder);
+    char *path = (char *)malloc(folder + name->n + 2);
+    if (!path) return lb_fail(c->err, LB_ERR_NOMEM, "%s: out of memory", c->path);
+    sprintf(path, "%s/%.*s", c->folder, (int)name->n, name->u.text);
+    for (*file = 0; *file < c->n_files; ++*file)
+        if (strcmp(c->files[*file].path, path) == 0) return free(path), LB_OK;
+    void *grown = realloc(c->files, (c->n_files + 1u) * sizeof *c->files);
+    if (grown) c->files = grown;
+    lb_err why = LB_ERR_INIT;
+    lb_status status =
+        grown ? lb_foreign_map(c->tensors, path, &c->files[c->n_files].bytes, &c->files[c->n_files].size, &why)
+              : lb_fail(&why, LB_ERR_NOMEM, "out of memory");
+    if (status != LB_OK) {
+        free(path);
+        return lb_fail(c->err, status, "%s: offset 0: tensor '%.*s': %s", c->path,
+                       (int)(p->name->n < 100 ? p->name->n : 100), p->name->u.text, why.message);
+    }
+    c->files[c->n_files++].path = path;
+    return LB_OK;
+}
+
+/* The tensor that a part holds; its bytes lie in the map. */
+static lb_status open_part(checkpoint *c, const part *p, lb_tensor *tensor, size_t *size)
+{
+    const lb_pickle *at = lb_pickle_get(p->info, "offset"), *length = lb_pickle_get(p->info, "length"),
+                    *transforms = lb_pickle_get(p->info, "transform_descriptors");
+    uint32_t file = 0;
+    LB_TRY(map_part_file(c, p, lb_pickle_get(p->info, "relative_path"), &file));
+    size_t there = c->files[file].size;
+    if (!at || !length || at->type != LB_PICKLE_INT || length->type != LB_PICKLE_INT || at->u.i < 0 ||
+        length->u.i < 0 || (uint64_t)length->u.i > there || (uint64_t)at->u.i > there - (uint64_t)length->u.i)
+        return bad_part(c, p, "offset and length leave its file");
+    if (transforms && transforms->type != LB_PICKLE_NONE &&
+        !(transforms->type == LB_PICKLE_LIST && transforms->n == 0))
+        return lb_fail(c->err, LB_ERR_UNSUPPORTED, "%s: offset 0: compressed parts are not read", c->path);
+    char name[128];
+    snprintf(name, sizeof name, "%.*s", (int)(p->name->n < 100 ? p->name->n : 100), p->name->u.text);
+    return lb_torch_read_one(c->files[file].path, c->files[file].bytes, (uint64_t)at->u.i, (size_t)length->u.i,
+                             name, tensor, size, c->err);
+}
+
+static char *text_of(const lb_pickle *text)
+{
+    return strndup(text->u.text, text->n);
+}
+
+static lb_status add_whole(checkpoint *c, const part *p, lb_dtype dtype, const lb_layout *layout,
+                           const void *data, size_t size)
+{
+    char *name = text_of(p->name);
+    if (!name) return lb_fail(c->err, LB_ERR_NOMEM, "%s: out of memory", c->path);
+    lb_status status = lb_foreign_add(c->tensors, name, dtype, layout, data, size, c->err);
+    free(name);
+    return status;
+}
+
+/* A part's place in the whole: a strided view of it. */
+static lb_status place(const checkpoint *c, const part *p, const lb_tensor *piece, lb_tensor *whole,
+                       lb_tensor *view)
+{
+    int64_t offsets[LB_MAX_DIMS], at = 0;
+    int n;
+    if (!lb_pickle_integers(lb_pickle_get(p->index, "offset"), offsets, LB_MAX_DIMS, &n) ||
+        n != whole->layout.ndim || n != piece->layout.ndim)
+        return bad_part(c, p, "a part has as many dimensions as the whole");
+    for (int d = 0; d < n; d++) {
+        int64_t size = piece->layout.shape[d];
+        if (offsets[d] < 0 || size > whole->layout.shape[d] || offsets[d] > whole->layout.shape[d] - size)
+            return bad_part(c, p, "a part leaves the whole");
+        at += offsets[d] * whole->layout.stride[d];
+    }
+    *view = (lb_tensor){(char *)whole->data + at * (int64_t)lb_dtype_bits(whole->dtype) / 8, whole->dtype,
+                        whole->layout};
+    memcpy(view->layout.shape, piece->layout.shape, sizeof view->layout.shape);
+    return LB_OK;
+}
+
+static lb_status copy_part(checkpoint *c, const part *p, const lb_tensor *piece, lb_tensor *whole)
+{
+    lb_tensor view;
+    LB_TRY(place(c, p, piece, whole, &view));
+    char *dense = (char *)malloc(lb_dtype_bytes(piece->dtype, (size_t)lb_layout_numel(&piece->layout)) + 1);
+    if (!dense) return lb_fail(c->err, LB_ERR_NOMEM, "%s: out of memory", c->path);
+    lb_status status = lb_tensor_gather(piece, dense, c->err);
+    if (status == LB_OK) status = lb_tensor_scatter(&view, dense, c->err);
+    free(dense);
+    return status;
+}
+
+static size_t total_bytes(const checkpoint *c)
+{
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < c->n_files; i++) bytes += c->files[i].size;
+    return bytes;
+}
+
+/* Puts the parts of a tensor together; memory is asked for only when they are there to fill it. */
+static lb_status join_parts(checkpoint *c, const part *parts, uint32_t n, const lb_layout *layout)
+{
+    lb_tensor whole = {NULL, LB_NO_DTYPE, *layout}, piece;
+    uint64_t elements = (uint64_t)lb_layout_numel(layout), there = 0;
+    size_t size, bytes = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        LB_TRY(open_part(c, &parts[i], &piece, &size));
+        if (i && piece.dtype != whole.dtype) return bad_part(c, &parts[i], "its parts have several dtypes");
+        whole.dtype = piece.dtype;
+        uint64_t held = (uint64_t)lb_layout_numel(&piece.layout);
+        if (lb_dtype_bytes(piece.dtype, held) > size) return bad_part(c, &parts[i], "a part is expanded");
+        if (__builtin_add_overflow(there, held, &there)) return bad_part(c, &parts[i], "its parts overflow");
+    }
+    if (there != elements)
+        return lb_fail(c->err, LB_ERR_CORRUPT,
+                       "%s: offset 0: tensor '%.*s': its %" PRIu32 " parts hold %" PRIu64 " of its %" PRIu64
+                       " elements: a rank's part is missing, or there twice",
+                       c->path, (int)(parts->name->n < 100 ? parts->name->n : 100), parts->name->u.text, n, there, elements);
+    bytes = lb_dtype_bytes(whole.dtype, elements);
+    if (bytes > total_bytes(c)) return bad_part(c, parts, "its parts share bytes");
+    whole.data = calloc(bytes ? bytes : 1, 1);
+    if (!whole.data) return lb_fail(c->err, LB_ERR_NOMEM, "%s: out of memory", c->path);
+    LB_TRY(lb_foreign_own(c->tensors, whole.data, bytes, c->err));
+    for (uint32_t i = 0; i < n; i++) {
+        LB_TRY(open_part(c, &parts[i], &piece, &size));
+        LB_TRY(copy_part(c, &parts[i], &piece, &whole));
+    }
+    return add_whole(c, parts, whole.dtype, layout, whole.data, bytes);
+}
+
+/* `parts` of one tensor. What is no tensor has no size. */
+static lb_status read_parts(checkpoint *c, const part *parts, uint32_t n, const lb_pickle *description)
+{
+    int64_t shape[LB_MAX_DIMS];
+    int ndim;
+    lb_tensor t;
+    size_t size;
+    const lb_pickle *sizes = lb_pickle_get(description, "size");
+    if (!sizes) return LB_OK;
+    if (!lb_pickle_integers(sizes, shape, LB_MAX_DIMS, &ndim))
+        return bad_part(c, parts, "size is no list of at most 16 numbers");
+    lb_layout layout = lb_layout_contiguous(ndim, shape);
+    if (lb_layout_numel(&layout) < 0) return bad_part(c, parts, "the product of its sizes overflows");
+    if (n > 1) return join_parts(c, parts, n, &layout);
+    LB_TRY(open_part(c, parts, &t, &size));
+    if (!lb_layout_same_shape(&t.layout, &layout))
+        return bad_part(c, parts, "its one part has another size than it");
+    return add_whole(c, parts, t.dtype, &t.layout, t.data, size);
+}
+
+typedef struct description {
+    const lb_pickle *name, *what;
+} description;
+
+static int by_described_name(const void *a, const void *b)
+{
+    part x = {((const description *)a)->name, NULL, NULL}, y = {((const description *)b)->name, NULL, NULL};
+    return by_name(&x, &y);
+}
+
+static lb_status read_all_parts(checkpoint *c, part *parts, uint32_t n, description *whole, uint32_t n_whole)
+{
+    if (n) qsort(parts, n, sizeof *parts, by_name);
+    if (n_whole) qsort(whole, n_whole, sizeof *whole, by_described_name);
+    for (uint32_t first = 0, behind; first < n; first = behind) {
+        for (behind = first + 1; behind < n && by_name(&parts[first], &parts[behind]) == 0;) behind++;
+        description wanted = {parts[first].name, NULL};
+        const description *found =
+            n_whole ? bsearch(&wanted, whole, n_whole, sizeof *whole, by_described_name) : NULL;
+        if (!found) return bad_part(c, &parts[first], "state_dict_metadata does not describe it");
+        LB_TRY(read_parts(c, &parts[first], behind - first, found->what));
+    }
+    return LB_OK;
+}
+
+static lb_status read_metadata(checkpoint *c, const lb_pickle *metadata)
+{
+    uint32_t n, n_whole, kept = 0, kept_whole = 0;
+    lb_pickle *const *stored = lb_pickle_pairs(lb_pickle_get(metadata, "storage_data"), &n);
+    lb_pickle *const *described = lb_pickle_pairs(lb_pickle_get(metadata, "state_dict_metadata"), &n_whole);
+    if (!lb_pickle_is_call(metadata, "torch.distributed.checkpoint.metadata", "Metadata") || !stored ||
+        !described)
+        return lb_fail(c->err, LB_ERR_CORRUPT, "%s: offset 0: is no metadata of a torch distributed checkpoint",
+                       c->path);
+    part *parts = (part *)malloc(n * sizeof *parts);
+    description *whole = (description *)malloc(n_whole * sizeof *whole);
+    lb_status status = parts && whole ? LB_OK : lb_fail(c->err, LB_ERR_NOMEM, "%s: out of memory", c->path);
+    for (uint32_t i = 0; i < n && status == LB_OK; i++) {
+        part p = {lb_pickle_get(stored[2 * i], "fqn"), stored[2 * i], stored[2 * i + 1]};
+        if (p.name && p.name->type == LB_PICKLE_TEXT) parts[kept++] = p;
+    }
+    for (uint32_t i = 0; i < n_whole && status == LB_OK; i++)
+        if (described[2 * i]->type == LB_PICKLE_TEXT)
+            whole[kept_whole++] = (description){described[2 * i], described[2 * i + 1]};
+    if (status == LB_OK) status = read_all_parts(c, parts, kept, whole, kept_whole);
+    free(parts);
+    free(whole);
+    return status;
+}
+
+lb_status lb_distributed_read(lb_foreign_tensors *tensors, const char *folder, const char *path, lb_err *err)
+{
+    checkpoint c = {.tensors = tensors, .folder = folder, .path = path, .err = err};
+    lb_pickle_tree tree;
+    const char *bytes;
+    size_t size;
+    LB_TRY(lb_foreign_map(tensors, path, &bytes, &size, err));
+    LB_TRY(lb_pickle_read(bytes, size, path, 0, &tree, err));
+    lb_status status = read_metadata(&c, tree.root);
+    for (uint32_t i = 0; i < c.n_files; i++) free(c.files[i].path);
+    free(c.files);
+    lb_pickle_release(&tree);
+    return status;
+}

@@ -1,0 +1,234 @@
+/* What torch.save writes: a zip whose data.pkl holds the objects, and data/N the bytes of storage N as they are.
+ *
+ * The pickle is read as a tree (pickle_tree.h): nothing is executed. A tensor is what `torch._utils._rebuild_tensor_v2(storage,
+ * offset, size, stride, …)` says; dicts give names, joined by dots. What is no tensor (step counts, options) is passed over. */
+#include "foreign_torch.h"
+
+#include "pickle_tree.h"
+#include "zip_directory.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_DEPTH 32 /* of dicts in dicts; an object may hold itself */
+
+/* ---- one torch.save file ------------------------------------------------------------------------------------------------ */
+
+typedef struct saved {
+    const char *source;
+    uint64_t offset; /* of the zip in it */
+    lb_zip zip;
+    lb_pickle_tree tree;
+} saved;
+
+static void saved_close(saved *s)
+{
+    lb_pickle_release(&s->tree);
+    lb_zip_release(&s->zip);
+}
+
+static lb_status saved_open(saved *s, const char *source, const char *bytes, uint64_t offset, size_t size,
+                            lb_err *err)
+{
+    *s = (saved){.source = source, .offset = offset};
+    if (size > 2 && (uint8_t)bytes[offset] == 0x80 && memcmp(bytes + offset, "PK", 2) != 0)
+        return lb_fail(err, LB_ERR_UNSUPPORTED,
+                       "%s: offset %" PRIu64 ": a torch.save file of before torch 1.6: load it and save it again", source, offset);
+    LB_TRY(lb_zip_open(bytes + offset, size, source, offset, &s->zip, err));
+    const lb_zip_member *pickle = lb_zip_find(&s->zip, "data.pkl", 8),
+                        *order = lb_zip_find(&s->zip, "byteorder", 9);
+    lb_status status = LB_OK;
+    if (!pickle || pickle->method != 0)
+        status = lb_fail(err, LB_ERR_CORRUPT,
+                         "%s: offset %" PRIu64 ": zip: has no stored data.pkl: torch.save did not write it",
+                         source, offset);
+    else if (order && (order->size != 6 || memcmp(order->bytes, "little", 6) != 0))
+        status =
+            lb_fail(err, LB_ERR_UNSUPPORTED,
+                    "%s: offset %" PRIu64 ": byteorder: only little-endian files are read", source, offset);
+    else
+        status = lb_pickle_read(pickle->bytes, pickle->size, source, (uint64_t)(pickle->bytes - bytes),
+                                &s->tree, err);
+    if (status != LB_OK) saved_close(s);
+    return status;
+}
+
+/* "FloatStorage" and its kin; LB_NO_DTYPE: bytes of a type that is told elsewhere. */
+static bool dtype_of_storage(const lb_pickle *class_name, lb_dtype *dtype)
+{
+    static const struct {
+        const char *name;
+        lb_dtype dtype;
+    } storages[] = {
+        {"DoubleStorage", LB_F64},      {"FloatStorage", LB_F32},        {"HalfStorage", LB_F16},
+        {"BFloat16Storage", LB_BF16},   {"LongStorage", LB_I64},         {"IntStorage", LB_I32},
+        {"ShortStorage", LB_I16},       {"CharStorage", LB_I8},          {"ByteStorage", LB_U8},
+        {"BoolStorage", LB_BOOL},       {"ComplexFloatStorage", LB_C64}, {"ComplexDoubleStorage", LB_C128},
+        {"UntypedStorage", LB_NO_DTYPE}};
+    if (class_name->type != LB_PICKLE_GLOBAL) return false;
+    for (size_t i = 0; i < sizeof storages / sizeof *storages; i++)
+        if (lb_pickle_is_text(class_name->u.items[1], storages[i].name))
+            return *dtype = storages[i].dtype, true;
+    return false;
+}
+
+static lb_status bad_tensor(const saved *s, const char *name, const char *what, lb_err *err)
+{
+    return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": tensor '%.100s': %s", s->source, s->offset,
+                   name, what);
+}
+
+/* ("storage", class, key, device, elements) gives the bytes of data/KEY. */
+static lb_status find_storage(const saved *s, const char *name, const lb_pickle *id, lb_dtype *dtype,
+                              const lb_zip_member **member, lb_err *err)
+{
+    char path[64];
+    const lb_pickle *tuple = id->type == LB_PICKLE_PERSISTENT ? id->u.items[0] : NULL;
+    if (!tuple || tuple->type != LB_PICKLE_LIST || tuple->n < 5 || tuple->u.items[2]->type != LB_PICKLE_TEXT)
+        return bad_tensor(s, name, "its storage is not what torch.save writes", err);
+    if (!dtype_of_storage(tuple->u.items[1], dtype))
+        return lb_fail(err, LB_ERR_UNSUPPORTED,
+                       "%s: offset %" PRIu64 ": tensor '%.100s': a storage of a class that is not read",
+                       s->source, s->offset, name);
+    const lb_pickle *key = tuple->u.items[2];
+    int n = snprintf(path, sizeof path, "data/%.*s", (int)(key->n < 40 ? key->n : 40), key->u.text);
+    *member = lb_zip_find(&s->zip, path, (size_t)n);
+    return *member && (*member)->method == 0
+               ? LB_OK
+               : bad_tensor(s, name, "its storage is not in the zip, or compressed", err);
+}
+
+/* torch counts two elements of four bits as one. */
+static lb_status count_halves(const saved *s, const char *name, lb_layout *layout, lb_err *err)
+{
+    int last = layout->ndim - 1;
+    if (last < 0 || layout->stride[last] != 1 || !lb_layout_is_contiguous(layout) ||
+        layout->shape[last] > INT64_MAX / 2)
+        return lb_fail(err, LB_ERR_UNSUPPORTED,
+                       "%s: offset %" PRIu64 ": tensor '%.100s': elements of 4 bits must be dense", s->source,
+                       s->offset, name);
+    int64_t offset = layout->offset;
+    layout->shape[last] *= 2;
+    *layout = lb_layout_contiguous(layout->ndim, layout->shape);
+    return __builtin_mul_overflow(offset, 2, &layout->offset) ? bad_tensor(s, name, "its offset overflows", err)
+                                                              : LB_OK;
+}
+
+/* `args`: storage, offset, size, stride, requires_grad, hooks, and in v3 the dtype. */
+static lb_status read_tensor(const saved *s, const char *name, const lb_pickle *args, lb_tensor *tensor,
+                             size_t *size, lb_err *err)
+{
+    int64_t stride[LB_MAX_DIMS], shape[LB_MAX_DIMS], first, last;
+    int n, m;
+    const lb_zip_member *member = NULL;
+    lb_dtype dtype = LB_NO_DTYPE;
+    if (args->type != LB_PICKLE_LIST || args->n < 4 || args->u.items[1]->type != LB_PICKLE_INT)
+        return bad_tensor(s, name, "is not rebuilt as torch.save does it", err);
+    LB_TRY(find_storage(s, name, args->u.items[0], &dtype, &member, err));
+    if (dtype == LB_NO_DTYPE && args->n > 6 && args->u.items[6]->type == LB_PICKLE_GLOBAL) {
+        const lb_pickle *word = args->u.items[6]->u.items[1];
+        char text[40] = "";
+        memcpy(text, word->u.text, word->n < sizeof text - 1 ? word->n : sizeof text - 1);
+        dtype = lb_dtype_parse(text);
+    }
+    if (dtype == LB_NO_DTYPE)
+        return lb_fail(err, LB_ERR_UNSUPPORTED,
+                       "%s: offset %" PRIu64 ": tensor '%.100s': its dtype is not known", s->source, s->offset,
+                       name);
+    if (!lb_pickle_integers(args->u.items[2], shape, LB_MAX_DIMS, &n) ||
+        !lb_pickle_integers(args->u.items[3], stride, LB_MAX_DIMS, &m) || n != m)
+        return bad_tensor(s, name, "has no size and stride of at most 16 numbers", err);
+    tensor->dtype = dtype;
+    tensor->layout = lb_layout_contiguous(n, shape);
+    memcpy(tensor->layout.stride, stride, (size_t)n * sizeof *stride);
+    tensor->layout.offset = args->u.items[1]->u.i;
+    if (lb_dtype_bits(dtype) < 8) LB_TRY(count_halves(s, name, &tensor->layout, err));
+    if (tensor->layout.offset < 0 || lb_layout_dense_range(&tensor->layout, &first, &last, NULL) != LB_OK)
+        return bad_tensor(s, name, "its size and stride overflow, or reach before its storage", err);
+    if (last > INT64_MAX / 16 || lb_dtype_bytes(dtype, (size_t)last) > member->size)
+        return bad_tensor(s, name, "leaves its storage", err);
+    if (first != tensor->layout.offset && last > first) return bad_tensor(s, name, "has negative strides", err);
+    tensor->data = (char *)(uintptr_t)member->bytes + lb_dtype_bytes(dtype, (size_t)first);
+    tensor->layout.offset = 0;
+    *size = lb_dtype_bytes(dtype, (size_t)(last - first));
+    return LB_OK;
+}
+
+/* The args of a rebuilt tensor, or NULL. A parameter is one around a tensor. */
+static const lb_pickle *tensor_args(const lb_pickle *node)
+{
+    static const char module[] = "torch._utils";
+    bool parameter = lb_pickle_is_call(node, module, "_rebuild_parameter") ||
+                     lb_pickle_is_call(node, module, "_rebuild_parameter_with_state");
+    if (parameter && node->u.items[1]->type == LB_PICKLE_LIST && node->u.items[1]->n > 0)
+        node = node->u.items[1]->u.items[0];
+    bool tensor = lb_pickle_is_call(node, module, "_rebuild_tensor_v2") ||
+                  lb_pickle_is_call(node, module, "_rebuild_tensor_v3");
+    return tensor ? node->u.items[1] : NULL;
+}
+
+/* ---- a whole .pt --------------------------------------------------------------------------------------------------------- */
+
+/* `visits` bounds the walk: shared objects could name each other into billions of paths. */
+static lb_status walk(lb_foreign_tensors *tensors, const saved *s, const lb_pickle *node, char *name,
+                      size_t length, int depth, uint32_t *visits, lb_err *err)
+{
+    const lb_pickle *args = tensor_args(node);
+    if (args) {
+        lb_tensor t;
+        size_t size;
+        LB_TRY(read_tensor(s, name, args, &t, &size, err));
+        return lb_foreign_add(tensors, name, t.dtype, &t.layout, t.data, size, err);
+    }
+    uint32_t n;
+    lb_pickle *const *pairs = lb_pickle_pairs(node, &n);
+    bool list = node->type == LB_PICKLE_LIST;
+    if (list) n = node->n;
+    for (uint32_t i = 0; i < n; i++) {
+        const lb_pickle *key = list ? NULL : pairs[2 * i], *child = list ? node->u.items[i] : pairs[2 * i + 1];
+        size_t room = 512 - length;
+        int more = 0;
+        if (depth == MAX_DEPTH || ++*visits > 1u << 20)
+            return bad_tensor(s, name, "dicts in it go too deep, or are too many", err);
+        if (list || key->type == LB_PICKLE_INT)
+            more = snprintf(name + length, room, "%s%" PRId64, length ? "." : "", list ? (int64_t)i : key->u.i);
+        else if (key->type == LB_PICKLE_TEXT)
+            more = snprintf(name + length, room, "%s%.*s", length ? "." : "",
+                            (int)(key->n < 511 ? key->n : 511), key->u.text);
+        if (more <= 0 || (size_t)more >= room) continue; /* not a name */
+        LB_TRY(walk(tensors, s, child, name, length + (size_t)more, depth + 1, visits, err));
+        name[length] = '\0';
+    }
+    return LB_OK;
+}
+
+lb_status lb_torch_read(lb_foreign_tensors *tensors, const char *source, const char *bytes, size_t size,
+                        lb_err *err)
+{
+    saved s;
+    char name[512] = "";
+    uint32_t visits = 0;
+    LB_TRY(saved_open(&s, source, bytes, 0, size, err));
+    const uint32_t before = tensors->n;
+    lb_status status = walk(tensors, &s, s.tree.root, name, 0, 0, &visits, err);
+    if (status == LB_OK && tensors->n == before)
+        status = lb_fail(err, LB_ERR_UNSUPPORTED,
+                         "%s: offset 0: holds no dicts or lists of tensors: a pickled module is not taken apart, save its state_dict()",
+                         source);
+    saved_close(&s);
+    return status;
+}
+
+lb_status lb_torch_read_one(const char *source, const char *bytes, uint64_t offset, size_t size,
+                            const char *name, lb_tensor *tensor, size_t *tensor_size, lb_err *err)
+{
+    saved s;
+    LB_TRY(saved_open(&s, source, bytes, offset, size, err));
+    const lb_pickle *args = tensor_args(s.tree.root);
+    lb_status status = args ? read_tensor(&s, name, args, tensor, tensor_size, err)
+                            : bad_tensor(&s, name, "this part holds no tensor", err);
+    saved_close(&s);
+    return status;
+}

@@ -1,0 +1,436 @@
+/* See pickle_tree.h. A pickle is a program for a stack machine; here every opcode only builds. */
+#include "pickle_tree.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- memory --------------------------------------------------------------------------------------------------------- */
+
+#define CHUNK 16384
+
+typedef struct lb_pickle_chunk {
+    struct lb_pickle_chunk *next;
+    size_t used, size;
+    char bytes[];
+} chunk;
+
+typedef struct machine {
+    const uint8_t *start, *at, *end;
+    const char *source;
+    uint64_t offset;
+    lb_err *err;
+    lb_pickle_tree *tree;
+    lb_pickle **stack, **memo;
+    uint32_t *marks; /* heights of the stack */
+    size_t n_stack, stack_room, n_memo, memo_room, n_marks, mark_room;
+} machine;
+
+static lb_pickle none = {LB_PICKLE_NONE, 0, 0, {0}}, yes = {LB_PICKLE_BOOL, 0, 0, {1}},
+                 no = {LB_PICKLE_BOOL, 0, 0, {0}};
+
+static lb_status bad(machine *m, const char *what)
+{
+    return lb_fail(m->err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": pickle: %s", m->source,
+                   m->offset + (uint64_t)(m->at - m->start), what);
+}
+
+static lb_status no_memory(machine *m)
+{
+    return lb_fail(m->err, LB_ERR_NOMEM, "%s: pickle: out of memory", m->source);
+}
+
+static void *take_memory(machine *m, size_t size)
+{
+    chunk *c = m->tree->chunks;
+    size = (size + 15) / 16 * 16;
+    if (!c || c->size - c->used < size) {
+        size_t room = size > CHUNK ? size : CHUNK;
+        c = (chunk *)malloc(sizeof *c + room);
+        if (!c) return NULL;
+        *c = (chunk){m->tree->chunks, 0, room};
+        m->tree->chunks = c;
+    }
+    c->used += size;
+    return c->bytes + c->used - size;
+}
+
+static bool add_item(machine *m, lb_pickle *to, lb_pickle *item)
+{
+    if (to->n == to->room) {
+        uint32_t wanted = to->room ? to->room * 2 : 4;
+        lb_pickle **grown = wanted > to->room ? (lb_pickle **)take_memory(m, wanted * sizeof *grown) : NULL;
+        if (!grown) return false;
+        if (to->n) memcpy(grown, to->u.items, to->n * sizeof *grown);
+        to->u.items = grown;
+        to->room = wanted;
+    }
+    to->u.items[to->n++] = item;
+    return true;
+}
+
+#define GROW(array, n, room)                                                                                   \
+    ((n) < (room) || ((room) = (room) ? (room)*2 : 64,                                                         \
+                      (grown = realloc(array, (room) * sizeof *(array))) && ((array) = grown, true)))
+
+static lb_status push(machine *m, lb_pickle *node)
+{
+    void *grown;
+    if (!node || !GROW(m->stack, m->n_stack, m->stack_room)) return no_memory(m);
+    m->stack[m->n_stack++] = node;
+    return LB_OK;
+}
+
+static lb_pickle *make(machine *m, lb_pickle_type type)
+{
+    lb_pickle *node = (lb_pickle *)take_memory(m, sizeof *node);
+    if (node) *node = (lb_pickle){.type = type};
+    return node;
+}
+
+/* ---- operands -------------------------------------------------------------------------------------------------------- */
+
+/* Nothing is popped below the last mark. */
+static lb_status pop(machine *m, lb_pickle **node)
+{
+    size_t floor = m->n_marks ? m->marks[m->n_marks - 1] : 0;
+    if (m->n_stack <= floor) return bad(m, "takes from an empty stack");
+    *node = m->stack[--m->n_stack];
+    return LB_OK;
+}
+
+static lb_status top(machine *m, lb_pickle **node)
+{
+    LB_TRY(pop(m, node));
+    m->n_stack++;
+    return LB_OK;
+}
+
+static lb_status take_number(machine *m, unsigned width, uint64_t *number)
+{
+    *number = 0;
+    if ((size_t)(m->end - m->at) < width) return bad(m, "ends inside a number");
+    memcpy(number, m->at, width); /* little-endian */
+    m->at += width;
+    return LB_OK;
+}
+
+static lb_status push_integer(machine *m, int64_t number)
+{
+    lb_pickle *node = make(m, LB_PICKLE_INT);
+    if (node) node->u.i = number;
+    return push(m, node);
+}
+
+/* A text whose length takes `width` bytes. */
+static lb_status push_text(machine *m, unsigned width)
+{
+    uint64_t n = 0;
+    LB_TRY(take_number(m, width, &n));
+    if (n > (uint64_t)(m->end - m->at) || n > UINT32_MAX) return bad(m, "a text is longer than what is left");
+    lb_pickle *node = make(m, LB_PICKLE_TEXT);
+    if (node) {
+        node->u.text = (const char *)m->at;
+        node->n = (uint32_t)n;
+    }
+    m->at += n;
+    return push(m, node);
+}
+
+/* LONG1: two's complement of any width. */
+static lb_status push_long(machine *m)
+{
+    if (m->at<m->end && * m->at> 8) return push_text(m, 1);
+    uint64_t n, bits = 0;
+    LB_TRY(take_number(m, 1, &n));
+    LB_TRY(take_number(m, (unsigned)n, &bits));
+    unsigned unused = 64 - 8 * (unsigned)n;
+    return push_integer(m, n == 0 ? 0 : (int64_t)(bits << unused) >> unused);
+}
+
+static lb_status push_float(machine *m)
+{
+    uint64_t bits;
+    LB_TRY(take_number(m, 8, &bits));
+    bits = __builtin_bswap64(bits);
+    lb_pickle *node = make(m, LB_PICKLE_FLOAT);
+    if (node) memcpy(&node->u.f, &bits, 8);
+    return push(m, node);
+}
+
+static lb_status push_line(machine *m)
+{
+    const uint8_t *newline = (const uint8_t *)memchr(m->at, '\n', (size_t)(m->end - m->at));
+    if (!newline || newline - m->at > 65536) return bad(m, "a name has no end");
+    lb_pickle *node = make(m, LB_PICKLE_TEXT);
+    if (node) {
+        node->u.text = (const char *)m->at;
+        node->n = (uint32_t)(newline - m->at);
+    }
+    m->at = newline + 1;
+    return push(m, node);
+}
+
+/* ---- building -------------------------------------------------------------------------------------------------------- */
+
+/* A new node with the top `n` of the stack as items. */
+static lb_status gather(machine *m, lb_pickle_type type, size_t n)
+{
+    size_t floor = m->n_marks ? m->marks[m->n_marks - 1] : 0;
+    if (m->n_stack - floor < n) return bad(m, "takes from an empty stack");
+    lb_pickle *node = make(m, type);
+    for (size_t i = 0; i < n && node; i++)
+        if (!add_item(m, node, m->stack[m->n_stack - n + i])) node = NULL;
+    m->n_stack -= n;
+    return push(m, node);
+}
+
+static lb_status take_mark(machine *m, size_t *n)
+{
+    if (m->n_marks == 0) return bad(m, "has no mark to go back to");
+    *n = m->n_stack - m->marks[m->n_marks - 1];
+    m->n_marks--;
+    return LB_OK;
+}
+
+static lb_status gather_to_mark(machine *m, lb_pickle_type type)
+{
+    size_t n = 0;
+    LB_TRY(take_mark(m, &n));
+    if (type == LB_PICKLE_DICT && n % 2) return bad(m, "a dict lacks a value");
+    return gather(m, type, n);
+}
+
+/* The top `n` become items of what lies below them. */
+static lb_status add_items(machine *m, size_t n, bool pairs)
+{
+    size_t floor = m->n_marks ? m->marks[m->n_marks - 1] : 0;
+    if (m->n_stack - floor < n + 1) return bad(m, "takes from an empty stack");
+    lb_pickle *to = m->stack[m->n_stack - n - 1];
+    bool fits = pairs ? to->type == LB_PICKLE_DICT || to->type == LB_PICKLE_CALL : to->type == LB_PICKLE_LIST;
+    if (!fits || (pairs && n % 2)) return bad(m, "adds to what is no list or dict");
+    for (size_t i = 0; i < n; i++)
+        if (!add_item(m, to, m->stack[m->n_stack - n + i])) return no_memory(m);
+    m->n_stack -= n;
+    return LB_OK;
+}
+
+static lb_status add_marked(machine *m, bool pairs)
+{
+    size_t n = 0;
+    LB_TRY(take_mark(m, &n));
+    return add_items(m, n, pairs);
+}
+
+/* callable, args → an object without state yet. `extra`: NEWOBJ_EX has keyword arguments, which are dropped. */
+static lb_status call(machine *m, bool extra)
+{
+    lb_pickle *dropped;
+    if (extra) LB_TRY(pop(m, &dropped));
+    LB_TRY(gather(m, LB_PICKLE_CALL, 2));
+    return add_item(m, m->stack[m->n_stack - 1], NULL) ? LB_OK : no_memory(m);
+}
+
+static lb_status build(machine *m)
+{
+    lb_pickle *state = NULL, *object = NULL;
+    LB_TRY(pop(m, &state));
+    LB_TRY(top(m, &object));
+    if (object->type != LB_PICKLE_CALL) return bad(m, "gives a state to what is no object");
+    object->u.items[2] = state;
+    return LB_OK;
+}
+
+static lb_status push_global(machine *m, bool from_stack)
+{
+    if (!from_stack) {
+        LB_TRY(push_line(m));
+        LB_TRY(push_line(m));
+    }
+    LB_TRY(gather(m, LB_PICKLE_GLOBAL, 2));
+    const lb_pickle *g = m->stack[m->n_stack - 1];
+    return g->u.items[0]->type == LB_PICKLE_TEXT && g->u.items[1]->type == LB_PICKLE_TEXT
+               ? LB_OK
+               : bad(m, "a class has no name");
+}
+
+/* Numbers of the memo come in order: anything else would only make it large. */
+static lb_status remember(machine *m, uint64_t index)
+{
+    lb_pickle *node = NULL;
+    void *grown;
+    LB_TRY(top(m, &node));
+    if (index > m->n_memo) return bad(m, "numbers of the memo come in order");
+    if (index == m->n_memo) {
+        if (!GROW(m->memo, m->n_memo, m->memo_room)) return no_memory(m);
+        m->n_memo++;
+    }
+    m->memo[index] = node;
+    return LB_OK;
+}
+
+static lb_status recall(machine *m, uint64_t index)
+{
+    return index < m->n_memo ? push(m, m->memo[index]) : bad(m, "recalls what it never remembered");
+}
+
+static lb_status push_mark(machine *m)
+{
+    void *grown;
+    if (!GROW(m->marks, m->n_marks, m->mark_room)) return no_memory(m);
+    m->marks[m->n_marks++] = (uint32_t)m->n_stack;
+    return LB_OK;
+}
+
+/* ---- opcodes --------------------------------------------------------------------------------------------------------- */
+
+static lb_status step(machine *m, uint8_t code)
+{
+    uint64_t number = 0;
+    lb_pickle *dropped = NULL;
+    size_t n = 0;
+    switch (code) {
+    case 0x80: return take_number(m, 1, &number); /* PROTO */
+    case 0x95: return take_number(m, 8, &number); /* FRAME: reading needs no frames */
+    case '(': return push_mark(m);
+    case '0': return pop(m, &dropped);
+    case '1': LB_TRY(take_mark(m, &n)); return m->n_stack -= n, LB_OK;
+    case '2': LB_TRY(top(m, &dropped)); return push(m, dropped);
+    case 'N': return push(m, &none);
+    case 0x88: return push(m, &yes);
+    case 0x89: return push(m, &no);
+    case 'J': LB_TRY(take_number(m, 4, &number)); return push_integer(m, (int32_t)number);
+    case 'K': LB_TRY(take_number(m, 1, &number)); return push_integer(m, (int64_t)number);
+    case 'M': LB_TRY(take_number(m, 2, &number)); return push_integer(m, (int64_t)number);
+    case 0x8a: return push_long(m);
+    case 'G': return push_float(m);
+    case 0x8c:
+    case 'U':
+    case 'C': return push_text(m, 1);
+    case 'X':
+    case 'T':
+    case 'B': return push_text(m, 4);
+    case 0x8d:
+    case 0x8e:
+    case 0x96: return push_text(m, 8);
+    case ']':
+    case ')':
+    case 0x8f: return gather(m, LB_PICKLE_LIST, 0);
+    case '}': return gather(m, LB_PICKLE_DICT, 0);
+    case 0x85:
+    case 0x86:
+    case 0x87: return gather(m, LB_PICKLE_LIST, code - 0x84u);
+    case 't':
+    case 'l':
+    case 0x91: return gather_to_mark(m, LB_PICKLE_LIST);
+    case 'd': return gather_to_mark(m, LB_PICKLE_DICT);
+    case 'a': return add_items(m, 1, false);
+    case 'e':
+    case 0x90: return add_marked(m, false);
+    case 's': return add_items(m, 2, true);
+    case 'u': return add_marked(m, true);
+    case 'c': return push_global(m, false);
+    case 0x93: return push_global(m, true);
+    case 'R':
+    case 0x81: return call(m, false);
+    case 0x92: return call(m, true);
+    case 'b': return build(m);
+    case 'Q': return gather(m, LB_PICKLE_PERSISTENT, 1);
+    case 0x94: return remember(m, m->n_memo);
+    case 'q': LB_TRY(take_number(m, 1, &number)); return remember(m, number);
+    case 'r': LB_TRY(take_number(m, 4, &number)); return remember(m, number);
+    case 'h': LB_TRY(take_number(m, 1, &number)); return recall(m, number);
+    case 'j': LB_TRY(take_number(m, 4, &number)); return recall(m, number);
+    default: break;
+    }
+    m->at--;
+    return lb_fail(m->err, LB_ERR_UNSUPPORTED, "%s: offset %" PRIu64 ": pickle: opcode 0x%02x is not read",
+                   m->source, m->offset + (uint64_t)(m->at - m->start), code);
+}
+
+lb_status lb_pickle_read(const void *bytes, size_t size, const char *source, uint64_t offset,
+                         lb_pickle_tree *tree, lb_err *err)
+{
+    const uint8_t *start = (const uint8_t *)bytes;
+    machine m = {.start = start,
+                 .at = start,
+                 .end = start + size,
+                 .source = source,
+                 .offset = offset,
+                 .err = err,
+                 .tree = tree};
+    *tree = (lb_pickle_tree){NULL, NULL};
+    lb_status status = LB_OK;
+    lb_pickle *root = NULL;
+    while (status == LB_OK && m.at < m.end && *m.at != '.') {
+        uint8_t code = *m.at++;
+        status = step(&m, code);
+    }
+    if (status == LB_OK && m.at == m.end) status = bad(&m, "has no end");
+    if (status == LB_OK) status = pop(&m, &root);
+    tree->root = root;
+    free(m.stack);
+    free(m.memo);
+    free(m.marks);
+    if (status != LB_OK) lb_pickle_release(tree);
+    return status;
+}
+
+void lb_pickle_release(lb_pickle_tree *tree)
+{
+    for (chunk *c = tree->chunks, *next; c; c = next) {
+        next = c->next;
+        free(c);
+    }
+    *tree = (lb_pickle_tree){NULL, NULL};
+}
+
+/* ---- looking ---------------------------------------------------------------------------------------------------------- */
+
+bool lb_pickle_is_text(const lb_pickle *node, const char *text)
+{
+    return node && node->type == LB_PICKLE_TEXT && node->n == strlen(text) &&
+           memcmp(node->u.text, text, node->n) == 0;
+}
+
+bool lb_pickle_is_call(const lb_pickle *node, const char *module, const char *name)
+{
+    if (!node || node->type != LB_PICKLE_CALL || node->u.items[0]->type != LB_PICKLE_GLOBAL) return false;
+    lb_pickle *const *names = node->u.items[0]->u.items;
+    return lb_pickle_is_text(names[0], module) && lb_pickle_is_text(names[1], name);
+}
+
+struct lb_pickle *const *lb_pickle_pairs(const lb_pickle *node, uint32_t *pairs)
+{
+    uint32_t before = node && node->type == LB_PICKLE_CALL ? 3 : 0;
+    if (!node || (node->type != LB_PICKLE_DICT && node->type != LB_PICKLE_CALL) || node->n <= before)
+        return *pairs = 0, NULL;
+    *pairs = (node->n - before) / 2;
+    return node->u.items + before;
+}
+
+const lb_pickle *lb_pickle_get(const lb_pickle *node, const char *key)
+{
+    uint32_t n;
+    if (node && node->type == LB_PICKLE_CALL && node->u.items[2]) node = node->u.items[2];
+    lb_pickle *const *pairs = lb_pickle_pairs(node, &n);
+    for (uint32_t i = 0; i < n; i++)
+        if (lb_pickle_is_text(pairs[2 * i], key)) return pairs[2 * i + 1];
+    return NULL;
+}
+
+bool lb_pickle_integers(const lb_pickle *node, int64_t *numbers, int most, int *n)
+{
+    if (node && node->type == LB_PICKLE_CALL) { /* torch.Size((2, 3)) */
+        const lb_pickle *args = node->u.items[1];
+        if (args->type != LB_PICKLE_LIST || args->n != 1) return false;
+        node = args->u.items[0];
+    }
+    if (!node || node->type != LB_PICKLE_LIST || node->n > (uint32_t)most) return false;
+    for (uint32_t i = 0; i < node->n; i++) {
+        if (node->u.items[i]->type != LB_PICKLE_INT) return false;
+        numbers[i] = node->u.items[i]->u.i;
+    }
+    *n = (int)node->n;
+    return true;
+}
