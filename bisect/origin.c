@@ -11,7 +11,10 @@
 
 /* ---- the walk ----------------------------------------------------------------------------------------------------- */
 
-static bool is_source(const lb_program *p, uint32_t op) { return !strcmp(lb_op_name(p, &p->ops[op]), "lb::source"); }
+static bool is_source(const lb_program *p, uint32_t op)
+{
+    return !strcmp(lb_op_name(p, &p->ops[op]), "lb::source");
+}
 
 typedef bool (*condition)(const lb_trace_row *row, uint32_t op);
 
@@ -46,7 +49,8 @@ static uint32_t last_write(const lb_trace_row *row, int64_t storage, condition b
     for (uint32_t i = p->n_ops; i-- > 0;) {
         const lb_op *op = &p->ops[i];
         for (uint32_t k = 0; k < op->results + op->written; k++) {
-            const uint32_t v = k < op->results ? lb_op_results(p, op)[k] : lb_op_written(p, op)[k - op->results];
+            const uint32_t v =
+                k < op->results ? lb_op_results(p, op)[k] : lb_op_written(p, op)[k - op->results];
             if (v == LB_NONE || p->values[v].storage != storage || op->flags & LB_OP_VIEW) continue;
             return bad(row, i) ? i : LB_NONE;
         }
@@ -64,41 +68,48 @@ static const lb_trace_row *step_before(const lb_inquiry *q, const lb_trace_row *
 
 /* ---- what it shows ------------------------------------------------------------------------------------------------ */
 
-/* Of all float values together. */
-typedef struct account {
-    int64_t elements, nan, inf, masked, zero;
-    double least, largest;
-    lb_dtype dtype; /* of the last */
-    bool known;
-} account;
-
-static void take_value(account *a, const lb_program *p, uint32_t v)
+/* What an op gave: in the replay that was traced; a source tells no event, its recorded statistics speak. */
+static void take_op(lb_trace_sum *sum, const lb_trace_row *row, uint32_t op)
 {
-    if (v == LB_NONE || p->values[v].statistics == LB_NONE || !lb_dtype_is_float(p->values[v].dtype)) return;
-    const lb_statistics *s = &p->statistics[p->values[v].statistics];
-    a->elements += s->elements, a->nan += s->nan, a->inf += s->pos_inf + s->neg_inf, a->masked += s->neg_inf;
-    a->zero += s->zero;
-    a->dtype = p->values[v].dtype;
-    a->known = true;
-    if (s->elements == lb_statistics_nonfinite(s)) return;
-    a->least = fmin(a->least, s->min);
-    a->largest = fmax(a->largest, fmax(fabs(s->min), fabs(s->max)));
-}
-
-static void take_args(account *a, const lb_program *p, const lb_arg *args, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        if (args[i].tag == LB_ARG_VALUE) take_value(a, p, args[i].u.value);
-        if (args[i].tag == LB_ARG_LIST) take_args(a, p, p->args + args[i].u.first, args[i].count);
+    const lb_program *p = row->program;
+    if (row->bits[op] & LB_TRACE_RAN) {
+        const lb_trace_sum *s = &row->sums[op];
+        const bool first = sum->elements == sum->nan + sum->inf, any = s->elements > s->nan + s->inf;
+        sum->elements += s->elements, sum->nan += s->nan, sum->inf += s->inf, sum->masked += s->masked;
+        sum->zero += s->zero, sum->largest = fmax(sum->largest, s->largest);
+        if (any) sum->least = first ? s->least : fmin(sum->least, s->least);
+        return;
+    }
+    for (uint32_t i = 0; i < p->ops[op].results; i++) {
+        const uint32_t v = lb_op_results(p, &p->ops[op])[i];
+        if (v != LB_NONE && p->values[v].statistics != LB_NONE && lb_dtype_is_float(p->values[v].dtype))
+            lb_trace_add(sum, &p->statistics[p->values[v].statistics]);
     }
 }
 
-static account results_of(const lb_program *p, const lb_op *op)
+typedef struct reader {
+    lb_trace_sum *sum;
+    const lb_trace_row *row;
+    uint32_t op;
+} reader;
+
+static void take_input(void *context, uint32_t v)
 {
-    account a = {0};
-    for (uint32_t i = 0; i < op->results; i++) take_value(&a, p, lb_op_results(p, op)[i]);
-    for (uint32_t i = 0; i < op->written; i++) take_value(&a, p, lb_op_written(p, op)[i]);
-    return a;
+    const reader *r = context;
+    const lb_flow *flow = r->row->flow;
+    uint32_t defs[8];
+    if (v == LB_NONE || !lb_dtype_is_float(flow->program->values[v].dtype)) return;
+    const uint32_t n = lb_flow_defs_of(flow, r->op, v, defs, 8);
+    for (uint32_t i = 0; i < n && i < 8; i++) take_op(r->sum, r->row, defs[i]);
+}
+
+static const char *dtype_of_result(const lb_program *p, const lb_op *op)
+{
+    for (uint32_t i = 0; i < op->results + op->written; i++) {
+        const uint32_t v = i < op->results ? lb_op_results(p, op)[i] : lb_op_written(p, op)[i - op->results];
+        if (v != LB_NONE && lb_dtype_is_float(p->values[v].dtype)) return lb_dtype_name(p->values[v].dtype);
+    }
+    return "";
 }
 
 static bool named(const char *op, const char *const *words)
@@ -109,45 +120,49 @@ static bool named(const char *op, const char *const *words)
 }
 
 /* Why such an op makes such numbers of such inputs; "" when that is not known. */
-static const char *reason(const char *op, const account *in, const account *out)
+static const char *reason(const char *op, const lb_trace_sum *in, const lb_trace_sum *out)
 {
     static const char *const quotients[] = {"div", "reciprocal", "rsqrt", NULL}, *const logs[] = {"log", NULL},
                              *const roots[] = {"sqrt", "log", "pow", NULL};
-    if (strstr(op, "softmax") && out->nan && in->masked)
+    if (strstr(op, "softmax") && !strstr(op, "backward") && out->nan && in->masked)
         return ": a row that is -inf throughout, every key of a query is masked";
     if (strstr(op, "nll_loss") && out->nan && !strstr(op, "backward"))
         return ": no target counts, the mean is over nothing";
     if (named(op, quotients) && in->zero) return out->nan ? ": 0 divided by 0" : ": a division by 0";
     if (named(op, logs) && !strstr(op, "softmax") && in->zero && out->inf) return ": the logarithm of 0";
     if (named(op, roots) && out->nan && in->least < 0) return ": the root or logarithm of a negative number";
-    if (out->inf && !out->nan && in->known) return ": more than its dtype can hold";
+    if (out->inf && !out->nan && in->elements) return ": more than its dtype can hold";
     return "";
 }
 
-static void describe_op(const lb_program *p, const lb_op *op, char *text, size_t size)
+static void describe_op(const lb_trace_row *row, uint32_t op, char *text, size_t size)
 {
-    const account out = results_of(p, op);
-    account in = {0};
+    const lb_program *p = row->program;
+    lb_trace_sum in = {0}, out = {0};
     char inputs[80] = "its inputs are finite", bad[80] = "its result is not";
-    take_args(&in, p, lb_op_args(p, op), op->args);
-    if (in.known && in.elements > in.masked)
-        snprintf(inputs, sizeof inputs, "its inputs are %s, the largest %.3g", in.masked ? "finite or -inf" : "finite",
-                 in.largest);
+    reader r = {&in, row, op};
+    lb_op_each_input(p, &p->ops[op], take_input, &r);
+    take_op(&out, row, op);
+    if (in.elements > in.inf)
+        snprintf(inputs, sizeof inputs, "its inputs are %s, the largest %.3g",
+                 in.masked ? "finite or -inf" : "finite", in.largest);
     if (out.nan || out.inf)
         snprintf(bad, sizeof bad, "of its result %lld of %lld elements (%s) are %s",
-                 (long long)(out.nan ? out.nan : out.inf), (long long)out.elements, lb_dtype_name(out.dtype),
-                 out.nan ? "NaN" : "infinite");
-    snprintf(text, size, "%s; %s%s", inputs, bad, reason(lb_op_name(p, op), &in, &out));
+                 (long long)(out.nan ? out.nan : out.inf), (long long)out.elements,
+                 dtype_of_result(p, &p->ops[op]), out.nan ? "NaN" : "infinite");
+    snprintf(text, size, "%s; %s%s", inputs, bad, reason(lb_op_name(p, &p->ops[op]), &in, &out));
 }
 
-static void describe_source(const lb_program *p, const lb_op *op, char *text, size_t size)
+static void describe_source(const lb_trace_row *row, uint32_t op, char *text, size_t size)
 {
-    const lb_value *value = &p->values[lb_op_results(p, op)[0]];
-    const account out = results_of(p, op);
+    const lb_program *p = row->program;
+    const lb_value *value = &p->values[lb_op_results(p, &p->ops[op])[0]];
     const char *name = lb_program_text(p, value->name);
+    lb_trace_sum out = {0};
+    take_op(&out, row, op);
     snprintf(text, size, "%s%s%s held %lld non-finite of %lld elements before any op of this window wrote it",
-             lb_source_kind_name((lb_source_kind)value->source), *name ? " " : "", name, (long long)(out.nan + out.inf),
-             (long long)out.elements);
+             lb_source_kind_name((lb_source_kind)value->source), *name ? " " : "", name,
+             (long long)(out.nan + out.inf), (long long)out.elements);
 }
 
 /* A number that Python made has no name: the op that writes it somewhere says more. LB_NONE: `op` is no such source. */
@@ -155,19 +170,30 @@ static uint32_t writer_of_constant(const lb_trace_row *row, uint32_t op)
 {
     const lb_program *p = row->program;
     const lb_flow *flow = row->flow;
-    if (!is_source(p, op) || p->values[lb_op_results(p, &p->ops[op])[0]].source != LB_SOURCE_OTHER) return LB_NONE;
+    if (!is_source(p, op) || p->values[lb_op_results(p, &p->ops[op])[0]].source != LB_SOURCE_OTHER)
+        return LB_NONE;
     for (uint32_t u = flow->first_use[op]; u < flow->first_use[op + 1]; u++)
         if (p->ops[flow->uses[u]].flags & LB_OP_MUTABLE) return flow->uses[u];
     return LB_NONE;
+}
+
+/* A gradient that fails may have broken by itself; when the loss of its step is bad too, that came first. */
+static uint32_t start_of(const lb_inquiry *q, const lb_trace_row *row)
+{
+    const uint8_t *marks = lb_monitor_marks(q->monitor, row->program->rank, row->program->step);
+    for (uint32_t i = 0; marks && q->failure.kind == LB_FAILURE_GRADIENT && i < row->program->n_ops; i++)
+        if (marks[i] & LB_WATCH_LOSS && lb_trace_nonfinite(row, i)) return i;
+    return q->failure.op;
 }
 
 void lb_origin_find(lb_inquiry *q)
 {
     lb_origin *origin = &q->out->origin;
     const lb_trace_row *row = lb_trace_find(q->trace, q->failure.rank, q->failure.step), *before;
-    uint32_t op = q->failure.op;
     origin->op = LB_NONE;
-    if (q->failure.kind == LB_FAILURE_NONE || !row || op >= row->program->n_ops || !lb_trace_nonfinite(row, op)) return;
+    if (q->failure.kind == LB_FAILURE_NONE || !row || q->failure.op >= row->program->n_ops) return;
+    uint32_t op = start_of(q, row);
+    if (!lb_trace_nonfinite(row, op)) return;
     /* Where the failure itself is a -inf no -inf on the way is a mask. */
     const condition bad = lb_trace_bad(row, op) ? lb_trace_bad : lb_trace_nonfinite;
     for (;;) {
@@ -182,10 +208,14 @@ void lb_origin_find(lb_inquiry *q)
     const bool data = writer == LB_NONE && is_source(row->program, op);
     if (writer != LB_NONE) op = writer;
     const lb_op *found = &row->program->ops[op];
-    *origin = (lb_origin){.step = row->program->step, .rank = row->program->rank, .phase = (lb_phase)found->phase, .op = op};
+    *origin = (lb_origin){
+        .step = row->program->step, .rank = row->program->rank, .phase = (lb_phase)found->phase, .op = op};
     snprintf(origin->layer, sizeof origin->layer, "%s", lb_op_layer(row->program, found));
     snprintf(origin->name, sizeof origin->name, "%s", lb_op_name(row->program, found));
-    if (data) describe_source(row->program, found, origin->text, sizeof origin->text);
-    else if (writer != LB_NONE) snprintf(origin->text, sizeof origin->text, "it writes a constant that is not finite");
-    else describe_op(row->program, found, origin->text, sizeof origin->text);
+    if (data)
+        describe_source(row, op, origin->text, sizeof origin->text);
+    else if (writer != LB_NONE)
+        snprintf(origin->text, sizeof origin->text, "it writes a constant that is not finite");
+    else
+        describe_op(row, op, origin->text, sizeof origin->text);
 }

@@ -57,14 +57,15 @@ static uint32_t most_grown_inside(const lb_inquiry *q, const char *block, int64_
         before = lb_trace_find(q->trace, q->failure.rank, q->steps[s]);
     for (uint32_t i = 0; row && before && i < row->program->n_ops && i < before->program->n_ops; i++) {
         const char *layer = lb_op_layer(row->program, &row->program->ops[i]);
-        if (strncmp(layer, block, n) || (layer[n] && layer[n] != '.') || !(before->largest[i] > 0)) continue;
+        if (strncmp(layer, block, n) || (layer[n] && layer[n] != '.') || !(before->sums[i].largest > 0))
+            continue;
         if (row->program->ops[i].name !=
                 before->program->ops[i].name && /* programs of one archive share no string table */
             strcmp(lb_op_name(row->program, &row->program->ops[i]),
                    lb_op_name(before->program, &before->program->ops[i])))
             continue;
-        if (row->largest[i] / before->largest[i] > growth * 1.01)
-            growth = row->largest[i] / before->largest[i], best = i;
+        if (row->sums[i].largest / before->sums[i].largest > growth * 1.01)
+            growth = row->sums[i].largest / before->sums[i].largest, best = i;
     }
     return best;
 }
@@ -203,7 +204,7 @@ static uint32_t most_grown_write(const lb_inquiry *q, const char *block, int64_t
                           p->values[lb_op_results(p, op)[0]].storage == p->group_params[g].storage;
             if (source) before = lb_value_largest(q, p, lb_op_results(p, op)[0]);
             if (!writes || op->phase != LB_PHASE_OPTIMIZER || !(before > 0)) continue;
-            double now = row->bits[i] & LB_TRACE_BAD ? INFINITY : row->largest[i];
+            double now = row->bits[i] & LB_TRACE_BAD ? INFINITY : row->sums[i].largest;
             if (!(now / before > growth)) continue;
             growth = now / before, best = i;
             snprintf(layer, size, "%.*s", (int)(dot - name), name);

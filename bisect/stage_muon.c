@@ -99,7 +99,8 @@ static lb_status guilty_product(const lb_inquiry *q, const char *layer, int64_t 
         for (uint32_t i = 0; i < slice->n_ops; i++) {
             const char *name = lb_op_name(row->program, &row->program->ops[slice->ops[i]]);
             bool product = strstr(name, "::mm") || strstr(name, "bmm") || strstr(name, "addmm");
-            if (!product || !(row->bits[slice->ops[i]] & LB_TRACE_BAD || row->largest[slice->ops[i]] > 100))
+            if (!product ||
+                !(row->bits[slice->ops[i]] & LB_TRACE_BAD || row->sums[slice->ops[i]].largest > 100))
                 continue;
             *op = slice->ops[i];
             break;
@@ -154,7 +155,8 @@ static lb_status try_runaways(lb_inquiry *q, const muon_owners *owners, int64_t 
         uint32_t op = LB_NONE;
         if (i < owners->n) {
             LB_TRY(guilty_product(q, owners->paths[i], step, &op, err));
-            if (op == LB_NONE || !row || !(row->bits[op] & LB_TRACE_BAD || row->largest[op] > 100)) continue;
+            if (op == LB_NONE || !row || !(row->bits[op] & LB_TRACE_BAD || row->sums[op].largest > 100))
+                continue;
             n++;
         }
         set[i / 64] |= (uint64_t)1 << (i % 64);

@@ -25,8 +25,8 @@ lb_status lb_trace_new(lb_capture *capture, int64_t first_step, int64_t last_ste
             lb_trace_row *row = &trace->rows[trace->n_rows++];
             row->program = p;
             row->bits = calloc((size_t)p->n_ops + 1, 1);
-            row->largest = calloc((size_t)p->n_ops + 1, sizeof *row->largest);
-            if (!row->bits || !row->largest)
+            row->sums = calloc((size_t)p->n_ops + 1, sizeof *row->sums);
+            if (!row->bits || !row->sums)
                 status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
             else
                 status = lb_flow_new(p, &row->flow, err);
@@ -43,7 +43,7 @@ void lb_trace_free(lb_trace *trace)
     if (!trace) return;
     for (uint32_t i = 0; i < trace->n_rows; i++) {
         free(trace->rows[i].bits);
-        free(trace->rows[i].largest);
+        free(trace->rows[i].sums);
         lb_flow_free(trace->rows[i].flow);
     }
     free(trace->rows);
@@ -54,8 +54,8 @@ void lb_trace_clear(lb_trace *trace)
 {
     for (uint32_t i = 0; i < trace->n_rows; i++) {
         memset(trace->rows[i].bits, 0, (size_t)trace->rows[i].program->n_ops + 1);
-        memset(trace->rows[i].largest, 0,
-               ((size_t)trace->rows[i].program->n_ops + 1) * sizeof *trace->rows[i].largest);
+        memset(trace->rows[i].sums, 0,
+               ((size_t)trace->rows[i].program->n_ops + 1) * sizeof *trace->rows[i].sums);
     }
 }
 
@@ -90,33 +90,46 @@ static bool masked(const lb_trace_row *row, uint32_t op)
     return false;
 }
 
+/* A -inf that follows from a mask is one; what follows from anything bad is bad. */
 static bool reads_mask(const lb_trace_row *row, uint32_t op)
 {
-    for (uint32_t e = row->flow->first_def[op]; e < row->flow->first_def[op + 1]; e++)
-        if (masked(row, row->flow->defs[e])) return true;
-    return false;
+    bool mask = false;
+    for (uint32_t e = row->flow->first_def[op]; e < row->flow->first_def[op + 1]; e++) {
+        if (lb_trace_bad(row, row->flow->defs[e])) return false;
+        mask |= masked(row, row->flow->defs[e]);
+    }
+    return mask;
+}
+
+void lb_trace_add(lb_trace_sum *sum, const lb_statistics *s)
+{
+    bool first = sum->elements == sum->nan + sum->inf;
+    sum->elements += s->elements, sum->nan += s->nan, sum->inf += s->pos_inf + s->neg_inf;
+    sum->masked += s->neg_inf, sum->zero += s->zero;
+    if (s->elements == lb_statistics_nonfinite(s)) return;
+    sum->least = first ? s->min : fmin(sum->least, s->min);
+    sum->largest = fmax(sum->largest, fmax(fabs(s->min), fabs(s->max)));
 }
 
 void lb_trace_op(lb_trace *trace, const lb_event *event)
 {
     lb_trace_row *row = (lb_trace_row *)lb_trace_find(trace, event->rank, event->step);
     if (!row || event->op >= row->program->n_ops) return;
-    int64_t elements = 0, zero = 0;
+    lb_trace_sum *sum = &row->sums[event->op];
     uint8_t bits = LB_TRACE_RAN;
+    *sum = (lb_trace_sum){0};
     for (uint32_t i = 0; i < event->n_results; i++) {
         if (!event->computed || !event->computed[i].data || !lb_dtype_is_float(event->computed[i].dtype))
             continue;
         lb_statistics s = lb_statistics_of(&event->computed[i]);
-        elements += s.elements, zero += s.zero;
-        if (s.nan || s.pos_inf) bits |= LB_TRACE_BAD;
-        if (s.neg_inf) bits |= LB_TRACE_MASKED;
-        if (s.elements > lb_statistics_nonfinite(&s))
-            row->largest[event->op] = fmaxf(row->largest[event->op], (float)fmax(fabs(s.min), fabs(s.max)));
+        lb_trace_add(sum, &s);
     }
+    if (sum->nan || sum->inf > sum->masked) bits |= LB_TRACE_BAD;
+    if (sum->masked) bits |= LB_TRACE_MASKED;
     if (bits & LB_TRACE_MASKED && !fills(lb_op_name(row->program, &row->program->ops[event->op])) &&
         !reads_mask(row, event->op))
         bits |= LB_TRACE_BAD;
-    if (elements && zero == elements) bits |= LB_TRACE_ZERO;
+    if (sum->elements && sum->zero == sum->elements) bits |= LB_TRACE_ZERO;
     row->bits[event->op] = bits;
 }
 
@@ -135,7 +148,10 @@ bool lb_trace_bad(const lb_trace_row *row, uint32_t op)
     return false;
 }
 
-bool lb_trace_nonfinite(const lb_trace_row *row, uint32_t op) { return lb_trace_bad(row, op) || masked(row, op); }
+bool lb_trace_nonfinite(const lb_trace_row *row, uint32_t op)
+{
+    return lb_trace_bad(row, op) || masked(row, op);
+}
 
 bool lb_trace_broke(const lb_trace_row *row, uint32_t op)
 {

@@ -15,10 +15,16 @@ enum lb_trace_bits {
     LB_TRACE_ZERO = 8    /* every element 0 */
 };
 
+/* Of all float results of an op together. */
+typedef struct lb_trace_sum {
+    int64_t elements, nan, inf, masked, zero; /* inf: of both signs; masked: -inf */
+    double least, largest;                    /* of the finite ones: smallest, largest magnitude */
+} lb_trace_sum;
+
 typedef struct lb_trace_row {
     const lb_program *program;
-    uint8_t *bits;  /* per op */
-    float *largest; /* per op: largest finite magnitude */
+    uint8_t *bits;      /* per op */
+    lb_trace_sum *sums; /* per op */
     struct lb_flow *flow;
 } lb_trace_row;
 
@@ -35,6 +41,9 @@ void lb_trace_free(lb_trace *trace);
 void lb_trace_clear(lb_trace *trace);
 void lb_trace_op(lb_trace *trace, const lb_event *event);
 const lb_trace_row *lb_trace_find(const lb_trace *trace, int32_t rank, int64_t step);
+
+/* Adds `more` to `sum`. */
+void lb_trace_add(lb_trace_sum *sum, const lb_statistics *more);
 
 bool lb_trace_bad(const lb_trace_row *row, uint32_t op);
 /* Bad, or with a -inf that may be a mask. */

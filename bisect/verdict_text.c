@@ -162,6 +162,13 @@ static bool like_the_first(const lb_bisection *b, uint32_t i)
     return b->n_culprits > 2 && c->axis == first->axis && c->step == first->step && c->phase == first->phase;
 }
 
+static bool listed_before(const lb_bisection *b, uint32_t i)
+{
+    for (uint32_t k = 0; k < i; k++)
+        if (like_the_first(b, k) && !strcmp(b->culprits[k].layer, b->culprits[i].layer)) return true;
+    return false;
+}
+
 /* Culprits that differ from the first in their layer alone share a line. */
 static void put_culprits(FILE *out, const lb_bisection *b)
 {
@@ -173,7 +180,7 @@ static void put_culprits(FILE *out, const lb_bisection *b)
     for (uint32_t i = 1; i < b->n_culprits && list; i++) {
         if (!like_the_first(b, i))
             put_culprit(out, "and", &b->culprits[i]);
-        else
+        else if (!listed_before(b, i))
             fprintf(list, "%s%s", n++ ? ", " : "", b->culprits[i].layer);
     }
     if (list) fclose(list);

@@ -57,7 +57,7 @@ def check_reproducer(lastbit, capture, verdict, small):
     window = lastbit.json("replay", "--mode", "chained", capture)
     size = verdict["reproducer_size"]
     assert 0 < size["ops"] < window["ops"]["total"] / 20
-    assert 0 < size["bytes"] < sum(f.stat().st_size for f in capture.iterdir()) / 50
+    assert 0 < size["bytes"] < min(100_000, sum(f.stat().st_size for f in capture.iterdir()) / 20)
     stray = [name for name in small.iterdir() if not re.fullmatch(r"rank-\d{5}\.tar", name.name)]
     assert stray == []
 
@@ -85,7 +85,6 @@ def test_fault_is_found_where_it_was_planted(fault, lastbit, tmp_path):
     capture = tmp_path / "run.lb"
     lastbit.record(capture, SAMPLE, "--fault", fault)
     verdict = check_verdict(lastbit, capture, expected(fault), tmp_path / "small.lb")
-    assert verdict["reproducer_size"]["bytes"] < 100_000
 
     # The narrow cure is known to cure, whatever was shown for brevity.
     options = shlex.split(verdict["cure"])
