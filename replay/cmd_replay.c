@@ -1,5 +1,6 @@
 /* lastbit replay: re-execute recorded steps, as they were or under swaps, and say how they compare with the recording. */
 #include "../bisect/command_line.h"
+#include "cmd_coverage.h"
 #include "cmd_tensorfile.h"
 
 #include <lastbit/precision.h>
@@ -26,17 +27,11 @@ typedef struct finding {
     double max_abs;
 } finding;
 
-typedef struct tally {
-    const char *op;
-    uint64_t count;
-} tally;
-
 typedef struct report {
     finding *worst;
     uint32_t n_worst, room;
     uint64_t verdicts[LB_VERDICT_OPAQUE + 1];
-    tally *opaque;
-    uint32_t n_opaque;
+    lb_coverage *coverage;
     uint64_t done, nan_ops;
     finding first_nan;
     lb_tensorfile *file; /* of --write, or NULL */
@@ -93,19 +88,6 @@ static double max_abs(const lb_event *event)
     return worst;
 }
 
-static void count_opaque(report *r, const char *op)
-{
-    for (uint32_t i = 0; i < r->n_opaque; i++)
-        if (!strcmp(r->opaque[i].op, op)) {
-            r->opaque[i].count++;
-            return;
-        }
-    tally *grown = realloc(r->opaque, (r->n_opaque + 1) * sizeof *grown);
-    if (!grown) return;
-    r->opaque = grown;
-    r->opaque[r->n_opaque++] = (tally){op, 1};
-}
-
 static void chain_digest(report *r, const lb_event *event)
 {
     for (uint32_t i = 0; i < event->n_results; i++) {
@@ -130,7 +112,7 @@ static bool watch(void *context, const lb_event *event)
     r->verdicts[event->verdict]++;
     if (r->table) lb_precision_table_event(r->table, event, true);
     if (++r->done % 256 == 0) lb_progress("replaying", r->done, 0);
-    if (event->verdict == LB_VERDICT_OPAQUE) count_opaque(r, lb_op_name(event->program, op));
+    lb_coverage_add(r->coverage, event);
     finding f = {event->verdict, event->bound_ratio, event->step, event->rank, event->op, lb_op_name(event->program, op),
                  lb_op_layer(event->program, op), lb_phase_name((lb_phase)op->phase), NAN};
     if (r->wants_digest) chain_digest(r, event);
@@ -212,9 +194,9 @@ static json_t *effects_json(const lb_precision_table *table)
     return rows;
 }
 
-static json_t *as_json(const lb_plan *plan, const lb_replay_summary *s, const report *r)
+static json_t *as_json(const lb_plan *plan, const lb_replay_summary *s, const report *r, bool coverage)
 {
-    json_t *worst = json_array(), *opaque = json_array(), *verdicts = json_object();
+    json_t *worst = json_array(), *opaque = lb_coverage_json(r->coverage, true), *verdicts = json_object();
     for (uint32_t i = 0; i < r->n_worst; i++) {
         const finding *f = &r->worst[i];
         json_array_append_new(worst, json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:o, s:o}", "op", f->op, "layer", f->layer,
@@ -222,8 +204,6 @@ static json_t *as_json(const lb_plan *plan, const lb_replay_summary *s, const re
                                                (json_int_t)f->step, "rank", (int)f->rank, "index", (int)f->index, "bound_ratio",
                                                number(f->ratio), "max_abs", number(f->max_abs)));
     }
-    for (uint32_t i = 0; i < r->n_opaque; i++)
-        json_array_append_new(opaque, json_pack("{s:s, s:I}", "op", r->opaque[i].op, "count", (json_int_t)r->opaque[i].count));
     for (int v = 0; v <= LB_VERDICT_OPAQUE; v++)
         json_object_set_new(verdicts, lb_verdict_name((lb_verdict)v), json_integer((json_int_t)r->verdicts[v]));
     json_t *all = json_pack("{s:s, s:{s:I, s:I, s:I, s:I}, s:I, s:I, s:s, s:o, s:o, s:o, s:b, s:s, s:f, s:o}", "mode", mode_name(plan->mode),
@@ -232,6 +212,7 @@ static json_t *as_json(const lb_plan *plan, const lb_replay_summary *s, const re
                      "verdict", lb_verdict_name(s->verdict), "verdicts", verdicts, "worst", worst, "opaque_ops", opaque,
                      "undecided", s->undecided, "undecided_at", s->undecided_at, "seconds", s->seconds, "nan", nan_json(r));
     json_object_set_new(all, "swaps", swaps_json(plan));
+    if (coverage) json_object_set_new(all, "coverage", lb_coverage_json(r->coverage, false));
     if (*s->note) json_object_set_new(all, "note", json_string(s->note));
     json_object_set_new(all, "peak_bytes", json_integer((json_int_t)s->peak_bytes));
     json_object_set_new(all, "live_bytes", json_integer((json_int_t)s->live_bytes));
@@ -275,9 +256,7 @@ static void print_text(const lb_plan *plan, const lb_replay_summary *s, const re
         printf("%-10s %10.3g %10.3g  %-6u %-28s %s (%s, step %lld, rank %d)\n", lb_verdict_name(f->verdict), f->ratio, f->max_abs,
                f->index, f->op, *f->layer ? f->layer : "-", f->phase, (long long)f->step, (int)f->rank);
     }
-    if (r->n_opaque && (coverage || s->opaque)) printf("\nnot known to replay (recorded results stood in):\n");
-    for (uint32_t i = 0; i < r->n_opaque; i++) printf("%8llu  %s\n", (unsigned long long)r->opaque[i].count, r->opaque[i].op);
-    if (coverage && !r->n_opaque) printf("\nevery op is known to replay\n");
+    if (coverage || s->opaque) lb_coverage_print(r->coverage, coverage);
 }
 
 static void print_table(const lb_precision_table *table)
@@ -405,14 +384,17 @@ static int run(const char *path, const options *o, bool json)
     report r = {.room = o->worst > 0 ? (uint32_t)o->worst : 0, .wants_digest = o->digest != 0};
     uint64_t *touched = calloc(o->swaps.n + 1, sizeof *touched);
     r.worst = calloc(r.room + 1, sizeof *r.worst);
+    r.coverage = lb_coverage_new();
     lb_observer observer = {.context = &r, .op = watch, .quantised = o->table ? watch_quantised : NULL};
     if (make_plan(o, &plan, ranks, &err) != LB_OK) {
+        lb_coverage_free(r.coverage);
         free(r.worst);
         free(touched);
         return lb_command_misused("replay", "%s", err.message);
     }
     plan.touched = touched;
-    lb_status status = r.worst && touched ? lb_capture_open(path, &capture, &err) : lb_fail(&err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = r.worst && touched && r.coverage ? lb_capture_open(path, &capture, &err)
+                                                        : lb_fail(&err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) status = lb_replay_open(capture, &replay, &err);
     if (status == LB_OK && o->write) status = lb_tensorfile_open(o->write, &r.file, &err);
     if (status == LB_OK && o->table) status = run_plain(replay, &plan, &r, &err);
@@ -426,7 +408,7 @@ static int run(const char *path, const options *o, bool json)
     if (status != LB_OK) {
         code = err.status == LB_ERR_INVALID ? lb_command_misused("replay", "%s", err.message) : lb_command_fail("replay", &err);
     } else {
-        if (json) lb_print_json("replay", as_json(&plan, &summary, &r));
+        if (json) lb_print_json("replay", as_json(&plan, &summary, &r, o->coverage));
         else print_text(&plan, &summary, &r, o->coverage);
         if (r.table && !json) print_table(r.table);
         if (summary.verdict == LB_VERDICT_DIVERGED) code = LB_EXIT_DIFFERENT;
@@ -437,7 +419,7 @@ static int run(const char *path, const options *o, bool json)
     lb_precision_table_free(r.table);
     free(r.worst);
     free(touched);
-    free(r.opaque);
+    lb_coverage_free(r.coverage);
     return code;
 }
 
@@ -462,7 +444,7 @@ int lb_cmd_replay(int argc, const char **argv)
         {"table", 0, POPT_ARG_NONE, &o.table, 0,
          "what the precision swaps do to each layer's inputs, weights and gradients, and to the loss; implies --mode chained and "
          "--force-decisions", NULL},
-        {"coverage", 0, POPT_ARG_NONE, &o.coverage, 0, "list the ops that are not known", NULL},
+        {"coverage", 0, POPT_ARG_NONE, &o.coverage, 0, "count every op: how often, how often with the recorded bits, and what was not computed and why", NULL},
         {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)swaps, 0, "Swaps (each may be given several times)", NULL},
         POPT_TABLEEND};
     static const lb_command command = {

@@ -80,6 +80,8 @@ static void tell(lb_machine *machine, account *a, lb_verdict verdict, double rat
                       .selected = !machine->selected || machine->selected[machine->next],
                       .conditional = machine->conditional,
                       .bound_ratio = ratio,
+                      .why = verdict != LB_VERDICT_OPAQUE ? NULL
+                             : machine->why ? machine->why : "no row of the op table has this name",
                       .n_results = a->n,
                       .values = a->values,
                       .computed = a->computed,

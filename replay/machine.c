@@ -342,7 +342,10 @@ static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared
             lb_decision_undecided(machine, local.message);
             return LB_OK;
         }
-        return stand_in_opaque(machine, op);
+        machine->why = local.message;
+        status = stand_in_opaque(machine, op);
+        machine->why = NULL;
+        return status;
     }
     lb_outputs_settle(machine, &e.outputs, first_draw(machine, UINT32_MAX));
     LB_TRY(lb_round_results(machine, &e));

@@ -89,6 +89,7 @@ typedef struct lb_machine {
     uint8_t *state;           /* per value: LB_STATE_… */
     uint32_t next;            /* op to run next */
     bool conditional;
+    const char *why;          /* why the op that runs is opaque; NULL: no row has its name */
     uint64_t serial;          /* ops begun so far, over all programs */
 
     struct lb_operand_rounding *rounding; /* the session's, see operand_rounding.h; NULL: no swap rounds operands */

@@ -5,47 +5,11 @@
  * kernel for the case that the recording found the result in memory of its own. */
 #include "elements.h"
 #include "frame.h"
+#include "piece.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define MOST_ARGS 16
-
-/* A call of another row on behalf of `call`. Results that are not wanted stay empty. */
-typedef struct piece {
-    const char *row;
-    lb_operand args[MOST_ARGS];
-    uint32_t n_args;
-    lb_tensor results[4];
-    uint32_t n_results;
-} piece;
-
-static lb_status run_piece(lb_call *call, piece *p, bool twin)
-{
-    const lb_op_row *row = lb_op_find(p->row, NULL);
-    LB_CHECK(row && row->kernel);
-    lb_call inner = *call;
-    inner.row = row;
-    inner.args = p->args, inner.n_args = p->n_args;
-    inner.results = p->results, inner.n_results = p->n_results;
-    LB_TRY((twin && row->twin ? row->twin : row->kernel)(&inner));
-    for (uint32_t r = 0; twin && !row->twin && r < p->n_results; r++) {
-        double *y = p->results[r].data;
-        for (int64_t i = 0, n = y ? lb_tensor_numel(&p->results[r]) : 0; i < n; i++) y[i] = fabs(y[i]);
-    }
-    return LB_OK;
-}
-
-static lb_operand none(void) { return (lb_operand){.tag = LB_OPERAND_NONE}; }
-static lb_operand integer(int64_t i) { return (lb_operand){.tag = LB_OPERAND_INT, .i = i, .f = (double)i}; }
-static lb_operand flag(bool b) { return (lb_operand){.tag = LB_OPERAND_BOOL, .i = b, .f = b}; }
-static lb_operand tensor(const lb_tensor *t) { return (lb_operand){.tag = LB_OPERAND_TENSOR, .tensor = *t}; }
-static lb_operand numbers(const int64_t *ints, const double *floats, uint32_t count)
-{
-    return (lb_operand){.tag = LB_OPERAND_NUMBERS, .count = count, .ints = ints, .floats = floats};
-}
-static lb_operand arg(const lb_call *call, uint32_t i) { return i < call->n_args ? call->args[i] : none(); }
 
 static lb_status unsupported(lb_call *call, const char *what)
 {
@@ -57,15 +21,27 @@ static lb_status unsupported(lb_call *call, const char *what)
 /* The first `n` arguments, the first result. */
 static lb_status forwarded(lb_call *call, const char *row, uint32_t n, uint32_t n_results, bool twin)
 {
-    piece p = {.row = row, .n_args = n, .n_results = n_results, .results = {call->results[0]}};
-    for (uint32_t i = 0; i < n; i++) p.args[i] = arg(call, i);
-    return run_piece(call, &p, twin);
+    lb_piece p = {.row = row, .n_args = n, .n_results = n_results, .results = {call->results[0]}};
+    for (uint32_t i = 0; i < n; i++) p.args[i] = lb_operand_arg(call, i);
+    return lb_piece_run(call, &p, twin);
 }
 
-static lb_status layer_norm_run(lb_call *call, bool twin) { return forwarded(call, "aten::native_layer_norm", 5, 3, twin); }
-static lb_status rms_norm_run(lb_call *call, bool twin) { return forwarded(call, "aten::_fused_rms_norm", 4, 2, twin); }
-static lb_status nll_run(lb_call *call, bool twin) { return forwarded(call, "aten::nll_loss_forward", 5, 2, twin); }
-static lb_status log_sigmoid_run(lb_call *call, bool twin) { return forwarded(call, "aten::log_sigmoid_forward", 1, 1, twin); }
+static lb_status layer_norm_run(lb_call *call, bool twin)
+{
+    return forwarded(call, "aten::native_layer_norm", 5, 3, twin);
+}
+static lb_status rms_norm_run(lb_call *call, bool twin)
+{
+    return forwarded(call, "aten::_fused_rms_norm", 4, 2, twin);
+}
+static lb_status nll_run(lb_call *call, bool twin)
+{
+    return forwarded(call, "aten::nll_loss_forward", 5, 2, twin);
+}
+static lb_status log_sigmoid_run(lb_call *call, bool twin)
+{
+    return forwarded(call, "aten::log_sigmoid_forward", 1, 1, twin);
+}
 
 /* input, num_groups, weight, bias, eps, cudnn_enabled */
 static lb_status group_norm_run(lb_call *call, bool twin)
@@ -74,17 +50,21 @@ static lb_status group_norm_run(lb_call *call, bool twin)
     if (l->ndim < 2) return unsupported(call, "an input without channels");
     int64_t spatial = 1;
     for (int d = 2; d < l->ndim; d++) spatial *= l->shape[d];
-    piece p = {.row = "aten::native_group_norm",
-               .args = {arg(call, 0), arg(call, 2), arg(call, 3), integer(l->shape[0]), integer(l->shape[1]), integer(spatial),
-                        arg(call, 1), arg(call, 4)},
-               .n_args = 8, .results = {call->results[0]}, .n_results = 3};
-    return run_piece(call, &p, twin);
+    lb_piece p = {.row = "aten::native_group_norm",
+                  .args = {lb_operand_arg(call, 0), lb_operand_arg(call, 2), lb_operand_arg(call, 3),
+                           lb_operand_int(l->shape[0]), lb_operand_int(l->shape[1]), lb_operand_int(spatial),
+                           lb_operand_arg(call, 1), lb_operand_arg(call, 4)},
+                  .n_args = 8,
+                  .results = {call->results[0]},
+                  .n_results = 3};
+    return lb_piece_run(call, &p, twin);
 }
 
 /* input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled */
 static lb_status batch_norm_run(lb_call *call, bool twin)
 {
-    if (lb_call_int(call, 5, 0) && lb_call_given(call, 3)) return unsupported(call, "running statistics that change unseen");
+    if (lb_call_int(call, 5, 0) && lb_call_given(call, 3))
+        return unsupported(call, "running statistics that change unseen");
     return forwarded(call, "aten::native_batch_norm", 8, 3, twin);
 }
 
@@ -92,61 +72,99 @@ static lb_status batch_norm_run(lb_call *call, bool twin)
 static lb_status softmax_of(lb_call *call, const char *row, bool twin)
 {
     const lb_tensor *x = lb_call_tensor(call, 0);
-    if (lb_call_given(call, 2) && lb_dtype_is_float(x->dtype) && lb_dtype_precision(call->results[0].dtype) < lb_dtype_precision(x->dtype))
+    if (lb_call_given(call, 2) && lb_dtype_is_float(x->dtype) &&
+        lb_dtype_precision(call->results[0].dtype) < lb_dtype_precision(x->dtype))
         return unsupported(call, "an input that is rounded first");
-    piece p = {.row = row, .args = {arg(call, 0), arg(call, 1), flag(false)}, .n_args = 3, .results = {call->results[0]}, .n_results = 1};
-    return run_piece(call, &p, twin);
+    lb_piece p = {.row = row,
+                  .args = {lb_operand_arg(call, 0), lb_operand_arg(call, 1), lb_operand_flag(false)},
+                  .n_args = 3,
+                  .results = {call->results[0]},
+                  .n_results = 1};
+    return lb_piece_run(call, &p, twin);
 }
 
-static lb_status softmax_run(lb_call *call, bool twin) { return softmax_of(call, "aten::_softmax", twin); }
-static lb_status log_softmax_run(lb_call *call, bool twin) { return softmax_of(call, "aten::_log_softmax", twin); }
+static lb_status softmax_run(lb_call *call, bool twin)
+{
+    return softmax_of(call, "aten::_softmax", twin);
+}
+static lb_status log_softmax_run(lb_call *call, bool twin)
+{
+    return softmax_of(call, "aten::_log_softmax", twin);
+}
 
 /* self, target, weight, reduction, ignore_index, label_smoothing: a log-softmax over the classes, then the likelihood. */
 static lb_status cross_entropy_run(lb_call *call, bool twin)
 {
     const lb_tensor *scores = lb_call_tensor(call, 0), *target = lb_call_tensor(call, 1);
-    if (lb_call_float(call, 5, 0) != 0 || lb_dtype_is_float(target->dtype)) return unsupported(call, "smoothed targets and targets that are probabilities");
+    if (lb_call_float(call, 5, 0) != 0 || lb_dtype_is_float(target->dtype))
+        return unsupported(call, "smoothed targets and targets that are probabilities");
     lb_tensor log = {.dtype = twin ? LB_F64 : call->results[0].dtype,
                      .layout = lb_layout_contiguous(scores->layout.ndim, scores->layout.shape)};
     log.data = malloc(lb_dtype_bytes(log.dtype, (size_t)lb_tensor_numel(&log)) + 1);
     if (!log.data) return lb_fail(call->err, LB_ERR_NOMEM, "%s: no memory for the scores", call->row->name);
-    piece first = {.row = "aten::_log_softmax", .args = {arg(call, 0), integer(scores->layout.ndim == 1 ? 0 : 1), flag(false)}, .n_args = 3,
-                   .results = {log}, .n_results = 1};
-    piece second = {.row = "aten::nll_loss_forward", .args = {tensor(&log), arg(call, 1), arg(call, 2), arg(call, 3), arg(call, 4)},
-                    .n_args = 5, .results = {call->results[0]}, .n_results = 2};
-    lb_status status = run_piece(call, &first, twin);
-    if (status == LB_OK) status = run_piece(call, &second, twin);
+    lb_piece first = {.row = "aten::_log_softmax",
+                      .args = {lb_operand_arg(call, 0), lb_operand_int(scores->layout.ndim == 1 ? 0 : 1),
+                               lb_operand_flag(false)},
+                      .n_args = 3,
+                      .results = {log},
+                      .n_results = 1};
+    lb_piece second = {.row = "aten::nll_loss_forward",
+                       .args = {lb_operand_tensor(&log), lb_operand_arg(call, 1), lb_operand_arg(call, 2),
+                                lb_operand_arg(call, 3), lb_operand_arg(call, 4)},
+                       .n_args = 5,
+                       .results = {call->results[0]},
+                       .n_results = 2};
+    lb_status status = lb_piece_run(call, &first, twin);
+    if (status == LB_OK) status = lb_piece_run(call, &second, twin);
     double *y = call->results[0].data;
-    for (int64_t i = 0; twin && status == LB_OK && i < lb_tensor_numel(&call->results[0]); i++) y[i] *= lb_twin_scale(call, 0);
+    for (int64_t i = 0; twin && status == LB_OK && i < lb_tensor_numel(&call->results[0]); i++)
+        y[i] *= lb_twin_scale(call, 0);
     free(log.data);
     return status;
 }
 
-static lb_operand real(double f) { return (lb_operand){.tag = LB_OPERAND_FLOAT, .f = f, .i = (int64_t)f}; }
-
 static lb_status elu_of(lb_call *call, double alpha, double scale, double input_scale, bool twin)
 {
-    piece p = {.row = "aten::elu", .args = {arg(call, 0), real(alpha), real(scale), real(input_scale)}, .n_args = 4,
-               .results = {call->results[0]}, .n_results = 1};
-    return run_piece(call, &p, twin);
+    lb_piece p = {.row = "aten::elu",
+                  .args = {lb_operand_arg(call, 0), lb_operand_real(alpha), lb_operand_real(scale),
+                           lb_operand_real(input_scale)},
+                  .n_args = 4,
+                  .results = {call->results[0]},
+                  .n_results = 1};
+    return lb_piece_run(call, &p, twin);
 }
 
-static lb_status selu_run(lb_call *call, bool twin) { return elu_of(call, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1, twin); }
-static lb_status celu_run(lb_call *call, bool twin) { return elu_of(call, lb_call_float(call, 1, 1), 1, 1 / lb_call_float(call, 1, 1), twin); }
+static lb_status selu_run(lb_call *call, bool twin)
+{
+    return elu_of(call, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1, twin);
+}
+static lb_status celu_run(lb_call *call, bool twin)
+{
+    return elu_of(call, lb_call_float(call, 1, 1), 1, 1 / lb_call_float(call, 1, 1), twin);
+}
 static lb_status relu6(lb_call *call)
 {
-    piece p = {.row = "aten::hardtanh", .args = {arg(call, 0), integer(0), integer(6)}, .n_args = 3, .results = {call->results[0]}, .n_results = 1};
-    return run_piece(call, &p, false);
+    lb_piece p = {.row = "aten::hardtanh",
+                  .args = {lb_operand_arg(call, 0), lb_operand_int(0), lb_operand_int(6)},
+                  .n_args = 3,
+                  .results = {call->results[0]},
+                  .n_results = 1};
+    return lb_piece_run(call, &p, false);
 }
 
 /* self, mat1, mat2, beta, alpha, use_gelu */
 static lb_status addmm_activation_run(lb_call *call, bool twin)
 {
-    if (lb_call_int(call, 5, 0)) return unsupported(call, "a gelu, which is exact on a CPU and by tanh on CUDA");
+    if (lb_call_int(call, 5, 0))
+        return unsupported(call, "a gelu, which is exact on a CPU and by tanh on CUDA");
     LB_TRY(forwarded(call, "aten::addmm", 5, 1, twin));
     if (twin) return LB_OK;
-    piece relu = {.row = "aten::relu", .args = {tensor(&call->results[0])}, .n_args = 1, .results = {call->results[0]}, .n_results = 1};
-    return run_piece(call, &relu, false);
+    lb_piece relu = {.row = "aten::relu",
+                     .args = {lb_operand_tensor(&call->results[0])},
+                     .n_args = 1,
+                     .results = {call->results[0]},
+                     .n_results = 1};
+    return lb_piece_run(call, &relu, false);
 }
 
 /* ---- convolutions ------------------------------------------------------------------------------------------------------ */
@@ -163,7 +181,8 @@ static lb_tensor batched(const lb_tensor *t, int ndim)
     lb_tensor b = *t;
     if (t->layout.ndim != ndim - 1) return b;
     b.layout.ndim = ndim;
-    for (int d = ndim - 1; d > 0; d--) b.layout.shape[d] = t->layout.shape[d - 1], b.layout.stride[d] = t->layout.stride[d - 1];
+    for (int d = ndim - 1; d > 0; d--)
+        b.layout.shape[d] = t->layout.shape[d - 1], b.layout.stride[d] = t->layout.stride[d - 1];
     b.layout.shape[0] = 1, b.layout.stride[0] = 0;
     return b;
 }
@@ -190,38 +209,54 @@ static lb_status convolution_run(lb_call *call, const convolution_args *at, bool
     const int ndim = weight->layout.ndim;
     const lb_tensor in = batched(lb_call_tensor(call, 0), ndim);
     int64_t pads[LB_MAX_DIMS];
-    lb_operand padding = arg(call, at->padding - 1u);
+    lb_operand padding = lb_operand_arg(call, at->padding - 1u);
     if (padding.tag == LB_OPERAND_STRING) {
-        if (!padding_of(call, at, &weight->layout, pads)) return unsupported(call, "padding that differs by one between its sides");
-        padding = numbers(pads, zeros, (uint32_t)(ndim - 2));
+        if (!padding_of(call, at, &weight->layout, pads))
+            return unsupported(call, "padding that differs by one between its sides");
+        padding = lb_operand_numbers(pads, zeros, (uint32_t)(ndim - 2));
     }
-    piece p = {.row = "aten::convolution", .n_args = 9, .n_results = 1, .results = {batched(&call->results[0], ndim)}};
-    p.args[0] = tensor(&in), p.args[1] = tensor(weight), p.args[2] = at->bias ? arg(call, at->bias - 1u) : none();
-    p.args[3] = arg(call, at->stride - 1u), p.args[4] = padding;
-    p.args[5] = at->dilation ? arg(call, at->dilation - 1u) : integer(1);
-    p.args[6] = flag(at->transposed);
-    p.args[7] = at->output_padding ? arg(call, at->output_padding - 1u) : numbers(nothing, zeros, (uint32_t)(ndim - 2));
-    p.args[8] = at->depthwise ? integer(in.layout.shape[1]) : at->groups ? arg(call, at->groups - 1u) : integer(1);
-    LB_TRY(run_piece(call, &p, twin));
+    lb_piece p = {
+        .row = "aten::convolution", .n_args = 9, .n_results = 1, .results = {batched(&call->results[0], ndim)}};
+    p.args[0] = lb_operand_tensor(&in), p.args[1] = lb_operand_tensor(weight),
+    p.args[2] = at->bias ? lb_operand_arg(call, at->bias - 1u) : lb_operand_none();
+    p.args[3] = lb_operand_arg(call, at->stride - 1u), p.args[4] = padding;
+    p.args[5] = at->dilation ? lb_operand_arg(call, at->dilation - 1u) : lb_operand_int(1);
+    p.args[6] = lb_operand_flag(at->transposed);
+    p.args[7] = at->output_padding ? lb_operand_arg(call, at->output_padding - 1u)
+                                   : lb_operand_numbers(nothing, zeros, (uint32_t)(ndim - 2));
+    p.args[8] = at->depthwise ? lb_operand_int(in.layout.shape[1])
+                : at->groups  ? lb_operand_arg(call, at->groups - 1u)
+                              : lb_operand_int(1);
+    LB_TRY(lb_piece_run(call, &p, twin));
     if (!at->relu || twin) return LB_OK;
-    piece relu = {.row = "aten::relu", .args = {tensor(&call->results[0])}, .n_args = 1, .results = {call->results[0]}, .n_results = 1};
-    return run_piece(call, &relu, false);
+    lb_piece relu = {.row = "aten::relu",
+                     .args = {lb_operand_tensor(&call->results[0])},
+                     .n_args = 1,
+                     .results = {call->results[0]},
+                     .n_results = 1};
+    return lb_piece_run(call, &relu, false);
 }
 
 #define AT(n) ((n) + 1)
-#define CONVOLUTION(ID, ...)                                                                                 \
-    static const convolution_args ID##_args = {__VA_ARGS__};                                                 \
-    static lb_status ID##_run(lb_call *call, bool twin) { return convolution_run(call, &ID##_args, twin); }
+#define CONVOLUTION(ID, ...)                                                                                   \
+    static const convolution_args ID##_args = {__VA_ARGS__};                                                   \
+    static lb_status ID##_run(lb_call *call, bool twin)                                                        \
+    {                                                                                                          \
+        return convolution_run(call, &ID##_args, twin);                                                        \
+    }
 CONVOLUTION(conv, .bias = AT(2), .stride = AT(3), .padding = AT(4), .dilation = AT(5), .groups = AT(6))
-CONVOLUTION(conv_transpose, .bias = AT(2), .stride = AT(3), .padding = AT(4), .output_padding = AT(5), .groups = AT(6), .dilation = AT(7),
-            .transposed = true)
+CONVOLUTION(conv_transpose, .bias = AT(2), .stride = AT(3), .padding = AT(4), .output_padding = AT(5),
+            .groups = AT(6), .dilation = AT(7), .transposed = true)
 CONVOLUTION(cudnn_conv, .padding = AT(2), .stride = AT(3), .dilation = AT(4), .groups = AT(5))
-CONVOLUTION(cudnn_transpose, .padding = AT(2), .output_padding = AT(3), .stride = AT(4), .dilation = AT(5), .groups = AT(6), .transposed = true)
-CONVOLUTION(cudnn_relu, .bias = AT(2), .stride = AT(3), .padding = AT(4), .dilation = AT(5), .groups = AT(6), .relu = true)
+CONVOLUTION(cudnn_transpose, .padding = AT(2), .output_padding = AT(3), .stride = AT(4), .dilation = AT(5),
+            .groups = AT(6), .transposed = true)
+CONVOLUTION(cudnn_relu, .bias = AT(2), .stride = AT(3), .padding = AT(4), .dilation = AT(5), .groups = AT(6),
+            .relu = true)
 CONVOLUTION(miopen_conv, .bias = AT(2), .padding = AT(3), .stride = AT(4), .dilation = AT(5), .groups = AT(6))
 CONVOLUTION(thnn_conv, .bias = AT(3), .stride = AT(4), .padding = AT(5))
 CONVOLUTION(dilated_conv, .bias = AT(3), .stride = AT(4), .padding = AT(5), .dilation = AT(6))
-CONVOLUTION(depthwise_conv, .bias = AT(3), .stride = AT(4), .padding = AT(5), .dilation = AT(6), .depthwise = true)
+CONVOLUTION(depthwise_conv, .bias = AT(3), .stride = AT(4), .padding = AT(5), .dilation = AT(6),
+            .depthwise = true)
 
 /* ---- copies ------------------------------------------------------------------------------------------------------------ */
 
@@ -233,7 +268,8 @@ static lb_status copied(lb_call *call)
     const int64_t n = lb_tensor_numel(to);
     const void *x = lb_frame_bytes(&f, from);
     void *y = lb_frame_output_bytes(&f, 0);
-    if (lb_frame_ok(&f) && lb_tensor_numel(from) != n) lb_frame_fail(&f, LB_ERR_INVALID, "a recorded result has another number of elements");
+    if (lb_frame_ok(&f) && lb_tensor_numel(from) != n)
+        lb_frame_fail(&f, LB_ERR_INVALID, "a recorded result has another number of elements");
     const lb_elements move = lb_elements_of(to->dtype, from->dtype, call->method.cast);
     if (lb_frame_ok(&f) && y) lb_elements_move(&move, y, 0, x, 0, n);
     return lb_frame_end(&f);
@@ -249,17 +285,25 @@ static lb_status one_hot(lb_call *call)
     int64_t *y = lb_frame_output_integers(&f, 0, n * classes);
     if (lb_frame_ok(&f)) memset(y, 0, (size_t)(n * classes) * 8);
     for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
-        if (at[i] < 0 || at[i] >= classes) lb_frame_fail(&f, LB_ERR_INVALID, "an index that is no class");
-        else y[i * classes + at[i]] = 1;
+        if (at[i] < 0 || at[i] >= classes)
+            lb_frame_fail(&f, LB_ERR_INVALID, "an index that is no class");
+        else
+            y[i * classes + at[i]] = 1;
     }
     return lb_frame_end(&f);
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------------- */
 
-#define COMPOSITE(ID)                                                                                        \
-    static lb_status ID##_kernel(lb_call *call) { return ID##_run(call, false); }                            \
-    static lb_status ID##_twin(lb_call *call) { return ID##_run(call, true); }
+#define COMPOSITE(ID)                                                                                          \
+    static lb_status ID##_kernel(lb_call *call)                                                                \
+    {                                                                                                          \
+        return ID##_run(call, false);                                                                          \
+    }                                                                                                          \
+    static lb_status ID##_twin(lb_call *call)                                                                  \
+    {                                                                                                          \
+        return ID##_run(call, true);                                                                           \
+    }
 COMPOSITE(layer_norm)
 COMPOSITE(rms_norm)
 COMPOSITE(group_norm)
@@ -282,11 +326,12 @@ COMPOSITE(thnn_conv)
 COMPOSITE(dilated_conv)
 COMPOSITE(depthwise_conv)
 
-#define ROW(NAME, ARGS, ID, ROUNDINGS, FLAGS, KERNELS, SAMPLES)                                              \
+#define ROW(NAME, ARGS, ID, ROUNDINGS, FLAGS, KERNELS, SAMPLES)                                                \
     {"aten::" NAME, ARGS, ID##_kernel, ID##_twin, ROUNDINGS, 1, FLAGS, KERNELS, SAMPLES},
 #define SUM(NAME, ARGS, ID, ROUNDINGS, SAMPLES) ROW(NAME, ARGS, ID, ROUNDINGS, LB_ROW_REDUCTION, NULL, SAMPLES)
 #define CONV(NAME, ARGS, ID, SAMPLES) ROW(NAME, ARGS, ID, 2, LB_ROW_REDUCTION, "openblas", SAMPLES)
-#define COPIED(NAME, ARGS, SAMPLES) {"aten::" NAME, ARGS, copied, NULL, 0, 0, LB_ROW_VIEW | LB_ROW_EXACT, NULL, SAMPLES},
+#define COPIED(NAME, ARGS, SAMPLES)                                                                            \
+    {"aten::" NAME, ARGS, copied, NULL, 0, 0, LB_ROW_VIEW | LB_ROW_EXACT, NULL, SAMPLES},
 #define CAST "non_blocking copy memory_format"
 #define USUAL "input weight bias stride padding dilation groups"
 #define FLAGS_ " benchmark deterministic allow_tf32"

@@ -93,6 +93,7 @@ typedef struct lb_event {
     bool selected;        /* plan.select selects it */
     bool conditional;     /* a float decision changed upstream */
     double bound_ratio;   /* worst |error| / bound; NaN when not computed */
+    const char *why;      /* LB_VERDICT_OPAQUE: why nothing computed it; else NULL */
     uint32_t n_results;   /* results, then written values */
     const uint32_t *values; /* their rows in program->values; LB_NONE: none */
     const lb_tensor *computed; /* data NULL when there is none */

@@ -1,0 +1,54 @@
+"""Programs that know nothing of lastbit: recorded unchanged, every op of them replays to its own bits or within its bound."""
+import pytest
+
+# name: (program, arguments)
+PROGRAMS = {
+    "tied embeddings": ("tests/programs/gpt_tied.py", []),
+    "experts with dropout": ("tests/programs/moe_dropout.py", []),
+    "data parallel with accumulation": ("tests/programs/ddp_accumulate.py", ["--steps", "2"]),
+    "decoding from a cache": ("tests/programs/generate_kv.py", ["--sample", "--dtype", "bfloat16"]),
+    "two optimizers": ("tests/programs/gan_two_optimizers.py", []),
+    "collectives": ("tests/programs/collectives.py", ["2"]),
+}
+FULL = {
+    "data parallel, gradients in buckets": ("tests/programs/ddp_accumulate.py", ["--bucket-view", "--spawn", "3"]),
+    "decoding without inference mode": ("tests/programs/generate_kv.py", ["--mode", "no_grad"]),
+    "decoding greedily": ("tests/programs/generate_kv.py", []),
+}
+
+
+def check(lastbit, tmp_path, program, arguments):
+    capture = tmp_path / "run.lb"
+    done = lastbit.record(capture, program, *arguments, expect=0)
+    assert "recording stopped" not in done.stderr, done.stderr
+    isolated = lastbit.json("replay", capture, "--worst", 50, expect=0)
+    assert isolated["ops"]["opaque"] == 0, isolated["opaque_ops"]
+    assert isolated["verdict"] in ("identical", "rounding"), isolated["worst"]
+    assert isolated["verdicts"]["diverged"] == isolated["verdicts"]["missing"] == 0
+    assert isolated["compared"] > 100
+    chained = lastbit.json("replay", capture, "--mode", "chained", expect=0)
+    assert chained["verdict"] in ("identical", "rounding"), chained["worst"]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_replays(lastbit, tmp_path, name):
+    check(lastbit, tmp_path, *PROGRAMS[name])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", FULL)
+def test_more_programs_replay(lastbit, tmp_path, name):
+    check(lastbit, tmp_path, *FULL[name])
+
+
+def test_coverage_counts_ops_and_says_why_one_was_not_computed(lastbit, tmp_path):
+    capture = tmp_path / "run.lb"
+    lastbit.record(capture, "tests/programs/custom_scale.py", expect=0)
+    answer = lastbit.json("replay", capture, "--coverage", expect=0)
+    assert [(row["op"], row["count"]) for row in answer["opaque_ops"]] == [("house::scale_rows", 1)]
+    rows = {row["op"]: row for row in answer["coverage"]}
+    assert rows["aten::addmm"]["count"] == 2 and rows["aten::addmm"]["native"]
+    assert not rows["house::scale_rows"]["native"] and "op table" in rows["house::scale_rows"]["why"]
+    assert sum(row["count"] for row in answer["coverage"]) == answer["ops"]["total"]
+    text = lastbit.run("replay", capture, "--coverage", expect=0).stdout
+    assert "house::scale_rows" in text and "no row of the op table has this name" in text
