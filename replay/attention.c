@@ -16,7 +16,10 @@ typedef struct head {
     lb_method method;
     int64_t queries, keys, size, values;
     double scale;
-    float empty_lse; /* of a row that attends to nothing */
+    float empty_lse;   /* of a row that attends to nothing */
+    int64_t vector;    /* torch's CPU kernels: lanes of a vector; else 0 */
+    lb_dtype fast_exp; /* … for inputs of this dtype have exponentials of their own kind, see `overflows` */
+    bool skips_nan;    /* the maximum of a row passes over NaNs behind the last full vector */
     int64_t left, right,
         shift;       /* query i sees keys i + shift - left … i + shift + right; negative: no such limit */
     lb_dtype rounds; /* the inputs' 16-bit dtype, or none */
@@ -31,6 +34,29 @@ static int64_t last_key(const head *h, int64_t i)
 {
     int64_t last = h->right < 0 ? h->keys - 1 : i + h->shift + h->right;
     return last < -1 ? -1 : last >= h->keys ? h->keys - 1 : last;
+}
+
+/* Fused kernels take queries by blocks and leave out blocks of keys that a causal block sees nothing of. What is left out counts
+ * only where values are not finite: 0 times them is NaN. Sizes as in torch's for the CPU. */
+enum { KEY_BLOCK = 512 };
+static int64_t query_block(const head *h)
+{
+    return h->queries >= 768 ? 256 : h->queries >= 192 ? 64 : 32;
+}
+static bool has_blocks(const head *h, const void *mask)
+{
+    return !mask && h->right >= 0 && h->keys > KEY_BLOCK;
+}
+static head block_from(const head *h, int64_t first)
+{
+    head block = *h;
+    const int64_t size = query_block(h), left = h->queries - first;
+    block.queries = left < size ? left : size;
+    block.shift = h->shift + first;
+    int64_t keys = (last_key(h, first + block.queries - 1) + KEY_BLOCK) / KEY_BLOCK * KEY_BLOCK;
+    if (keys < KEY_BLOCK) keys = KEY_BLOCK;
+    block.keys = keys < h->keys ? keys : h->keys;
+    return block;
 }
 
 #define REAL float
@@ -190,7 +216,9 @@ static bool attention_begin(attention *a, lb_call *call, const lb_attention_form
                   .keys = a->kv_tokens,
                   .size = size_at(&qs, 1),
                   .values = size_at(&vs, 1),
-                  .empty_lse = form->lse_plus_inf ? INFINITY : -INFINITY};
+                  .empty_lse = form->of_cpu         ? 0
+                               : form->lse_plus_inf ? INFINITY
+                                                    : -INFINITY};
     a->h.scale = 1 / sqrt((double)a->h.size);
     if (form->scale) a->h.scale = lb_call_float(call, form->scale - 1u, a->h.scale);
     if (!f->wide) a->h.scale = (float)a->h.scale;
@@ -206,6 +234,9 @@ static bool attention_begin(attention *a, lb_call *call, const lb_attention_form
     if (mask && lb_tensor_numel(mask) && a->ragged)
         lb_frame_fail(f, LB_ERR_UNSUPPORTED, "a mask over ragged sequences");
     a->mask = mask && lb_frame_ok(f) && lb_tensor_numel(mask) ? expanded_mask(a, mask, &qs) : NULL;
+    if (form->of_cpu) a->h.vector = q->dtype == LB_F64 ? 8 : 16; /* AVX-512; with AVX2 it is half as much */
+    if (form->of_cpu && q->dtype != LB_F64) a->h.fast_exp = q->dtype;
+    a->h.skips_nan = a->h.vector && !a->mask;
     a->element = f->wide ? 8 : 4;
     return lb_frame_ok(f);
 }
@@ -342,6 +373,25 @@ static void keep_weights(const attention *a, const void *scores, const void *sum
         }
 }
 
+static bool head_forward(const attention *a, const char *q, const char *k, const char *v, const void *mask,
+                         void *scores, void *sum, char *y, char *lse)
+{
+    const head *h = &a->h;
+    const int64_t step = has_blocks(h, mask) && !a->form->weights ? query_block(h) : h->queries, e = a->element;
+    bool done = true;
+    for (int64_t m = 0; done && m < h->queries; m += step) {
+        const head block = step < h->queries ? block_from(h, m) : *h;
+        const char *rows = q + m * h->size * e;
+        char *out = y + m * h->values * e, *log_sum = lse + m * e;
+        done = a->frame.wide
+                   ? head_forward_f64(&block, (const double *)rows, (const double *)k, (const double *)v, mask,
+                                      scores, sum, (double *)out, (double *)log_sum)
+                   : head_forward_f32(&block, (const float *)rows, (const float *)k, (const float *)v, mask,
+                                      scores, sum, (float *)out, (float *)log_sum);
+    }
+    return done;
+}
+
 lb_status lb_attention_forward(lb_call *call, const lb_attention_form *form, bool twin)
 {
     attention a;
@@ -366,12 +416,8 @@ lb_status lb_attention_forward(lb_call *call, const lb_attention_form *form, boo
             bool done = true;
             if (twin)
                 twin_head(&a, q, k, v, mask_of(&a, i), (double *)scores, (double *)sum, out, (double *)log_sum);
-            else if (f->wide)
-                done = head_forward_f64(&a.h, q, k, v, mask_of(&a, i), (double *)scores, (double *)sum, out,
-                                        (double *)log_sum);
             else
-                done = head_forward_f32(&a.h, q, k, v, mask_of(&a, i), (float *)scores, (float *)sum, out,
-                                        (float *)log_sum);
+                done = head_forward(&a, q, k, v, mask_of(&a, i), scores, sum, out, log_sum);
             if (!done) lb_frame_fail(f, LB_ERR_NOMEM, "no memory for a product");
             keep_weights(&a, scores, sum, weights, i);
             pad(&a, log_sum, rows);
@@ -427,10 +473,20 @@ static bool head_backward(const attention *a, const gradients *g, const void *q,
         twin_head_backward(a, g, q, k, v, mask);
         return true;
     }
-    return a->frame.wide ? head_backward_f64(&a->h, g->dy, q, k, v, g->y, g->lse, mask, g->p, g->ds, g->part,
-                                             g->dq, g->dk, g->dv)
-                         : head_backward_f32(&a->h, g->dy, q, k, v, g->y, g->lse, mask, g->p, g->ds, g->part,
-                                             g->dq, g->dk, g->dv);
+    const head *h = &a->h;
+    const int64_t step = has_blocks(h, mask) ? query_block(h) : h->queries, e = a->element;
+    bool done = true;
+    for (int64_t m = 0; done && m < h->queries; m += step) {
+        const head block = step < h->queries ? block_from(h, m) : *h;
+        const void *dy = (const char *)g->dy + m * h->values * e, *y = (const char *)g->y + m * h->values * e;
+        const void *rows = (const char *)q + m * h->size * e, *lse = (const char *)g->lse + m * e;
+        void *dq = (char *)g->dq + m * h->size * e;
+        done = a->frame.wide ? head_backward_f64(&block, dy, rows, k, v, y, lse, mask, g->p, g->ds, g->part, dq,
+                                                 g->dk, g->dv)
+                             : head_backward_f32(&block, dy, rows, k, v, y, lse, mask, g->p, g->ds, g->part, dq,
+                                                 g->dk, g->dv);
+    }
+    return done;
 }
 
 static const char *input_heads_first(attention *a, const lb_tensor *tensor)

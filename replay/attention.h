@@ -25,6 +25,7 @@ typedef struct lb_attention_form {
     uint8_t refused[3];  /* args that must not be given */
     lb_corner corner;
     bool tokens_first, lse_plus_inf; /* CUDA: a row that attends to nothing has lse +inf, else -inf */
+    bool of_cpu;             /* … 0, and a row of nothing but NaN may count as one, see sees_nothing */
     bool ragged_lse_by_head; /* of ragged inputs it lies (heads, all tokens), else (sequences, heads, padded) */
     bool weights;            /* result 1 is the attention weights */
     bool wide;               /* nothing is rounded to 16 bits inside */

@@ -16,20 +16,42 @@ static bool NAME(head_scores)(const head *h, const REAL *q, const REAL *k, const
     return true;
 }
 
-/* Rows become exp(score - max); sums and log-sum-exps go to `sum` and `lse`. A row with nothing but -inf becomes 0. */
+/* Nothing in row i is seen: all is -inf, or a NaN that the search for the maximum passes over. */
+static bool NAME(sees_nothing)(const head *h, const REAL *row)
+{
+    const int64_t passed_over = h->skips_nan ? h->keys / h->vector * h->vector : h->keys;
+    for (int64_t j = 0; j < h->keys; j++)
+        if (row[j] != -(REAL)INFINITY && (row[j] == row[j] || j < passed_over)) return false;
+    return true;
+}
+
+/* A score of +inf makes exp(inf - inf) of itself. torch's CPU kernels take it for 0 (16-bit inputs) or inf (f32) in full vectors, so
+ * that the row has the log-sum-exp +inf and not NaN, unless more keys follow its block. */
+static bool NAME(overflows)(const head *h, REAL *row, REAL *sum, REAL *lse)
+{
+    const int64_t last = (h->keys - 1) / KEY_BLOCK * KEY_BLOCK;
+    const int64_t vectors = last + (h->keys - last) / h->vector * h->vector;
+    for (int64_t j = 0; j < h->keys; j++) {
+        if (row[j] != row[j] || (row[j] == (REAL)INFINITY && (j < last || j >= vectors))) return false;
+    }
+    for (int64_t j = 0; j < h->keys; j++) row[j] = row[j] == (REAL)INFINITY && h->fast_exp == LB_F32 ? (REAL)NAN : 0;
+    *sum = 1, *lse = (REAL)INFINITY;
+    return true;
+}
+
+/* Rows become exp(score - max); sums and log-sum-exps go to `sum` and `lse`. A row that sees nothing becomes 0. */
 static void NAME(head_exponentials)(const head *h, REAL *scores, REAL *sum, REAL *lse)
 {
     for (int64_t i = 0; i < h->queries; i++) {
         REAL *row = scores + i * h->keys, top = -(REAL)INFINITY;
         for (int64_t j = 0; j < h->keys; j++) top = row[j] > top ? row[j] : top;
-        bool nothing = top == -(REAL)INFINITY;
-        for (int64_t j = 0; nothing && j < h->keys; j++) nothing = row[j] == row[j];
-        if (nothing) {
+        if (top == -(REAL)INFINITY && NAME(sees_nothing)(h, row)) {
             memset(row, 0, (size_t)h->keys * sizeof *row);
             sum[i] = 1;
             lse[i] = h->empty_lse;
             continue;
         }
+        if (h->fast_exp && top == (REAL)INFINITY && NAME(overflows)(h, row, &sum[i], &lse[i])) continue;
         for (int64_t j = 0; j < h->keys; j++) row[j] -= top;
         NAME(lb_exp)(row, row, (size_t)h->keys);
         sum[i] = NAME(lb_sum)(h->method.schedule, row, h->keys, h->method.accumulate);
@@ -62,15 +84,16 @@ static bool NAME(head_backward)(const head *h, const REAL *dy, const REAL *q, co
     for (int64_t i = 0; i < h->queries; i++)
         for (int64_t j = 0; j < h->keys; j++) p[i * h->keys + j] -= lse[i];
     NAME(lb_exp)(p, p, (size_t)n);
+    for (int64_t i = 0; i < h->queries; i++) { /* what lies outside the window is 0, also where lse is NaN */
+        for (int64_t j = 0, first = first_key(h, i); j < first; j++) p[i * h->keys + j] = 0;
+        for (int64_t j = last_key(h, i) + 1; j < h->keys; j++) p[i * h->keys + j] = 0;
+    }
     lb_product s = {.m = h->queries, .n = h->keys, .k = h->values, .a_row = h->values, .a_column = 1, .b_row = 1, .b_column = h->values};
     if (lb_product_run(&s, h->type, &h->method, dy, v, ds) != LB_OK) return false;
     for (int64_t i = 0; i < h->queries; i++) {
         REAL delta = 0;
         for (int64_t j = 0; j < h->values; j++) delta += dy[i * h->values + j] * y[i * h->values + j];
-        for (int64_t j = 0; j < h->keys; j++) {
-            REAL *d = &ds[i * h->keys + j], weight = p[i * h->keys + j];
-            *d = weight == 0 ? 0 : weight * (*d - delta); /* a masked score has no gradient, whatever v holds */
-        }
+        for (int64_t j = 0; j < h->keys; j++) ds[i * h->keys + j] = p[i * h->keys + j] * (ds[i * h->keys + j] - delta);
     }
     if (h->rounds) ROUND(p, (size_t)n, h->rounds, NULL), ROUND(ds, (size_t)n, h->rounds, NULL);
     s = (lb_product){.m = h->keys, .n = h->values, .k = h->queries, .a_row = 1, .a_column = h->keys, .b_row = h->values, .b_column = 1};

@@ -10,7 +10,7 @@
     static lb_status ID##_kernel(lb_call *call) { return lb_attention_##DIRECTION(call, &ID, false); }                      \
     static lb_status ID##_twin(lb_call *call) { return lb_attention_##DIRECTION(call, &ID, true); }
 
-ATTENTION(forward, cpu, .query = AT(0), .dropout = AT(3), .causal = AT(4), .mask = AT(5), .scale = AT(6))
+ATTENTION(forward, cpu, .of_cpu = true, .query = AT(0), .dropout = AT(3), .causal = AT(4), .mask = AT(5), .scale = AT(6))
 ATTENTION(forward, flash, .query = AT(0), .dropout = AT(3), .causal = AT(4), .scale = AT(6), .lse_plus_inf = true)
 ATTENTION(forward, efficient, .query = AT(0), .mask = AT(3), .dropout = AT(5), .causal = AT(6), .scale = AT(7), .lse_plus_inf = true)
 ATTENTION(forward, cudnn, .query = AT(0), .mask = AT(3), .dropout = AT(5), .causal = AT(6), .scale = AT(8), .lse_plus_inf = true)
@@ -25,7 +25,7 @@ ATTENTION(forward, raw_efficient, .query = AT(0), .mask = AT(3), .borders = AT(4
           .scale = AT(11), .refused = {AT(12)}, .left = AT(13), .tokens_first = true, .lse_plus_inf = true)
 ATTENTION(forward, raw_cudnn, .query = AT(0), .mask = AT(3), .borders = AT(4), .dropout = AT(9), .causal = AT(10), .scale = AT(12),
           .lse_plus_inf = true)
-ATTENTION(backward, cpu_backward, .query = AT(1), .out = AT(4), .lse = AT(5), .dropout = AT(6), .causal = AT(7), .mask = AT(8), .scale = AT(9))
+ATTENTION(backward, cpu_backward, .of_cpu = true, .query = AT(1), .out = AT(4), .lse = AT(5), .dropout = AT(6), .causal = AT(7), .mask = AT(8), .scale = AT(9))
 ATTENTION(backward, flash_backward, .query = AT(1), .out = AT(4), .lse = AT(5), .dropout = AT(10), .causal = AT(11), .scale = AT(14),
           .lse_plus_inf = true)
 ATTENTION(backward, efficient_backward, .query = AT(1), .mask = AT(4), .out = AT(5), .lse = AT(6), .dropout = AT(9), .causal = AT(11),

@@ -30,6 +30,24 @@ def inputs(draw, masks=True, groups=False):
                 yield q, k, v, causal, mask, draw.choice([None, 0.3])
 
 
+def poisoned(draw, dtype):
+    """q, k, v, causal, mask with a NaN or an infinity in a row of q, k or v; fewer keys than a vector has lanes, and more; several blocks."""
+    for n, m in ((4, 4), (5, 21), (40, 40), (70, 600)):
+        for which in range(3):
+            for bad in (float("nan"), float("inf")):
+                shapes = ((1, 2, n, 8), (1, 2, m, 8), (1, 2, m, 8))
+                tensors = [draw.dense(s, dtype, 1.0) for s in shapes]
+                # Not in the midst: there a NaN can reach its neighbour through the pairs of torch's bf16 product (2.13, seen with 511 keys).
+                row = draw.choice([0, shapes[which][2] - 1])
+                if bad == bad and which < 2:
+                    tensors[1 - which][..., 3] = tensors[1 - which][..., 3].abs() + 0.5  # no infinities of both signs: their order decides
+                tensors[which][:, :, row, 3] = bad
+                masked = torch.where(torch.rand((n, m), generator=draw.torch) < 0.3, float("-inf"), torch.zeros((n, m))).to(dtype)
+                yield *tensors, False, None
+                yield *tensors, True, None
+                yield *tensors, False, masked
+
+
 # Where the op takes its mask, and what else it takes.
 FORWARD = {
     "flash": lambda q, k, v, causal, mask, scale: ((q, k, v, 0.0, causal), {"scale": scale}),
@@ -60,6 +78,8 @@ def attention(draw, options):
         nothing = torch.zeros((4, 4), dtype=dtype)
         nothing[1] = float("-inf")
         yield (q, q, q, 0.0, False), {"attn_mask": nothing}
+        for args in poisoned(draw, dtype):
+            yield args[:3] + (0.0, args[3]), {"attn_mask": args[4]}
 
 
 def backward_args(kind, g, q, k, v, y, lse, causal, mask, scale):
@@ -90,6 +110,10 @@ def attention_backward(draw, options):
             yield (g, q, k, v, y, lse, 0.0, causal), {"attn_mask": mask, "scale": scale}
         else:
             yield backward_args(kind, g, q, k, v, y, lse, causal, mask, scale)
+    for dtype in FLOATS if kind is None else ():
+        for q, k, v, causal, mask in poisoned(draw, dtype):
+            y, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, attn_mask=mask)
+            yield (heads(draw, tuple(y.shape), y.dtype), q, k, v, y, lse, 0.0, causal), {"attn_mask": mask}
 
 
 # Ragged: lengths of queries and of keys.
