@@ -235,8 +235,8 @@ LB_TARGET_AVX512 LB_INLINE bool add_summary(lb_statistics_state *to, const summa
     if (_mm512_cmp_pd_mask(odd, odd, _CMP_UNORD_Q)) return false;
     double low = _mm512_reduce_min_ps(s->low), high = _mm512_reduce_max_ps(s->high);
     to->zero += _mm512_reduce_add_epi32(s->zero);
-    to->min[0] = low < to->min[0] ? low : to->min[0];
-    to->max[0] = high > to->max[0] ? high : to->max[0];
+    to->min = low < to->min ? low : to->min;
+    to->max = high > to->max ? high : to->max;
     for (int k = 0; k < 2; k++) {
         _mm512_storeu_pd(to->sum + 8 * k, s->sum[k]);
         _mm512_storeu_pd(to->squares + 8 * k, s->squares[k]);
@@ -293,13 +293,16 @@ static void add_both(hash *h, const uint8_t *bytes, size_t n, lb_dtype dtype, si
 {
 #if LB_HAVE_X86
     if (lb_processor_isa() == LB_ISA_AVX512 && (dtype == LB_F32 || dtype == LB_BF16 || dtype == LB_F16)) {
+        lb_statistics_turn(statistics);
         bool finite = dtype == LB_F32    ? fused_f32(h, bytes, n, statistics)
                       : dtype == LB_BF16 ? fused_bf16(h, bytes, n, statistics)
                                          : fused_f16(h, bytes, n, statistics);
-        if (finite)
-            statistics->elements += (int64_t)elements;
-        else
+        if (!finite) {
             lb_statistics_add(statistics, dtype, bytes, elements);
+            return;
+        }
+        statistics->elements += (int64_t)elements;
+        statistics->in_piece += (int64_t)elements;
         return;
     }
 #endif

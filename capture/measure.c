@@ -1,7 +1,9 @@
 /* See measure.h. A recorded step is mostly this pass, so a contiguous value is read once: each leaf is hashed and
- * summarised while it is in the cache, and both digests come from the same leaves. */
+ * summarised while it is in the registers (leaf.h), and both digests come from the same leaves. Contiguous values are cut
+ * where both a leaf and a piece of the statistics begin, and the portions measured by several threads. */
 #include "measure.h"
 #include "leaf.h"
+#include "pool.h"
 
 #include <lastbit/processor.h>
 
@@ -53,79 +55,6 @@ lb_digest lb_measure_logical(const uint64_t *leaves, uint32_t n_leaves, uint64_t
     return hash_words(bytes, leaves, n_leaves, tail, shape_words(dtype, layout, tail));
 }
 
-/* Copies elements of one row into the leaf. */
-static void copy_row(char *to, const char *from, int64_t count, int64_t stride, size_t width)
-{
-    if (stride == 1) {
-        memcpy(to, from, (size_t)count * width);
-        return;
-    }
-    switch (width) {
-#define COPY(bytes)                                                                                            \
-    case bytes:                                                                                                \
-        for (int64_t i = 0; i < count; i++) memcpy(to + i * bytes, from + i * stride * bytes, bytes);          \
-        return;
-        COPY(1)
-        COPY(2)
-        COPY(4)
-        COPY(8)
-        COPY(16)
-#undef COPY
-    default:
-        for (int64_t i = 0; i < count; i++)
-            memcpy(to + (size_t)i * width, from + i * stride * (int64_t)width, width);
-    }
-}
-
-typedef struct leaves {
-    uint64_t *hashes;
-    uint32_t n;
-    unsigned what;
-    lb_dtype dtype;
-    lb_statistics_state statistics;
-} leaves;
-
-static void add_leaf(leaves *l, const char *bytes, size_t size, size_t elements)
-{
-    l->hashes[l->n] = lb_leaf_measure(bytes, size, l->n, l->dtype, elements,
-                                      l->what & LB_MEASURE_STATISTICS ? &l->statistics : NULL);
-    l->n++;
-}
-
-static void add_contiguous(leaves *l, const char *bytes, size_t elements)
-{
-    const size_t per_leaf = LB_DIGEST_LEAF * 8 / lb_dtype_bits(l->dtype);
-    while (elements > 0) {
-        size_t take = elements < per_leaf ? elements : per_leaf, size = lb_dtype_bytes(l->dtype, take);
-        add_leaf(l, bytes, size, take);
-        bytes += size;
-        elements -= take;
-    }
-}
-
-/* Row-major order through one leaf at a time; element sizes divide the leaf. */
-static void add_strided(leaves *l, const lb_tensor *tensor)
-{
-    const size_t width = lb_dtype_bits(l->dtype) / 8;
-    const int64_t capacity = (int64_t)(LB_DIGEST_LEAF / width);
-    char leaf[LB_DIGEST_LEAF];
-    int64_t filled = 0;
-    for (lb_rows r = lb_rows_of(&tensor->layout); lb_rows_next(&r);) {
-        const char *row = (const char *)tensor->data + r.offset * (int64_t)width;
-        for (int64_t done = 0; done < r.count;) {
-            int64_t take = r.count - done < capacity - filled ? r.count - done : capacity - filled;
-            copy_row(leaf + (size_t)filled * width, row + done * r.stride * (int64_t)width, take, r.stride,
-                     width);
-            done += take;
-            filled += take;
-            if (filled < capacity) continue;
-            add_leaf(l, leaf, LB_DIGEST_LEAF, (size_t)capacity);
-            filled = 0;
-        }
-    }
-    if (filled > 0) add_leaf(l, leaf, (size_t)filled * width, (size_t)filled);
-}
-
 /* A host may have told the processor to flush subnormals to zero, or to round otherwise. What is recorded must not depend
  * on that, nor the host on us. */
 #if LB_HAVE_X86
@@ -152,32 +81,179 @@ static void leave_arithmetic(unsigned hosts)
 }
 #endif
 
-bool lb_measure(const lb_tensor *tensor, const void *dense, size_t dense_bytes, unsigned what, lb_measured *out)
+/* ---- one portion of a value ------------------------------------------------------------------------------------------ */
+
+/* What is measured without regard to the rest: a piece of the statistics of a contiguous value, which is whole leaves; all
+ * of any other value. */
+typedef struct portion {
+    lb_measuring *item;
+    size_t first, elements; /* of a contiguous value */
+    lb_statistics_state statistics;
+} portion;
+
+static void add_leaf(portion *p, uint32_t leaf, const char *bytes, size_t size, size_t elements)
 {
-    memset(out, 0, sizeof *out);
-    const size_t elements = (size_t)lb_layout_numel(&tensor->layout),
-                 bytes = lb_dtype_bytes(tensor->dtype, elements);
-    const bool contiguous = lb_layout_is_contiguous(&tensor->layout);
-    leaves l = {.hashes = malloc((bytes / LB_DIGEST_LEAF + 1) * sizeof l.hashes[0]),
-                .what = what,
-                .dtype = tensor->dtype};
-    if (!l.hashes) return false;
-    const unsigned hosts = enter_arithmetic();
-    lb_statistics_begin(&l.statistics);
-    if (contiguous)
-        add_contiguous(&l, (const char *)tensor->data, elements);
-    else
-        add_strided(&l, tensor);
-    out->logical = lb_measure_logical(l.hashes, l.n, bytes, tensor->dtype, &tensor->layout);
-    out->statistics = lb_statistics_end(&l.statistics);
-    leave_arithmetic(hosts);
-    if (contiguous) {
-        out->blob = hash_words(bytes, l.hashes, l.n, NULL, 0);
-        out->leaves = l.hashes;
-        out->n_leaves = l.n;
-        return true;
+    const lb_measuring *item = p->item;
+    lb_statistics_state *statistics = item->what & LB_MEASURE_STATISTICS ? &p->statistics : NULL;
+    item->out.leaves[leaf] = lb_leaf_measure(bytes, size, leaf, item->tensor.dtype, elements, statistics);
+}
+
+static void add_contiguous(portion *p)
+{
+    const lb_dtype dtype = p->item->tensor.dtype;
+    const size_t per_leaf = LB_DIGEST_LEAF * 8 / lb_dtype_bits(dtype);
+    const char *bytes = (const char *)p->item->tensor.data + lb_dtype_bytes(dtype, p->first);
+    uint32_t leaf = (uint32_t)(p->first / per_leaf);
+    for (size_t left = p->elements; left > 0; leaf++) {
+        const size_t take = left < per_leaf ? left : per_leaf, size = lb_dtype_bytes(dtype, take);
+        add_leaf(p, leaf, bytes, size, take);
+        bytes += size;
+        left -= take;
     }
-    free(l.hashes);
-    if (what & LB_MEASURE_BLOB) out->blob = lb_digest_bytes(dense, dense_bytes);
+}
+
+/* As many whole rows of the innermost two dimensions as fit, so that a transposed matrix is read line by line of the cache. */
+static size_t gather(lb_rows *r, int64_t *row_at, const lb_tensor *tensor, size_t width, char *to, int64_t room,
+                     bool *more)
+{
+    lb_tensor some = {
+        (char *)tensor->data + (r->offset + *row_at * r->stride) * (int64_t)width, tensor->dtype, {.ndim = 1}};
+    int64_t take = r->count - *row_at < room ? r->count - *row_at : room, n = 1;
+    if (*row_at == 0 && r->ndim > 0 && take == r->count) {
+        const int last = r->ndim - 1;
+        n = r->shape[last] - r->index[last];
+        if (n > room / r->count) n = room / r->count;
+        some.layout =
+            (lb_layout){.ndim = 2, .shape = {n, r->count}, .stride = {r->outer_stride[last], r->stride}};
+    } else {
+        some.layout = (lb_layout){.ndim = 1, .shape = {take}, .stride = {r->stride}};
+    }
+    lb_tensor_gather(&some, to, NULL);
+    *row_at += take;
+    if (*row_at == r->count) {
+        *row_at = 0;
+        for (int64_t i = 0; i < n; i++) *more = lb_rows_next(r);
+    }
+    return (size_t)(take * n);
+}
+
+/* Row-major order through one leaf at a time; element sizes divide the leaf. */
+static void add_strided(portion *p)
+{
+    const lb_tensor *tensor = &p->item->tensor;
+    const size_t width = lb_dtype_bits(tensor->dtype) / 8, capacity = LB_DIGEST_LEAF / width;
+    char leaf[LB_DIGEST_LEAF];
+    uint32_t n = 0;
+    int64_t row_at = 0;
+    size_t filled = 0;
+    lb_rows rows = lb_rows_of(&tensor->layout);
+    for (bool more = lb_rows_next(&rows); more;) {
+        filled +=
+            gather(&rows, &row_at, tensor, width, leaf + filled * width, (int64_t)(capacity - filled), &more);
+        if (filled < capacity && more) continue;
+        add_leaf(p, n++, leaf, filled * width, filled);
+        filled = 0;
+    }
+}
+
+static void measure_portion(void *context, size_t i)
+{
+    portion *p = (portion *)context + i;
+    const unsigned hosts = enter_arithmetic();
+    lb_statistics_begin(&p->statistics);
+    if (lb_layout_is_contiguous(&p->item->tensor.layout))
+        add_contiguous(p);
+    else
+        add_strided(p);
+    leave_arithmetic(hosts);
+}
+
+/* ---- whole values ---------------------------------------------------------------------------------------------------- */
+
+/* Elements in a portion: whole leaves, and one piece of the statistics. 0: it is not cut. */
+static size_t portion_elements(const lb_tensor *tensor)
+{
+    const size_t bits = lb_dtype_bits(tensor->dtype);
+    if (!lb_layout_is_contiguous(&tensor->layout) || bits < 8) return 0;
+    return LB_STATISTICS_PIECE / (lb_dtype_is_complex(tensor->dtype) ? 2 : 1);
+}
+
+static size_t portions_of(const lb_tensor *tensor)
+{
+    const size_t elements = (size_t)lb_layout_numel(&tensor->layout), each = portion_elements(tensor);
+    return each && elements ? (elements + each - 1) / each : 1;
+}
+
+static size_t cut(lb_measuring *item, portion *portions)
+{
+    const size_t elements = (size_t)lb_layout_numel(&item->tensor.layout),
+                 each = portion_elements(&item->tensor);
+    const size_t n = portions_of(&item->tensor);
+    for (size_t i = 0; i < n; i++) {
+        const size_t first = i * each;
+        portions[i].item = item;
+        portions[i].first = first;
+        portions[i].elements = each && i + 1 < n ? each : elements - first;
+    }
+    return n;
+}
+
+static void finish(lb_measuring *item, const portion *portions, size_t n)
+{
+    lb_measured *out = &item->out;
+    const lb_tensor *tensor = &item->tensor;
+    const size_t bytes = lb_dtype_bytes(tensor->dtype, (size_t)lb_layout_numel(&tensor->layout));
+    lb_statistics_state all = portions[0].statistics;
+    for (size_t i = 1; i < n; i++) lb_statistics_join(&all, &portions[i].statistics);
+    out->statistics = lb_statistics_end(&all);
+    out->logical = lb_measure_logical(out->leaves, out->n_leaves, bytes, tensor->dtype, &tensor->layout);
+    if (lb_layout_is_contiguous(&tensor->layout)) {
+        out->blob = hash_words(bytes, out->leaves, out->n_leaves, NULL, 0);
+        return;
+    }
+    free(out->leaves);
+    out->leaves = NULL;
+    out->n_leaves = 0;
+    if (item->what & LB_MEASURE_BLOB) out->blob = lb_digest_bytes(item->dense, item->dense_bytes);
+}
+
+static bool begin(lb_measuring *item)
+{
+    const size_t bytes = lb_dtype_bytes(item->tensor.dtype, (size_t)lb_layout_numel(&item->tensor.layout));
+    memset(&item->out, 0, sizeof item->out);
+    item->out.n_leaves = (uint32_t)((bytes + LB_DIGEST_LEAF - 1) / LB_DIGEST_LEAF);
+    item->out.leaves = malloc((item->out.n_leaves + 1) * sizeof item->out.leaves[0]);
+    return item->out.leaves != NULL;
+}
+
+#define TOO_LITTLE (512u << 10) /* bytes that one thread has read before another has woken */
+
+bool lb_measure(lb_measuring *items, size_t n)
+{
+    size_t n_portions = 0, begun = 0, bytes = 0;
+    for (; begun < n && begin(&items[begun]); begun++) {
+        n_portions += portions_of(&items[begun].tensor);
+        bytes +=
+            lb_dtype_bytes(items[begun].tensor.dtype, (size_t)lb_layout_numel(&items[begun].tensor.layout));
+    }
+    portion few[4], *portions = n_portions <= 4 ? few : malloc(n_portions * sizeof *portions);
+    if (begun < n || !portions) {
+        for (size_t i = 0; i < begun; i++) free(items[i].out.leaves);
+        if (portions != few) free(portions);
+        return false;
+    }
+    size_t at = 0;
+    for (size_t i = 0; i < n; i++) at += cut(&items[i], portions + at);
+    if (bytes > TOO_LITTLE)
+        lb_pool_run(n_portions, measure_portion, portions);
+    else
+        for (size_t i = 0; i < n_portions; i++) measure_portion(portions, i);
+    at = 0;
+    for (size_t i = 0; i < n; i++) {
+        const size_t own = portions_of(&items[i].tensor);
+        finish(&items[i], portions + at, own);
+        at += own;
+    }
+    if (portions != few) free(portions);
     return true;
 }

@@ -9,15 +9,29 @@
 typedef struct lb_measured {
     lb_digest logical, blob; /* blob: of the dense range */
     lb_statistics statistics;
-    uint64_t *leaves; /* malloc'ed, of a contiguous value only: other contiguous views of the same bytes need no new pass */
+    uint64_t *
+        leaves; /* malloc'ed, of a contiguous value only: other contiguous views of the same bytes need no new pass */
     uint32_t n_leaves;
 } lb_measured;
 
-enum lb_measure_what { LB_MEASURE_STATISTICS = 1, LB_MEASURE_BLOB = 2 /* also when the layout is not contiguous */ };
+enum lb_measure_what {
+    LB_MEASURE_STATISTICS = 1,
+    LB_MEASURE_BLOB = 2 /* also when the layout is not contiguous */
+};
 
-/* `dense` is the first byte of the dense range and `dense_bytes` its length. False when out of memory. */
-bool lb_measure(const lb_tensor *tensor, const void *dense, size_t dense_bytes, unsigned what, lb_measured *out);
+typedef struct lb_measuring {
+    lb_tensor tensor;
+    const void *dense; /* first byte of the dense range */
+    size_t dense_bytes;
+    unsigned what;
+    lb_measured out;
+} lb_measuring;
+
+/* Measures them all, with as many threads as lb_pool_threads says; the same bits with any number. False when out of memory:
+ * then nothing is to be freed. */
+bool lb_measure(lb_measuring *items, size_t n);
 /* The logical digest of a contiguous tensor from the leaves of its bytes. */
-lb_digest lb_measure_logical(const uint64_t *leaves, uint32_t n_leaves, uint64_t bytes, lb_dtype dtype, const lb_layout *layout);
+lb_digest lb_measure_logical(const uint64_t *leaves, uint32_t n_leaves, uint64_t bytes, lb_dtype dtype,
+                             const lb_layout *layout);
 
 #endif

@@ -323,6 +323,7 @@ static lb_status finish(lb_recorder *recorder, lb_pending *pending, const lb_ope
     } else {
         status = add_written(recorder, pending, results, n, deferred, &cause);
         if (status == LB_OK) status = add_results(recorder, pending, results, n, deferred, &cause);
+        if (status == LB_OK) status = lb_reading_measure_late(recorder, &cause);
         if (status == LB_OK) {
             uint32_t row = lb_program_add_op(recorder->program, &pending->op);
             if (op) *op = row;

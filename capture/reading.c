@@ -112,15 +112,21 @@ static lb_status note_measured(lb_recorder *recorder, lb_window *window, lb_meas
     return LB_OK;
 }
 
-static lb_status measure(lb_recorder *recorder, const lb_known *storage, lb_window *window, const lb_seen *seen, bool blob,
-                         lb_err *err)
+static lb_measuring measuring_of(const lb_known *storage, const lb_seen *seen, int64_t first, int64_t last,
+                                 unsigned what)
 {
-    lb_measured measured;
-    lb_tensor tensor = tensor_of(seen);
-    if (!lb_measure(&tensor, storage->base + window->first, (size_t)(window->last - window->first),
-                    LB_MEASURE_STATISTICS | (blob ? LB_MEASURE_BLOB : 0), &measured))
-        return no_memory(err);
-    return note_measured(recorder, window, &measured, err);
+    return (lb_measuring){.tensor = tensor_of(seen),
+                          .dense = storage->base + first,
+                          .dense_bytes = (size_t)(last - first),
+                          .what = what};
+}
+
+static lb_status measure(lb_recorder *recorder, const lb_known *storage, lb_window *window, const lb_seen *seen,
+                         bool blob, lb_err *err)
+{
+    lb_measuring item = measuring_of(storage, seen, window->first, window->last,
+                                     LB_MEASURE_STATISTICS | (blob ? LB_MEASURE_BLOB : 0));
+    return lb_measure(&item, 1) ? note_measured(recorder, window, &item.out, err) : no_memory(err);
 }
 
 /* ---- keeping ------------------------------------------------------------------------------------------------------- */
@@ -242,23 +248,20 @@ static lb_status add_source(lb_recorder *recorder, const lb_standing *at, lb_kno
     LB_TRY(lb_layout_dense_range(&seen->layout, &first, &last, err));
     first *= (int64_t)width;
     last *= (int64_t)width;
-    lb_measured measured = {.leaves = NULL};
-    lb_tensor tensor = tensor_of(seen);
+    lb_measuring item = measuring_of(storage, seen, first, last, LB_MEASURE_STATISTICS | LB_MEASURE_BLOB);
     const bool bytes = readable(storage, seen);
     const bool undefined = lb_map_has(&storage->map, &seen->layout, width, LB_BYTES_UNDEFINED);
-    if (bytes && !undefined &&
-        !lb_measure(&tensor, storage->base + first, (size_t)(last - first), LB_MEASURE_STATISTICS | LB_MEASURE_BLOB, &measured))
-        return no_memory(err);
+    if (bytes && !undefined && !lb_measure(&item, 1)) return no_memory(err);
     uint8_t kind = forced;
-    if (!kind) kind = source_kind(storage, left_there(storage, hash, first, last), hash, first, &measured);
+    if (!kind) kind = source_kind(storage, left_there(storage, hash, first, last), hash, first, &item.out);
     if (kind == LB_SOURCE_UNSEEN) lb_known_change(storage);
     lb_window *window = window_of(storage, seen, err);
     lb_status status = window ? add_row(recorder, storage, window, seen, LB_VALUE_SOURCE, kind, err) : LB_ERR_NOMEM;
     if (status == LB_OK && bytes && !undefined) {
-        status = note_measured(recorder, window, &measured, err);
-        measured.leaves = NULL;
+        status = note_measured(recorder, window, &item.out, err);
+        item.out.leaves = NULL;
     }
-    free(measured.leaves);
+    free(item.out.leaves);
     LB_TRY(status);
     window->verified = at->phase == LB_PHASE_OPTIMIZER;
     if (undefined) recorder->program->values[window->row].flags |= LB_VALUE_UNDEFINED;
@@ -302,13 +305,11 @@ static lb_status verify(lb_recorder *recorder, const lb_standing *at, lb_known *
     lb_window *window = lb_known_window(storage, lb_window_hash(seen));
     if (!window || window->row == LB_NONE || lb_digest_is_none(window->logical) || !readable(storage, seen)) return LB_OK;
     if (window->verified && !storage->escaped) return LB_OK;
-    lb_measured measured;
-    lb_tensor tensor = tensor_of(seen);
-    if (!lb_measure(&tensor, storage->base + window->first, (size_t)(window->last - window->first), 0, &measured))
-        return no_memory(err);
-    free(measured.leaves);
+    lb_measuring item = measuring_of(storage, seen, window->first, window->last, 0);
+    if (!lb_measure(&item, 1)) return no_memory(err);
+    free(item.out.leaves);
     window->verified = true;
-    if (lb_digest_equal(measured.logical, window->logical)) return LB_OK;
+    if (lb_digest_equal(item.out.logical, window->logical)) return LB_OK;
     return add_source(recorder, at, storage, seen, LB_SOURCE_UNSEEN, err);
 }
 
@@ -342,7 +343,9 @@ lb_status lb_reading_alias(lb_recorder *recorder, const lb_standing *at, const l
     lb_window *window = window_of(storage, seen, err);
     if (!window) return LB_ERR_NOMEM;
     if (window->row == LB_NONE) {
-        const bool undefined = lb_map_has(&storage->map, &seen->layout, width_of(seen->dtype), LB_BYTES_UNDEFINED);
+        LB_TRY(lb_reading_measure_late(recorder, err)); /* what it is a view of */
+        const bool undefined =
+            lb_map_has(&storage->map, &seen->layout, width_of(seen->dtype), LB_BYTES_UNDEFINED);
         /* What an older program measured here need not be so any more. */
         free(window->leaves);
         window->leaves = NULL;
@@ -390,18 +393,61 @@ lb_status lb_reading_value(lb_recorder *recorder, const lb_standing *at, const l
 
 /* ---- what an op produces ------------------------------------------------------------------------------------------- */
 
-static lb_status measure_result(lb_recorder *recorder, const lb_standing *at, lb_known *storage, lb_window *window,
-                                const lb_seen *seen, lb_err *err)
+/* All results of an op are measured together, by several threads where that pays: see lb_reading_measure_late. */
+static lb_status measure_later(lb_recorder *recorder, const lb_standing *at, lb_known *storage,
+                               const lb_window *window, const lb_seen *seen, lb_err *err)
 {
     const lb_value *value = &recorder->program->values[window->row];
     if (!readable(storage, seen) || value->flags & LB_VALUE_UNDEFINED) return LB_OK;
     /* Like a source, a choice cannot be had from a replay that rounds differently: a tie may fall to the other side. */
     const bool choice = at->reads_floats && !lb_dtype_is_float(value->dtype);
     const bool source = value->flags & LB_VALUE_SOURCE || choice;
-    const bool wanted = at->keep || (source && lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, at->layer, at->name));
-    LB_TRY(measure(recorder, storage, window, seen, wanted, err));
-    window->verified = at->phase == LB_PHASE_OPTIMIZER;
-    return wanted ? keep(recorder, storage, window, source ? LB_FOR_SOURCE : LB_FOR_RESULT, err) : LB_OK;
+    const bool wanted =
+        at->keep || (source && lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, at->layer, at->name));
+    if (recorder->n_late == recorder->cap_late) {
+        uint32_t cap = recorder->cap_late ? 2 * recorder->cap_late : 16;
+        lb_late *late = realloc(recorder->late, cap * sizeof *late);
+        if (!late) return no_memory(err);
+        recorder->late = late;
+        recorder->cap_late = cap;
+    }
+    recorder->late[recorder->n_late++] = (lb_late){.storage = storage,
+                                                   .hash = window->hash,
+                                                   .seen = *seen,
+                                                   .purpose = source ? LB_FOR_SOURCE : LB_FOR_RESULT,
+                                                   .wanted = wanted,
+                                                   .verified = at->phase == LB_PHASE_OPTIMIZER};
+    return LB_OK;
+}
+
+lb_status lb_reading_measure_late(lb_recorder *recorder, lb_err *err)
+{
+    const uint32_t n = recorder->n_late;
+    if (!n) return LB_OK;
+    recorder->n_late = 0;
+    lb_measuring few[4], *items = n <= 4 ? few : malloc(n * sizeof *items);
+    if (!items) return no_memory(err);
+    for (uint32_t i = 0; i < n; i++) {
+        const lb_late *late = &recorder->late[i];
+        const lb_window *window = lb_known_window(late->storage, late->hash);
+        items[i] = measuring_of(late->storage, &late->seen, window->first, window->last,
+                                LB_MEASURE_STATISTICS | (late->wanted ? LB_MEASURE_BLOB : 0));
+    }
+    lb_status status = lb_measure(items, n) ? LB_OK : no_memory(err);
+    bool measured = status == LB_OK;
+    for (uint32_t i = 0; i < n && measured; i++) {
+        const lb_late *late = &recorder->late[i];
+        lb_window *window = lb_known_window(late->storage, late->hash);
+        if (status != LB_OK) {
+            free(items[i].out.leaves);
+            continue;
+        }
+        status = note_measured(recorder, window, &items[i].out, err);
+        window->verified = late->verified;
+        if (status == LB_OK && late->wanted) status = keep(recorder, late->storage, window, late->purpose, err);
+    }
+    if (items != few) free(items);
+    return status;
 }
 
 lb_status lb_reading_result(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t flags, uint8_t source,
@@ -417,7 +463,7 @@ lb_status lb_reading_result(lb_recorder *recorder, const lb_standing *at, const 
     if (!window) return LB_ERR_NOMEM;
     LB_TRY(add_row(recorder, storage, window, seen, flags, source, err));
     *row = window->row;
-    if (!deferred) return measure_result(recorder, at, storage, window, seen, err);
+    if (!deferred) return measure_later(recorder, at, storage, window, seen, err);
     lb_deferred *list = realloc(storage->deferred, (storage->n_deferred + 1) * sizeof list[0]);
     if (!list) return no_memory(err);
     storage->deferred = list;
@@ -435,9 +481,9 @@ lb_status lb_reading_settle(lb_recorder *recorder, lb_known *storage, lb_err *er
         if (!window || window->row != late->row) continue;
         lb_standing at = {.name = "deferred", .layer = "", .phase = LB_PHASE_COMMUNICATION};
         at.keep = lb_keep_wants(&recorder->keep, LB_FOR_RESULT, "", "");
-        LB_TRY(measure_result(recorder, &at, storage, window, &late->seen, err));
+        LB_TRY(measure_later(recorder, &at, storage, window, &late->seen, err));
     }
-    return LB_OK;
+    return lb_reading_measure_late(recorder, err);
 }
 
 lb_status lb_reading_boundary(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t *row, lb_err *err)

@@ -63,6 +63,7 @@ lb_status lb_recorder_die(lb_recorder *recorder, const lb_err *err)
     lb_ring_free(recorder->ring);
     recorder->ring = NULL;
     lb_knowns_release(&recorder->storages);
+    recorder->n_late = 0;
     /* What was committed stays; saying why it ended may fail as the rest did. */
     if (write_coverage(recorder, false, NULL) == LB_OK) lb_writer_commit(recorder->writer, NULL);
     return err->status;
@@ -83,6 +84,7 @@ static void recorder_free(lb_recorder *recorder)
     free(recorder->scopes);
     lb_keep_release(&recorder->keep);
     lb_pending_free(recorder->spare);
+    free(recorder->late);
     json_decref(recorder->notes);
     free(recorder->path);
     pthread_mutex_destroy(&recorder->lock);

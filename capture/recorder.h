@@ -17,6 +17,16 @@ typedef struct lb_scope_entry {
     uint32_t row, calls;
 } lb_scope_entry;
 
+/* A result of the op at hand that is still to be measured; its window stays until then. */
+typedef struct lb_late {
+    lb_known *storage;
+    uint64_t hash; /* of the window */
+    lb_seen seen;
+    uint8_t purpose; /* lb_purpose */
+    bool wanted;     /* its bytes are kept */
+    bool verified;
+} lb_late;
+
 struct lb_recorder {
     pthread_mutex_t lock;
     bool dead;
@@ -35,6 +45,8 @@ struct lb_recorder {
     uint32_t n_scopes, cap_scopes;
     lb_keep keep;
     lb_pending *spare;
+    lb_late *late;
+    uint32_t n_late, cap_late;
     json_t *notes; /* coverage: {kind: {message: times}} */
     bool coverage_changed;
     uint64_t n_steps, n_ops, n_values, n_unseen, n_nonfinite;
@@ -69,6 +81,8 @@ lb_status lb_reading_value(lb_recorder *recorder, const lb_standing *at, const l
 /* A result, or a written argument after its storage got its new version. `flags`, `source`: of the value. */
 lb_status lb_reading_result(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t flags, uint8_t source,
                             bool deferred, uint32_t *row, lb_err *err);
+/* Results are measured when the op has all of them. */
+lb_status lb_reading_measure_late(lb_recorder *recorder, lb_err *err);
 /* A view of what is known already. */
 lb_status lb_reading_alias(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t *row, lb_err *err);
 /* Digest, statistics and, where the level says so, bytes of a layer's input or output. */

@@ -18,14 +18,26 @@ typedef struct lb_statistics {
 
 LB_API lb_statistics lb_statistics_of(const lb_tensor *tensor);
 
-/* The same, of elements that come in pieces (in row-major order): the same bits as in one go. */
+/* How sums are made, so that they are the same bits whatever computes them: elements in row-major order are cut into pieces
+ * of LB_STATISTICS_PIECE; element i of a piece goes to lane i mod 16; the lanes of a piece are added from 0 to 15, and the
+ * pieces one after the other. */
+#define LB_STATISTICS_PIECE 65536
+
+/* The same, of elements that come in portions: the same bits as in one go. */
 typedef struct lb_statistics_state {
-    double sum[16], squares[16], min[16], max[16]; /* element i of the value goes to lane i mod 16 */
+    double sum[16], squares[16];     /* the lanes of the piece at hand */
+    double whole_sum, whole_squares; /* of the pieces before */
+    double min, max;
     int64_t elements, zero, nan, pos_inf, neg_inf;
+    int64_t in_piece; /* elements of the piece at hand */
 } lb_statistics_state;
 LB_API void lb_statistics_begin(lb_statistics_state *state);
 /* `count` dense elements; a multiple of 16 in every call but the last. */
 LB_API void lb_statistics_add(lb_statistics_state *state, lb_dtype dtype, const void *elements, size_t count);
+/* What follows is `next`, which began on its own where a piece begins and ended within one piece. */
+LB_API void lb_statistics_join(lb_statistics_state *state, const lb_statistics_state *next);
+/* Ends the piece at hand when it is full; for who adds to the lanes by other means. */
+LB_API void lb_statistics_turn(lb_statistics_state *state);
 LB_API lb_statistics lb_statistics_end(const lb_statistics_state *state);
 
 static inline int64_t lb_statistics_nonfinite(const lb_statistics *s)

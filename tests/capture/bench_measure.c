@@ -12,7 +12,7 @@
 static double now(void)
 {
     struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
@@ -42,10 +42,10 @@ static void statistics(const lb_tensor *t, size_t bytes)
 
 static void measure(const lb_tensor *t, size_t bytes)
 {
-    lb_measured m;
-    if (!lb_measure(t, t->data, bytes, LB_MEASURE_STATISTICS, &m)) exit(1);
-    sink += m.logical.lo;
-    free(m.leaves);
+    lb_measuring item = {.tensor = *t, .dense = t->data, .dense_bytes = bytes, .what = LB_MEASURE_STATISTICS};
+    if (!lb_measure(&item, 1)) exit(1);
+    sink += item.out.logical.lo;
+    free(item.out.leaves);
 }
 
 static double rate(void (*pass)(const lb_tensor *, size_t), const lb_tensor *t, size_t bytes)

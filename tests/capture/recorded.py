@@ -10,7 +10,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "capture"))
 
-from lastbit.torch import library  # noqa: E402
+import lastbit  # noqa: E402
 
 NONE = 0xFFFFFFFF
 PHASES = ["forward", "backward", "optimizer", "communication", "other"]
@@ -56,7 +56,7 @@ Err = struct("Err", ("status", c.c_int), ("message", c.c_char * 480))
 
 
 def load():
-    lib = library.load()
+    lib = c.CDLL(lastbit.library_path())
     lib.lb_archive_step.restype = i64
     lib.lb_capture_table.restype = c.c_char_p
     for name in ("lb_capture_open", "lb_capture_program", "lb_capture_value", "lb_program_validate"):
@@ -210,27 +210,97 @@ class Steps:
         return "\n".join(lines)
 
 
-def run(code, folder=None, ok=True, quiet=True, **settings):
-    """Runs a program, recorded into `folder` as `lastbit record` would, and returns (stdout, stderr, exit code).
-
-    `settings`: level="ops" and so on; capitals are environment variables.
-    """
-    import subprocess
-    import textwrap
-
-    env = {k: v for k, v in os.environ.items() if not k.startswith("LASTBIT_") or k == "LASTBIT_LIB"}
+def settings_of(folder, settings):
+    """The environment in which `lastbit record` would run a program; `settings`: level="ops" and so on, capitals as they are."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("LASTBIT_") or k in ("LASTBIT_LIB", "LASTBIT_ISA")}
     env.update(OMP_NUM_THREADS="1")
     if folder is not None:
         os.makedirs(folder, exist_ok=True)
         env.update(LASTBIT_OUT=str(folder), LASTBIT_LEVEL="ops", PYTHONPATH=os.path.join(ROOT, "capture", "lastbit", "launch"))
     env.update({k if k.isupper() else "LASTBIT_" + k.upper(): str(v) for k, v in settings.items()})
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=env, capture_output=True, text=True, timeout=300,
-                          cwd=str(folder) + "/.." if folder is not None else None)
+    return env
+
+
+def _become(code, env, cwd, arguments):
+    """The rest of a forked child: runs `code` as python would run a script, and never returns."""
+    import atexit
+    import threading
+    import types
+
+    status = 1
+    try:
+        os.chdir(cwd or ".")
+        os.environ.clear()
+        os.environ.update(env)
+        sys.argv = ["-c", *map(str, arguments)]
+        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False, buffering=1)
+        sys.excepthook = sys.__excepthook__
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        if "LASTBIT_OUT" in env:
+            import lastbit.torch
+
+            lastbit.torch.autostart()
+        exec(compile(code, "<string>", "exec"), main.__dict__)
+        status = 0
+    except SystemExit as leaving:
+        status = leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1
+        if status == 1 and not isinstance(leaving.code, int):
+            print(leaving.code, file=sys.stderr)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        try:
+            threading._shutdown()
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(status)
+
+
+def _in_child(code, env, cwd, arguments):
+    """As `python -c code` would, in a fork of this process: importing torch takes seconds, forking milliseconds."""
+    import signal
+    import tempfile
+    import time
+
+    import torch  # noqa: F401  (loaded here once, for all children)
+
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid == 0:
+            os.dup2(out.fileno(), 1)
+            os.dup2(err.fileno(), 2)
+            _become(code, env, cwd, arguments)
+        end = time.time() + 300
+        while True:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                break
+            if time.time() > end:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.002)
+        out.seek(0), err.seek(0)
+        return out.read().decode(), err.read().decode(), os.waitstatus_to_exitcode(status)
+
+
+def run(code, folder=None, ok=True, quiet=True, arguments=(), **settings):
+    """Runs a program, recorded into `folder` as `lastbit record` would, and returns (stdout, stderr, exit code)."""
+    import textwrap
+
+    cwd = os.path.dirname(os.path.abspath(folder)) if folder is not None else None
+    out, err, status = _in_child(textwrap.dedent(code), settings_of(folder, settings), cwd, arguments)
     if ok:
-        assert done.returncode == 0, done.stderr
+        assert status == 0, err
     if quiet:
-        assert "lastbit:" not in done.stderr, done.stderr
-    return done.stdout, done.stderr, done.returncode
+        assert "lastbit:" not in err, err
+    return out, err, status
+
+
+def run_script(path, *arguments, folder=None, **settings):
+    """The same of a file."""
+    return run("import runpy; runpy.run_path(%r, run_name='__main__')" % str(path), folder, arguments=arguments, **settings)
 
 
 if __name__ == "__main__":

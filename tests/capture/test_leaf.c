@@ -104,6 +104,14 @@ static void one_odd_element_anywhere_is_found(void **state)
     }
 }
 
+static lb_measured measured(const lb_tensor *t, const void *dense, size_t bytes)
+{
+    lb_measuring item = {
+        .tensor = *t, .dense = dense, .dense_bytes = bytes, .what = LB_MEASURE_STATISTICS | LB_MEASURE_BLOB};
+    assert_true(lb_measure(&item, 1));
+    return item.out;
+}
+
 /* Layouts and lengths as they come: the digests and statistics are those of the public functions. */
 static void measured_is_what_the_public_functions_say(void **state)
 {
@@ -120,9 +128,7 @@ static void measured_is_what_the_public_functions_say(void **state)
             if (kind == 2) t.layout.stride[0] = 2 * shapes[s][1], t.layout.stride[1] = 2;
             int64_t first, last;
             assert_int_equal(lb_layout_dense_range(&t.layout, &first, &last, NULL), LB_OK);
-            lb_measured m;
-            assert_true(lb_measure(&t, data + first, (size_t)(last - first) * 4,
-                                   LB_MEASURE_STATISTICS | LB_MEASURE_BLOB, &m));
+            lb_measured m = measured(&t, data + first, (size_t)(last - first) * 4);
             lb_statistics apart = lb_statistics_of(&t);
             assert_true(lb_digest_equal(m.logical, lb_digest_tensor(&t)));
             assert_true(lb_digest_equal(m.blob, lb_digest_bytes(data + first, (size_t)(last - first) * 4)));
@@ -143,10 +149,9 @@ static void host_that_flushes_subnormals_is_neither_followed_nor_disturbed(void 
     for (int i = 0; i < 64; i++) x[i] = 1e-40f;
     int64_t n = 64;
     lb_tensor t = {x, LB_F32, lb_layout_contiguous(1, &n)};
-    lb_measured m;
     const unsigned before = _mm_getcsr(), flushing = before | 0x8040;
     _mm_setcsr(flushing);
-    assert_true(lb_measure(&t, x, sizeof x, LB_MEASURE_STATISTICS, &m));
+    lb_measured m = measured(&t, x, sizeof x);
     assert_true(_mm_getcsr() == flushing);
     _mm_setcsr(before);
     assert_int_equal(m.statistics.zero, 0);

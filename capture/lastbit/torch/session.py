@@ -416,6 +416,7 @@ class Session:
             return
         if not self.recorded_last:
             self.native.step_skip()
+        self.native.set_threads(torch.get_num_threads())
         self.native.step_begin(self.step, str(shard or ""))
         self.live = True
         self.recorded_last = True

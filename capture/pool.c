@@ -1,0 +1,158 @@
+/* See pool.h. Work is taken from a shared counter, so that a thread that the system does not run holds nobody up for more
+ * than the part it has begun. */
+#define _GNU_SOURCE /* pthread_setname_np */
+#include "pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define MOST_THREADS 64
+#define SPIN                                                                                                   \
+    200 /* looks at the number of the job before sleeping: some 10 us, less than it takes to be woken */
+
+typedef struct pool {
+    pid_t owner;
+    unsigned helpers;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    _Atomic uint64_t job; /* number of the job at hand */
+    atomic_uint working;  /* helpers that may still touch it */
+    atomic_size_t next;
+    size_t
+        n; /* parts; 0 once all are taken: who comes too late finds nothing. With `part` and `context` under `lock` */
+    void (*part)(void *, size_t);
+    void *context;
+} pool;
+
+static atomic_uint wanted = 1;
+static pthread_mutex_t busy = PTHREAD_MUTEX_INITIALIZER; /* held by the call that has the threads */
+static pool *the_pool;
+
+static unsigned from_environment(void)
+{
+    static atomic_uint known; /* threads + 1; 0: not looked at */
+    unsigned k = atomic_load(&known);
+    if (k) return k - 1;
+    const char *text = getenv("LASTBIT_THREADS");
+    long n = text ? strtol(text, NULL, 10) : 0;
+    k = n > 0 ? (unsigned)(n < MOST_THREADS ? n : MOST_THREADS) : 0;
+    atomic_store(&known, k + 1);
+    return k;
+}
+
+unsigned lb_pool_threads(void)
+{
+    unsigned n = from_environment();
+    return n ? n : atomic_load(&wanted);
+}
+
+void lb_pool_use(unsigned threads)
+{
+    atomic_store(&wanted, threads < 1 ? 1 : threads < MOST_THREADS ? threads : MOST_THREADS);
+}
+
+/* A part that was taken is run, even when all others have been by now: so `n` is what it was when the work was joined. */
+static void work(pool *p, size_t n, void (*part)(void *, size_t), void *context)
+{
+    for (size_t i; (i = atomic_fetch_add(&p->next, 1)) < n;) part(context, i);
+}
+
+static void *help(void *argument)
+{
+    pool *p = (pool *)argument;
+    uint64_t done = 0;
+    for (;;) {
+        for (int spin = 0; spin < SPIN && atomic_load(&p->job) == done; spin++)
+#if defined(__x86_64__)
+            __builtin_ia32_pause();
+#else
+            ;
+#endif
+        pthread_mutex_lock(&p->lock);
+        while (atomic_load(&p->job) == done) pthread_cond_wait(&p->wake, &p->lock);
+        done = atomic_load(&p->job);
+        atomic_fetch_add(&p->working, 1);
+        const size_t n = p->n;
+        void (*part)(void *, size_t) = p->part;
+        void *context = p->context;
+        pthread_mutex_unlock(&p->lock);
+        work(p, n, part, context);
+        atomic_fetch_sub(&p->working, 1);
+    }
+    return NULL;
+}
+
+static void start(pool *p, unsigned helpers)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (p->helpers < helpers) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, help, p) != 0) break; /* fewer do as well */
+        pthread_setname_np(thread, "lastbit");
+        pthread_detach(thread);
+        p->helpers++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+/* Ours, with as many helpers as there may be; NULL when there is no memory. `busy` is held. */
+static pool *get(unsigned helpers)
+{
+    if (!the_pool || the_pool->owner != getpid()) {
+        pool *p = calloc(1, sizeof *p); /* a parent's pool stays where it is: nobody knows in which state */
+        if (!p) return NULL;
+        p->owner = getpid();
+        pthread_mutex_init(&p->lock, NULL);
+        pthread_cond_init(&p->wake, NULL);
+        the_pool = p;
+    }
+    if (the_pool->helpers < helpers) start(the_pool, helpers);
+    return the_pool;
+}
+
+static void run_here(size_t n, void (*part)(void *, size_t), void *context)
+{
+    for (size_t i = 0; i < n; i++) part(context, i);
+}
+
+void lb_pool_run(size_t n, void (*part)(void *context, size_t i), void *context)
+{
+    const unsigned threads = lb_pool_threads();
+    if (threads < 2 || n < 2 || pthread_mutex_trylock(&busy) != 0) {
+        run_here(n, part, context);
+        return;
+    }
+    pool *p = get(threads - 1);
+    if (!p || !p->helpers) {
+        pthread_mutex_unlock(&busy);
+        run_here(n, part, context);
+        return;
+    }
+    pthread_mutex_lock(&p->lock);
+    while (atomic_load(&p->working)) { /* a helper that woke too late for the job before */
+        pthread_mutex_unlock(&p->lock);
+        sched_yield();
+        pthread_mutex_lock(&p->lock);
+    }
+    p->n = n;
+    p->part = part;
+    p->context = context;
+    atomic_store(&p->next, 0);
+    atomic_fetch_add(&p->job, 1);
+    pthread_cond_broadcast(&p->wake);
+    pthread_mutex_unlock(&p->lock);
+    work(p, n, part, context);
+    pthread_mutex_lock(&p->lock); /* who joins from now on finds no parts; what they work on may be gone */
+    p->n = 0;
+    pthread_mutex_unlock(&p->lock);
+    while (atomic_load(&p->working)) sched_yield();
+    pthread_mutex_unlock(&busy);
+}

@@ -1,0 +1,222 @@
+/* What Python tells of the program itself: plans of ops, ops that it runs by itself, what tensors are. Each a builtin function;
+ * capture/lastbit/torch/ calls them. See python_call.h. */
+#include "python_call.h"
+
+#include <stdlib.h>
+
+/* ---- ops that Python runs itself ------------------------------------------------------------------------------------ */
+
+/* see lb_plan */
+CALL(plan, 1)
+{
+    return lb_plan_add(b, args[0]) ? nothing(b) : NULL;
+}
+
+/* func, args, kwargs or None -> number of the op that has begun */
+CALL(begin, 3)
+{
+    lb_plan *p = lb_plan_find(b, args[0]);
+    if (!p) {
+        py.PyErr_SetString(b->of.exception, "an op has no plan");
+        return NULL;
+    }
+    lb_pending *pending = lb_op_begin(b, p, args[1], args[2] == b->of.none ? NULL : args[2]);
+    if (!pending) return NULL;
+    for (int i = 0; i < LB_MAX_BEGUN; i++) {
+        if (b->begun[i]) continue;
+        b->begun[i] = pending;
+        return py.PyLong_FromLongLong(i);
+    }
+    pthread_mutex_lock(&b->lock);
+    if (b->recorder) lb_recorder_op_failed(b->recorder, pending);
+    pthread_mutex_unlock(&b->lock);
+    py.PyErr_SetString(b->of.exception, "too many ops have begun and not ended");
+    return NULL;
+}
+
+static lb_pending *take_begun(lb_binding *b, PyObject *number)
+{
+    int64_t i = integer(number);
+    lb_pending *pending = i >= 0 && i < LB_MAX_BEGUN ? b->begun[i] : NULL;
+    if (pending)
+        b->begun[i] = NULL;
+    else if (!py.PyErr_Occurred())
+        py.PyErr_SetString(b->of.exception, "no such op has begun");
+    return pending;
+}
+
+/* number, result, whether it completes later -> row */
+CALL(end, 3)
+{
+    uint32_t row = LB_NONE;
+    lb_pending *pending = take_begun(b, args[0]);
+    return pending && lb_op_end(b, pending, args[1], args[2] == b->of.true_, &row) ? py.PyLong_FromLongLong(row)
+                                                                                   : NULL;
+}
+
+/* number */
+CALL(failed_op, 1)
+{
+    lb_pending *pending = take_begun(b, args[0]);
+    if (!pending) return NULL;
+    pthread_mutex_lock(&b->lock);
+    if (b->recorder) lb_recorder_op_failed(b->recorder, pending);
+    pthread_mutex_unlock(&b->lock);
+    return nothing(b);
+}
+
+/* row, group, reduction or None, sequence number, list of ranks */
+CALL(collective, 5)
+{
+    const uint64_t bytes = 0;
+    const uint32_t row = (uint32_t)natural(args[0]);
+    const char *group = text(b, args[1]), *reduce = text_or_null(b, args[2]);
+    const uint64_t sequence = natural(args[3]);
+    Py_ssize_t n = py.PyList_Size(args[4]);
+    int32_t *ranks = malloc((size_t)(n > 0 ? n : 1) * sizeof *ranks);
+    for (Py_ssize_t i = 0; ranks && i < n; i++) ranks[i] = (int32_t)integer(py.PyList_GetItem(args[4], i));
+    if (!ranks || py.PyErr_Occurred()) {
+        free(ranks);
+        if (!py.PyErr_Occurred()) py.PyErr_SetString(b->of.exception, "out of memory in the recorder");
+        return NULL;
+    }
+    RECORDER(lb_recorder_collective(b->recorder, row, group, reduce, NULL, sequence, ranks, (uint32_t)n, &err));
+    free(ranks);
+    return settle(b, status, &err);
+}
+
+/* ---- what tensors are ----------------------------------------------------------------------------------------------- */
+
+/* tensor, kind of source, flags, name */
+CALL(role, 4)
+{
+    lb_thread *thread = lb_thread_get(b);
+    const int kind = (int)integer(args[1]);
+    const uint32_t flags = (uint32_t)natural(args[2]);
+    const char *name = text(b, args[3]);
+    if (!thread || py.PyErr_Occurred()) return NULL;
+    lb_operand operand;
+    lb_err err = LB_ERR_INIT;
+    lb_status status = LB_OK;
+    lb_taking taking = lb_taking_begin(b, thread);
+    bool fine = lb_take_operand(&taking, args[0], 0, &operand);
+    if (fine && operand.tag == LB_ARG_VALUE) {
+        void *state = lb_binding_enter(b, 0);
+        status = b->recorder
+                     ? lb_recorder_role(b->recorder, operand.u.tensor, (lb_source_kind)kind, flags, name, &err)
+                     : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
+        lb_binding_leave(b, state);
+    }
+    lb_taking_end(&taking);
+    return fine ? settle(b, status, &err) : NULL;
+}
+
+/* scope, call, logits, ids, weights, slots, dropped; each a tensor or None */
+CALL(routing, 7)
+{
+    lb_thread *thread = lb_thread_get(b);
+    const lb_place place = {(uint32_t)natural(args[0]), (uint32_t)natural(args[1])};
+    if (!thread || py.PyErr_Occurred()) return NULL;
+    lb_operand parts[5];
+    const lb_seen *seen[5] = {NULL};
+    lb_err err = LB_ERR_INIT;
+    lb_status status = LB_OK;
+    lb_taking taking = lb_taking_begin(b, thread);
+    bool fine = true;
+    for (int i = 0; i < 5 && fine; i++) {
+        fine = lb_take_operand(&taking, args[2 + i], 0, &parts[i]);
+        if (fine && parts[i].tag == LB_ARG_VALUE) seen[i] = parts[i].u.tensor;
+    }
+    if (fine) {
+        void *state = lb_binding_enter(b, taking.bytes);
+        status = b->recorder ? lb_recorder_routing(b->recorder, place, seen[0], seen[1], seen[2], seen[3],
+                                                   seen[4], &err)
+                             : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
+        lb_binding_leave(b, state);
+    }
+    lb_taking_end(&taking);
+    return fine ? settle(b, status, &err) : NULL;
+}
+
+/* The members of a group: [(name, tensor, gradient or None)]. */
+static bool take_members(lb_binding *b, PyObject *list, lb_member *members, Py_ssize_t n)
+{
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *member = py.PyList_GetItem(list, i),
+                 *gradient = member ? py.PyTuple_GetItem(member, 2) : NULL;
+        if (!gradient) return false;
+        members[i] = (lb_member){text(b, py.PyTuple_GetItem(member, 0)), -1, -1};
+        if (!members[i].name || !lb_take_storage(b, py.PyTuple_GetItem(member, 1), &members[i].storage))
+            return false;
+        if (gradient != b->of.none && !lb_take_storage(b, gradient, &members[i].gradient)) return false;
+    }
+    return true;
+}
+
+static bool take_options(lb_binding *b, PyObject *list, lb_option *options, Py_ssize_t n)
+{
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *option = py.PyList_GetItem(list, i), *number = option ? py.PyTuple_GetItem(option, 1) : NULL;
+        if (!number) return false;
+        options[i] = (lb_option){text(b, py.PyTuple_GetItem(option, 0)), py.PyFloat_AsDouble(number)};
+        if (!options[i].name || py.PyErr_Occurred()) return false;
+    }
+    return true;
+}
+
+/* optimizer, index, first op, members, [(option, number)] */
+CALL(group, 5)
+{
+    lb_thread *thread = lb_thread_get(b);
+    const char *optimizer = text(b, args[0]);
+    const uint32_t index = (uint32_t)natural(args[1]), first = (uint32_t)natural(args[2]);
+    const Py_ssize_t n_members = py.PyList_Size(args[3]), n_options = py.PyList_Size(args[4]);
+    if (!thread || py.PyErr_Occurred()) return NULL;
+    lb_err err = LB_ERR_INIT;
+    lb_status status = LB_OK;
+    lb_taking taking = lb_taking_begin(b, thread);
+    lb_member *members = lb_taking_room(&taking, (size_t)(n_members + 1) * sizeof *members);
+    lb_option *options = lb_taking_room(&taking, (size_t)(n_options + 1) * sizeof *options);
+    bool fine = members && options && take_members(b, args[3], members, n_members) &&
+                take_options(b, args[4], options, n_options);
+    if (fine) {
+        void *state = lb_binding_enter(b, 0);
+        status = b->recorder ? lb_recorder_group(b->recorder, optimizer, index, first, members,
+                                                 (uint32_t)n_members, options, (uint32_t)n_options, &err)
+                             : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
+        lb_binding_leave(b, state);
+    }
+    lb_taking_end(&taking);
+    return fine ? settle(b, status, &err) : NULL;
+}
+
+/* tensor: its storage is shared with something whose writes are not seen */
+CALL(escaped, 1)
+{
+    int64_t key;
+    if (!lb_take_storage(b, args[0], &key)) return NULL;
+    pthread_mutex_lock(&b->lock);
+    if (b->recorder) lb_recorder_escaped(b->recorder, key);
+    pthread_mutex_unlock(&b->lock);
+    return nothing(b);
+}
+
+/* storage: what is known of it is no longer known */
+CALL(forget, 1)
+{
+    int64_t key;
+    return lb_storage_key(b, args[0], &key) && lb_storages_forget(b, key) ? nothing(b) : NULL;
+}
+
+/* mode -> its handler */
+CALL(handler, 1)
+{
+    (void)b;
+    return py.PyCFunction_NewEx(&lb_dispatch_method, args[0], NULL);
+}
+
+PyMethodDef lb_program_methods[] = {
+    METHOD(plan),       METHOD(begin),  METHOD(end),     METHOD(failed_op),
+    METHOD(collective), METHOD(role),   METHOD(routing), METHOD(group),
+    METHOD(escaped),    METHOD(forget), METHOD(handler), {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,355 @@
+/* What Python tells of the run as it goes: a recording opens and closes, steps begin and end, modules are entered and left.
+ * Each a builtin function; capture/lastbit/torch/ calls them. See python_call.h. */
+#include "python_call.h"
+#include "pool.h"
+
+#include <stdlib.h>
+
+/* ---- life-cycle ----------------------------------------------------------------------------------------------------- */
+
+/* folder, level, rank, world, keep, layers, budget, ring */
+CALL(open_recorder, 8)
+{
+    lb_recorder_options options = LB_RECORDER_OPTIONS_INIT;
+    lb_err err = LB_ERR_INIT;
+    const char *folder = text(b, args[0]), *level = text_or_null(b, args[1]);
+    options.rank = (int32_t)integer(args[2]);
+    options.world = (int32_t)integer(args[3]);
+    options.keep = text_or_null(b, args[4]);
+    options.layers = text_or_null(b, args[5]);
+    options.budget_bytes = natural(args[6]);
+    options.ring = (uint32_t)natural(args[7]);
+    if (py.PyErr_Occurred()) return NULL;
+    lb_status status = LB_OK;
+    if (level && !lb_level_parse(level, &options.level))
+        status = lb_fail(&err, LB_ERR_INVALID, "'%s' is no level: stats, sources, layers, ops, auto", level);
+    pthread_mutex_lock(&b->lock);
+    if (status == LB_OK && b->recorder) status = lb_fail(&err, LB_ERR_STATE, "the recording is open");
+    if (status == LB_OK) status = lb_recorder_open(folder, &options, &b->recorder, &err);
+    pthread_mutex_unlock(&b->lock);
+    return settle(b, status, &err);
+}
+
+CALL(close_recorder, 0)
+{
+    (void)args;
+    lb_err err = LB_ERR_INIT;
+    b->live = false;
+    void *state = lb_binding_enter(b, UINT64_MAX);
+    lb_status status = lb_recorder_close(b->recorder, &err);
+    b->recorder = NULL;
+    lb_binding_leave(b, state);
+    return settle(b, status, &err);
+}
+
+/* In a forked child: another thread may have held the lock, and is gone. */
+CALL(abandon, 0)
+{
+    (void)args;
+    b->live = false;
+    lb_recorder_abandon(b->recorder);
+    b->recorder = NULL;
+    return nothing(b);
+}
+
+/* why */
+CALL(stop, 1)
+{
+    const char *why = text(b, args[0]);
+    if (!why) return NULL;
+    pthread_mutex_lock(&b->lock);
+    if (b->recorder) lb_recorder_stop(b->recorder, why);
+    pthread_mutex_unlock(&b->lock);
+    return nothing(b);
+}
+
+/* Objects that know us are let go, so that nobody keeps the other alive. */
+CALL(release, 0)
+{
+    (void)args;
+    b->live = false;
+    PyObject **back[] = {&b->of.fail,      &b->of.plan_for,   &b->of.is_foreign,
+                         &b->of.decompose, &b->of.collective, &b->of.instead,
+                         &b->of.plain,     &b->of.fields,     &b->of.owner};
+    if (b->inside > 1) return nothing(b); /* another thread is in the middle of something: they stay */
+    for (size_t i = 0; i < sizeof back / sizeof *back; i++) {
+        PyObject *object = *back[i];
+        *back[i] = b->of.none;
+        py.Py_IncRef(b->of.none);
+        py.Py_DecRef(object);
+    }
+    lb_plans_release(b);
+    for (size_t i = 0; i < b->size_storages; i++) {
+        PyObject *address = b->storages[i] ? py.PyLong_FromUnsignedLongLong((uint64_t)b->storages[i]) : NULL;
+        PyObject *freed = address ? py.PyObject_CallFunctionObjArgs(b->of.free_weak_ref, address, NULL) : NULL;
+        py.Py_DecRef(freed);
+        py.Py_DecRef(address);
+    }
+    free(b->storages);
+    b->storages = NULL;
+    b->n_storages = b->size_storages = 0;
+    return nothing(b);
+}
+
+/* Whether ops are recorded from now on. */
+CALL(set_live, 1)
+{
+    b->live = args[0] == b->of.true_;
+    return nothing(b);
+}
+
+/* How deep in optimizer steps and clipping the program is. */
+CALL(set_optimizer_depth, 1)
+{
+    b->optimizer_depth = (int)integer(args[0]);
+    return nothing(b);
+}
+
+/* How many threads may read along: as many as the host computes with. */
+CALL(set_threads, 1)
+{
+    const int64_t threads = integer(args[0]);
+    lb_pool_use(threads > 0 ? (unsigned)threads : 1);
+    return nothing(b);
+}
+
+/* ---- steps ---------------------------------------------------------------------------------------------------------- */
+
+/* step, shard */
+CALL(step_begin, 2)
+{
+    const uint64_t bytes = 0;
+    int64_t step = integer(args[0]);
+    const char *shard = text_or_null(b, args[1]);
+    RECORDER(lb_recorder_step_begin(b->recorder, step, shard, &err));
+    return settle(b, status, &err);
+}
+
+/* complete */
+CALL(step_end, 1)
+{
+    const uint64_t bytes = UINT64_MAX;
+    bool complete = args[0] == b->of.true_;
+    RECORDER(lb_recorder_step_end(b->recorder, complete, &err));
+    return settle(b, status, &err);
+}
+
+CALL(step_skip, 0)
+{
+    (void)args;
+    pthread_mutex_lock(&b->lock);
+    if (b->recorder) lb_recorder_step_skip(b->recorder);
+    pthread_mutex_unlock(&b->lock);
+    return nothing(b);
+}
+
+/* After a step: marks of older ones are forgotten, and storages that are gone. */
+CALL(sweep, 0)
+{
+    (void)args;
+    lb_thread *thread = lb_thread_get(b);
+    if (!thread) return NULL;
+    lb_place_step_closed(thread);
+    return lb_storages_sweep(b) ? nothing(b) : NULL;
+}
+
+CALL(next_op, 0)
+{
+    (void)args;
+    pthread_mutex_lock(&b->lock);
+    uint32_t op = b->recorder ? lb_recorder_next_op(b->recorder) : 0;
+    pthread_mutex_unlock(&b->lock);
+    return py.PyLong_FromLongLong(op);
+}
+
+/* -> gradients, parameters and states of the open step that are not finite */
+CALL(nonfinite, 0)
+{
+    (void)args;
+    pthread_mutex_lock(&b->lock);
+    uint64_t n = b->recorder ? lb_recorder_nonfinite(b->recorder) : 0;
+    pthread_mutex_unlock(&b->lock);
+    return py.PyLong_FromUnsignedLongLong(n);
+}
+
+/* -> bytes written, or held by the flight recorder */
+CALL(bytes_so_far, 0)
+{
+    (void)args;
+    pthread_mutex_lock(&b->lock);
+    uint64_t n = b->recorder ? lb_recorder_bytes(b->recorder) : 0;
+    pthread_mutex_unlock(&b->lock);
+    return py.PyLong_FromUnsignedLongLong(n);
+}
+
+/* name, number */
+CALL(scalar, 2)
+{
+    const uint64_t bytes = 0;
+    const char *name = text(b, args[0]);
+    double number = py.PyFloat_AsDouble(args[1]);
+    RECORDER(lb_recorder_scalar(b->recorder, name, number, &err));
+    return settle(b, status, &err);
+}
+
+/* kind, message */
+CALL(notice, 2)
+{
+    const uint64_t bytes = 0;
+    const char *kind = text(b, args[0]), *message = text(b, args[1]);
+    RECORDER(lb_recorder_notice(b->recorder, kind, message, &err));
+    return settle(b, status, &err);
+}
+
+/* name, JSON */
+CALL(table, 2)
+{
+    const uint64_t bytes = 0;
+    const char *name = text(b, args[0]), *json = text(b, args[1]);
+    RECORDER(lb_recorder_table(b->recorder, name, json, &err));
+    return settle(b, status, &err);
+}
+
+/* why */
+CALL(trigger, 1)
+{
+    const uint64_t bytes = UINT64_MAX;
+    const char *why = text(b, args[0]);
+    RECORDER(lb_recorder_trigger(b->recorder, why, &err));
+    return settle(b, status, &err);
+}
+
+/* ---- modules -------------------------------------------------------------------------------------------------------- */
+
+/* path, class or None, parent -> scope */
+CALL(scope, 3)
+{
+    const char *path = text(b, args[0]), *class_name = text_or_null(b, args[1]);
+    uint32_t parent = (uint32_t)natural(args[2]), number = LB_NONE;
+    if (py.PyErr_Occurred()) return NULL;
+    pthread_mutex_lock(&b->lock);
+    if (b->recorder) number = lb_recorder_scope(b->recorder, path, class_name, parent);
+    pthread_mutex_unlock(&b->lock);
+    if (number != LB_NONE) return py.PyLong_FromLongLong(number);
+    lb_err err = LB_ERR_INIT;
+    lb_fail(&err, LB_ERR_NOMEM, "no memory for a scope");
+    lb_binding_raise(b, &err);
+    return NULL;
+}
+
+/* scope, positional arguments, keyword arguments or None -> call. A scope of -1 is noted by nobody. */
+CALL(enter, 3)
+{
+    lb_thread *thread = lb_thread_get(b);
+    const int64_t number = integer(args[0]);
+    lb_place place = {0, 0};
+    if (!thread || py.PyErr_Occurred()) return NULL;
+    if (number < 0) return lb_place_enter(b, thread, place, false) ? py.PyLong_FromLongLong(0) : NULL;
+    lb_seen *seen = NULL;
+    uint32_t count = 0;
+    const bool again = lb_place_recomputes(thread, lb_place_depth(thread));
+    lb_taking taking = lb_taking_begin(b, thread);
+    bool fine = lb_take_tensors(&taking, args + 1, 2, &seen, &count);
+    lb_err err = LB_ERR_INIT;
+    lb_status status = LB_OK;
+    if (fine) {
+        void *state = lb_binding_enter(b, taking.bytes);
+        status = b->recorder
+                     ? lb_recorder_enter(b->recorder, (uint32_t)number, seen, count, again, &place, &err)
+                     : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
+        lb_binding_leave(b, state);
+    }
+    lb_taking_end(&taking);
+    if (status != LB_OK) lb_binding_raise(b, &err);
+    fine = fine && status == LB_OK && lb_place_enter(b, thread, place, true);
+    return fine ? py.PyLong_FromLongLong(place.call) : NULL;
+}
+
+/* depth of the module (from 1), output, whether it is recorded -> its call */
+CALL(leave, 3)
+{
+    lb_thread *thread = lb_thread_get(b);
+    const uint32_t depth = (uint32_t)natural(args[0]);
+    if (!thread || py.PyErr_Occurred()) return NULL;
+    const lb_place place = lb_place_at(thread, depth);
+    const bool recorded = args[2] == b->of.true_;
+    bool fine = lb_place_leave(b, thread, depth, recorded);
+    lb_err err = LB_ERR_INIT;
+    lb_status status = LB_OK;
+    if (recorded && fine) {
+        lb_seen *seen = NULL;
+        uint32_t count = 0;
+        lb_taking taking = lb_taking_begin(b, thread);
+        fine = lb_take_tensors(&taking, args + 1, 1, &seen, &count);
+        if (fine) {
+            void *state = lb_binding_enter(b, taking.bytes);
+            status = b->recorder ? lb_recorder_leave(b->recorder, place, seen, count,
+                                                     lb_place_recomputes(thread, depth), &err)
+                                 : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
+            lb_binding_leave(b, state);
+        }
+        lb_taking_end(&taking);
+    }
+    if (status != LB_OK) lb_binding_raise(b, &err);
+    return fine && status == LB_OK ? py.PyLong_FromLongLong(place.call) : NULL;
+}
+
+/* scope, value: a place of its own */
+CALL(tap, 2)
+{
+    lb_thread *thread = lb_thread_get(b);
+    const uint32_t number = (uint32_t)natural(args[0]);
+    if (!thread || py.PyErr_Occurred()) return NULL;
+    lb_seen *seen = NULL;
+    uint32_t count = 0;
+    lb_place place;
+    lb_err err = LB_ERR_INIT;
+    lb_status status = LB_OK;
+    lb_taking taking = lb_taking_begin(b, thread);
+    bool fine = lb_take_tensors(&taking, args + 1, 1, &seen, &count);
+    if (fine) {
+        void *state = lb_binding_enter(b, taking.bytes);
+        status = b->recorder ? lb_recorder_enter(b->recorder, number, NULL, 0, false, &place, &err)
+                             : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
+        if (status == LB_OK) status = lb_recorder_leave(b->recorder, place, seen, count, false, &err);
+        lb_binding_leave(b, state);
+    }
+    lb_taking_end(&taking);
+    return fine ? settle(b, status, &err) : NULL;
+}
+
+/* whether backward begins (or ends) in this thread -> how many run in it now */
+CALL(backward, 1)
+{
+    lb_thread *thread = lb_thread_get(b);
+    int nested = thread ? lb_place_backward(thread, b, args[0] == b->of.true_) : -1;
+    return nested < 0 ? NULL : py.PyLong_FromLongLong(nested);
+}
+
+PyMethodDef lb_recording_methods[] = {
+    METHOD(open_recorder),
+    METHOD(close_recorder),
+    METHOD(abandon),
+    METHOD(stop),
+    METHOD(release),
+    METHOD(set_live),
+    METHOD(set_optimizer_depth),
+    METHOD(set_threads),
+    METHOD(step_begin),
+    METHOD(step_end),
+    METHOD(step_skip),
+    METHOD(sweep),
+    METHOD(next_op),
+    METHOD(nonfinite),
+    METHOD(bytes_so_far),
+    METHOD(scalar),
+    METHOD(notice),
+    METHOD(table),
+    METHOD(trigger),
+    METHOD(scope),
+    METHOD(enter),
+    METHOD(leave),
+    METHOD(tap),
+    METHOD(backward),
+    {NULL, NULL, 0, NULL},
+};
