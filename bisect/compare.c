@@ -25,6 +25,8 @@ typedef uint32_t word __attribute__((vector_size(8 * LANES)));
 typedef float real __attribute__((vector_size(8 * LANES)));
 typedef float half_real __attribute__((vector_size(4 * LANES)));
 typedef uint8_t bytes __attribute__((vector_size(2 * LANES)));
+typedef uint8_t many_bytes __attribute__((vector_size(8 * LANES)));
+#define F32_INFINITY 0x7F800000u
 
 typedef struct sums {
     vec same; /* squares of blocks whose bits agree: they count for a, b and their product */
@@ -127,16 +129,15 @@ static double percentile_ulp(const pass *p, int64_t elements)
     return INFINITY;
 }
 
-/* Four tables, so that equal neighbours don't wait for each other. */
-static void count_buckets(pass *p, const uint8_t *bucket, size_t n, size_t padded, int64_t start)
+static void count_buckets(pass *p, uint8_t *bucket, size_t n, int64_t start)
 {
-    uint32_t tables[4][256] = {{0}};
+    int64_t counts[256] = {0};
+    size_t padded = (n + sizeof(many_bytes) - 1) / sizeof(many_bytes) * sizeof(many_bytes);
     for (size_t i = 0; i < n && p->first < 0; i++)
         if (bucket[i]) p->first = start + (int64_t)i;
-    for (size_t i = 0; i < padded; i += 4)
-        for (size_t k = 0; k < 4; k++) tables[k][bucket[i + k]]++;
-    for (int i = 0; i < BUCKETS; i++)
-        p->buckets[i] += tables[0][i] + tables[1][i] + tables[2][i] + tables[3][i];
+    memset(bucket + n, 0, padded - n);
+    DISPATCH(count_bytes, (bucket, padded, counts));
+    for (int i = 0; i < BUCKETS; i++) p->buckets[i] += counts[i];
     p->buckets[0] -= (int64_t)(padded - n);
 }
 
@@ -163,12 +164,11 @@ static bool add_floats(pass *p, lb_dtype dtype, const char *pa, ptrdiff_t sa, co
         lb_load_f32_strided(y, dtype, pb, sb, n);
         b = y, padded = pad_f32(y, n);
     }
-    bool finite = true;
-    DISPATCH(all_finite, (a, padded, &finite));
-    DISPATCH(all_finite, (b, padded, &finite));
+    bool finite;
+    size_t ahead = dtype == LB_F32 ? BLOCK / 2 : 0; /* past the end too: a fetch cannot fail */
+    DISPATCH(add_differing_f32, (&p->sums, dtype == LB_BF16 ? 16 : 0, a, b, bucket, padded, ahead, &finite));
     if (!finite) return false;
-    DISPATCH(add_differing_f32, (&p->sums, dtype == LB_BF16 ? 16 : 0, a, b, bucket, padded));
-    count_buckets(p, bucket, n, padded, start);
+    count_buckets(p, bucket, n, start);
     return true;
 }
 

@@ -68,19 +68,23 @@ static inline word LEVEL(pick)(word mask, word yes, word no)
     return (yes & mask) | (no & ~mask);
 }
 
-/* The same for finite f32 (and bf16 widened to f32: `shift` 16): ranks are their bits, so that distances need no f64. The f64
- * sums meet the lanes in the same order, and have the same bits. n is a multiple of 2 LANES. `bucket`: of each distance. */
+/* The same for f32 (and bf16 widened to f32: `shift` 16): ranks are their bits, so that distances need no f64. The f64
+ * sums meet the lanes in the same order, and have the same bits. n is a multiple of 2 LANES. `bucket`: of each distance.
+ * Nothing is added when a number is not finite: then `*finite` is cleared. What comes next is fetched early: `ahead` floats
+ * on. */
 static inline void LEVEL(add_differing_f32)(sums *s, int shift, const float *a, const float *b, uint8_t *bucket,
-                                            size_t n)
+                                            size_t n, size_t ahead, bool *finite)
 {
     sums t = *s;
     const vec zero = {0};
     const word none = {0};
-    word most = {0}, count = {0};
+    word most = {0}, count = {0}, bad = {0};
     for (size_t i = 0; i < n; i += 2 * LANES) {
         word x, y;
         memcpy(&x, a + i, sizeof x), memcpy(&y, b + i, sizeof y);
+        __builtin_prefetch(a + i + ahead), __builtin_prefetch(b + i + ahead);
         word mx = x & INT32_MAX, my = y & INT32_MAX;
+        bad |= (word)(mx >= F32_INFINITY) | (word)(my >= F32_INFINITY);
         word gap = LEVEL(pick)((word)(mx > my), mx - my, my - mx), other_sign = (word)((x ^ y) >> 31 != 0);
         word distance = LEVEL(pick)(other_sign, mx + my, gap) >> shift, differs = (word)(x != y);
         most = LEVEL(pick)((word)(distance > most), distance, most);
@@ -103,6 +107,10 @@ static inline void LEVEL(add_differing_f32)(sums *s, int shift, const float *a, 
             t.rel_d = LEVEL(choose)(larger, ad, t.rel_d), t.rel_a = LEVEL(choose)(larger, aa, t.rel_a);
         }
     }
+    uint32_t any = 0;
+    for (int l = 0; l < 2 * LANES; l++) any |= bad[l];
+    *finite = any == 0;
+    if (any) return;
     for (int l = 0; l < 2 * LANES; l++) {
         t.max_ulp[0] = most[l] > t.max_ulp[0] ? most[l] : t.max_ulp[0];
         t.differing[0] += count[l];
@@ -110,16 +118,26 @@ static inline void LEVEL(add_differing_f32)(sums *s, int shift, const float *a, 
     *s = t;
 }
 
-/* Are all of n floats finite? */
-static inline void LEVEL(all_finite)(const float *a, size_t n, bool *finite)
+/* How many of n bytes (a multiple of 64) are `byte`, for each byte between the least and the greatest: neighbours that are alike
+ * do not wait for each other as they would at a table of counters. n is at most 64 * 255. */
+static inline void LEVEL(count_bytes)(const uint8_t *list, size_t n, int64_t *counts)
 {
-    word bad = {0};
-    for (size_t i = 0; i < n; i += 2 * LANES) {
-        word x;
-        memcpy(&x, a + i, sizeof x);
-        bad |= (word)((x & 0x7F800000u) == 0x7F800000u);
+    many_bytes least = {0}, most = {0}, x;
+    for (size_t l = 0; l < sizeof least; l++) least[l] = UINT8_MAX;
+    for (size_t i = 0; i < n; i += sizeof x) {
+        memcpy(&x, list + i, sizeof x);
+        many_bytes below = (many_bytes)(x < least), above = (many_bytes)(x > most);
+        least = (x & below) | (least & ~below), most = (x & above) | (most & ~above);
     }
-    uint32_t any = 0;
-    for (int l = 0; l < 2 * LANES; l++) any |= bad[l];
-    *finite &= !any;
+    uint8_t from = UINT8_MAX, to = 0;
+    for (size_t l = 0; l < sizeof x; l++)
+        from = least[l] < from ? least[l] : from, to = most[l] > to ? most[l] : to;
+    for (int byte = from; byte <= to; byte++) {
+        many_bytes sum = {0}, like = sum + (uint8_t)byte;
+        for (size_t i = 0; i < n; i += sizeof x) {
+            memcpy(&x, list + i, sizeof x);
+            sum -= (many_bytes)(x == like);
+        }
+        for (size_t l = 0; l < sizeof x; l++) counts[byte] += sum[l];
+    }
 }
