@@ -1,15 +1,17 @@
 /* Aligning two programs: see align.h. */
 #include "align.h"
 
+#include "sequence.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- groups ---- */
 
 typedef struct entry {
-    const char *path; /* mapped */
-    uint64_t kind;    /* hash of name and shapes */
-    uint32_t phase, call, op;
+    const char *path;    /* mapped */
+    uint64_t kind, name; /* hash of name and shapes; of the name alone */
+    uint32_t phase, part, call, op;
 } entry;
 
 bool lb_op_computes(const lb_program *program, const lb_op *op)
@@ -19,15 +21,16 @@ bool lb_op_computes(const lb_program *program, const lb_op *op)
     return strncmp(name, "lb::", 4) != 0 && strncmp(name, "profiler::", 10) != 0;
 }
 
-/* Non-tensor arguments compared; devices and other texts may differ, they change no number. */
 static bool args_equal(const lb_program *pa, const lb_arg *a, uint32_t na, const lb_program *pb,
-                       const lb_arg *b, uint32_t nb)
+                       const lb_arg *b, uint32_t nb, bool sizes)
 {
-    if (na != nb) return false;
+    if (na != nb) return sizes;
     for (uint32_t i = 0; i < na; i++) {
         if (a[i].tag != b[i].tag) return false;
         switch ((lb_arg_tag)a[i].tag) {
         case LB_ARG_INT:
+            if (a[i].u.i != b[i].u.i && !sizes) return false;
+            break;
         case LB_ARG_BOOL:
             if (a[i].u.i != b[i].u.i) return false;
             break;
@@ -36,7 +39,8 @@ static bool args_equal(const lb_program *pa, const lb_arg *a, uint32_t na, const
             break;
         case LB_ARG_LIST:
         case LB_ARG_COMPLEX:
-            if (!args_equal(pa, pa->args + a[i].u.first, a[i].count, pb, pb->args + b[i].u.first, b[i].count))
+            if (!args_equal(pa, pa->args + a[i].u.first, a[i].count, pb, pb->args + b[i].u.first, b[i].count,
+                            sizes))
                 return false;
             break;
         default: break;
@@ -45,9 +49,9 @@ static bool args_equal(const lb_program *pa, const lb_arg *a, uint32_t na, const
     return true;
 }
 
-bool lb_op_same_args(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b)
+bool lb_op_same_args(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b, bool sizes)
 {
-    return args_equal(pa, lb_op_args(pa, a), a->args, pb, lb_op_args(pb, b), b->args);
+    return args_equal(pa, lb_op_args(pa, a), a->args, pb, lb_op_args(pb, b), b->args, sizes);
 }
 
 static uint64_t mix(uint64_t hash, uint64_t word)
@@ -74,122 +78,216 @@ static void mix_input(void *context, uint32_t value)
     mix_shape(&m->hash, m->program, value);
 }
 
+static uint64_t hash_of(const char *text)
+{
+    uint64_t hash = UINT64_C(0xCBF29CE484222325);
+    for (; *text; text++) hash = mix(hash, (uint8_t)*text);
+    return hash;
+}
+
 /* What an op is: its name and the shapes it takes and gives; dtypes may differ between the sides. */
 static uint64_t kind_of(const lb_program *p, const lb_op *op)
 {
-    mixer m = {UINT64_C(0xCBF29CE484222325), p};
-    for (const char *c = lb_op_name(p, op); *c; c++) m.hash = mix(m.hash, (uint8_t)*c);
+    mixer m = {hash_of(lb_op_name(p, op)), p};
     lb_op_each_input(p, op, mix_input, &m);
     for (uint32_t i = 0; i < op->results; i++) mix_shape(&m.hash, p, lb_op_results(p, op)[i]);
     return m.hash;
 }
 
-static int compare_keys(const entry *a, const entry *b)
+static int compare_layers(const entry *a, const entry *b)
 {
     if (a->phase != b->phase) return a->phase < b->phase ? -1 : 1;
-    int order = strcmp(a->path, b->path);
-    if (order) return order;
+    return strcmp(a->path, b->path);
+}
+
+static int compare_calls(const entry *a, const entry *b)
+{
+    if (a->part != b->part) return a->part < b->part ? -1 : 1;
     return a->call == b->call ? 0 : a->call < b->call ? -1 : 1;
 }
 
 static int compare_entries(const void *x, const void *y)
 {
     const entry *a = x, *b = y;
-    int order = compare_keys(a, b);
+    int order = compare_layers(a, b);
+    if (!order) order = compare_calls(a, b);
     return order ? order : a->op < b->op ? -1 : a->op > b->op;
 }
 
-static entry *list_entries(const lb_program *p, char *const *paths, uint32_t *count)
+static entry *list_entries(const lb_side *side, char *const *paths, uint32_t *count)
 {
+    const lb_program *p = side->program;
     entry *list = malloc((p->n_ops ? p->n_ops : 1) * sizeof *list);
     *count = 0;
     for (uint32_t i = 0; list && i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
         if (!lb_op_computes(p, op)) continue;
-        list[(*count)++] = (entry){paths[op->scope], kind_of(p, op), op->phase, op->call, i};
+        list[(*count)++] = (entry){paths[op->scope],
+                                   kind_of(p, op),
+                                   hash_of(lb_op_name(p, op)),
+                                   op->phase,
+                                   lb_side_part_of(side, i),
+                                   op->call,
+                                   i};
     }
     if (list) qsort(list, *count, sizeof *list, compare_entries);
     return list;
 }
 
-static void pair_up(lb_alignment *out, const entry *a, const entry *b)
+/* A run of entries. */
+typedef struct group {
+    const entry *first;
+    uint32_t n;
+} group;
+
+static uint32_t run_of(const entry *list, uint32_t count, int (*compare)(const entry *, const entry *))
 {
-    out->b_of_a[a->op] = b->op;
-    out->a_of_b[b->op] = a->op;
-    out->pairs++;
+    uint32_t n = 1;
+    while (n < count && compare(&list[0], &list[n]) == 0) n++;
+    return n;
 }
 
-/* Longest common subsequence of kinds. Groups above CELLS fall back to a greedy scan with a bounded look-ahead:
- * layers hold tens of ops, only a whole unscoped optimizer phase can be that long, and it is one repeated
- * motif. */
-enum { CELLS = 1 << 24, AHEAD = 64 };
-
-static void align_greedy(lb_alignment *out, const entry *a, uint32_t na, const entry *b, uint32_t nb)
+/* The calls of a layer, in order; malloc'ed. */
+static group *calls_of(group layer, uint32_t *n_calls)
 {
-    uint32_t i = 0, j = 0;
-    while (i < na && j < nb) {
-        uint32_t best = UINT32_MAX, di = 0, dj = 0;
-        for (uint32_t d = 0; d < AHEAD && best == UINT32_MAX; d++)
-            for (uint32_t k = 0; k <= d; k++)
-                if (i + k < na && j + d - k < nb && a[i + k].kind == b[j + d - k].kind) {
-                    best = d, di = k, dj = d - k;
-                    break;
-                }
-        if (best == UINT32_MAX) {
-            i++, j++;
-            continue;
+    group *calls = malloc((layer.n + 1) * sizeof *calls);
+    *n_calls = 0;
+    for (uint32_t i = 0, n; calls && i < layer.n; i += n) {
+        n = run_of(layer.first + i, layer.n - i, compare_calls);
+        calls[(*n_calls)++] = (group){layer.first + i, n};
+    }
+    return calls;
+}
+
+/* What alignment works on. */
+typedef struct aligner {
+    const lb_program *a, *b;
+    lb_alignment *out;
+    bool failed;
+} aligner;
+
+/* match[i]: index in `b` of the partner of a.first[i]; NULL when out of memory. */
+static uint32_t *match_groups(aligner *al, group a, group b, bool by_name)
+{
+    uint32_t *match = malloc((a.n + 1) * sizeof *match);
+    uint64_t *keys = malloc(((size_t)a.n + b.n + 1) * sizeof *keys);
+    if (match && keys) {
+        for (uint32_t i = 0; i < a.n; i++) keys[i] = by_name ? a.first[i].name : a.first[i].kind;
+        for (uint32_t i = 0; i < b.n; i++) keys[a.n + i] = by_name ? b.first[i].name : b.first[i].kind;
+        lb_sequence_match(keys, a.n, keys + a.n, b.n, match);
+    } else {
+        free(match);
+        match = NULL;
+        al->failed = true;
+    }
+    free(keys);
+    return match;
+}
+
+/* ---- one call against one ---- */
+
+static void pair_calls(aligner *al, group a, group b)
+{
+    lb_alignment *out = al->out;
+    uint32_t *match = match_groups(al, a, b, false), pairs = 0;
+    for (uint32_t i = 0; match && i < a.n; i++) {
+        if (match[i] == UINT32_MAX) continue;
+        uint32_t op_a = a.first[i].op, op_b = b.first[match[i]].op;
+        out->b_of_a[op_a] = op_b, out->a_of_b[op_b] = op_a;
+        pairs++;
+    }
+    free(match);
+    out->pairs += pairs;
+    /* Where something is unaligned, names and shapes alone may have paired what are not partners. */
+    for (uint32_t i = 0; i < a.n && (pairs != a.n || pairs != b.n); i++) out->irregular[a.first[i].op] = 1;
+}
+
+/* ---- one call against several ---- */
+
+static bool can_join(const aligner *al, const lb_join *join, uint32_t *values)
+{
+    const lb_op *whole = &al->a->ops[join->whole];
+    for (uint32_t i = 0; i < whole->results + whole->written; i++) {
+        uint32_t v = i < whole->results ? lb_op_results(al->a, whole)[i]
+                                        : lb_op_written(al->a, whole)[i - whole->results];
+        if (v == LB_NONE) continue;
+        if (!lb_join_values(&al->out->joins, join, al->b, i, values)) return false;
+        if (lb_join_dim(al->a, v, al->b, values, join->parts) == LB_JOIN_NONE) return false;
+    }
+    return true;
+}
+
+static void add_join(aligner *al, uint32_t whole, const uint32_t *ops, uint32_t n, uint32_t *values)
+{
+    lb_joins *j = &al->out->joins;
+    lb_join join = {whole, j->n_part_ops, n};
+    memcpy(j->part_ops + j->n_part_ops, ops, n * sizeof *ops);
+    if (!can_join(al, &join, values)) return;
+    al->out->join_of_a[whole] = j->n;
+    for (uint32_t k = 0; k < n; k++) al->out->join_of_b[ops[k]] = j->n, al->out->place_of_b[ops[k]] = k;
+    j->n_part_ops += n;
+    j->list[j->n++] = join;
+}
+
+static void join_calls(aligner *al, group a, const group *parts, uint32_t n)
+{
+    uint32_t **matches = calloc(n, sizeof *matches), *ops = malloc(2 * n * sizeof *ops),
+             joined = al->out->joins.n;
+    al->failed |= !matches || !ops;
+    for (uint32_t k = 0; !al->failed && k < n; k++) matches[k] = match_groups(al, a, parts[k], true);
+    for (uint32_t i = 0; !al->failed && i < a.n; i++) {
+        bool everywhere = true;
+        for (uint32_t k = 0; k < n && everywhere; k++) {
+            everywhere = matches[k][i] != UINT32_MAX;
+            if (everywhere) ops[k] = parts[k].first[matches[k][i]].op;
         }
-        i += di, j += dj;
-        pair_up(out, &a[i++], &b[j++]);
+        if (everywhere) add_join(al, a.first[i].op, ops, n, ops + n);
     }
+    for (uint32_t i = 0; i < a.n && al->out->joins.n - joined != a.n; i++)
+        al->out->irregular[a.first[i].op] = 1;
+    for (uint32_t k = 0; matches && k < n; k++) free(matches[k]);
+    free(matches), free(ops);
 }
 
-static void align_group(lb_alignment *out, const entry *a, uint32_t na, const entry *b, uint32_t nb)
+/* The calls of B that are parts of call `i` of `n` of A: an n-th of the calls of each program. */
+static uint32_t parts_of(const group *b, uint32_t nb, uint32_t i, uint32_t n, group *parts)
 {
-    while (na && nb && a->kind == b->kind) pair_up(out, a++, b++), na--, nb--;
-    uint32_t tail = 0;
-    while (na && nb && a[na - 1].kind == b[nb - 1].kind) na--, nb--, tail++;
-    for (uint32_t k = 0; k < tail; k++) pair_up(out, &a[na + k], &b[nb + k]);
-    if (!na || !nb) return;
-    uint32_t *best =
-        (uint64_t)(na + 1) * (nb + 1) <= CELLS ? calloc((size_t)(na + 1) * (nb + 1), sizeof *best) : NULL;
-    if (!best) {
-        align_greedy(out, a, na, b, nb);
-        return;
+    uint32_t found = 0;
+    for (uint32_t first = 0, end; first < nb; first = end) {
+        for (end = first; end < nb && b[end].first->part == b[first].first->part;) end++;
+        uint32_t share = (end - first) / n;
+        if (share * n != end - first) return 0;
+        for (uint32_t k = 0; k < share; k++) parts[found++] = b[first + i * share + k];
     }
-#define BEST(i, j) best[(size_t)(i) * (nb + 1) + (j)]
-    for (uint32_t i = na; i-- > 0;)
-        for (uint32_t j = nb; j-- > 0;) {
-            uint32_t skip = BEST(i + 1, j) > BEST(i, j + 1) ? BEST(i + 1, j) : BEST(i, j + 1);
-            BEST(i, j) =
-                a[i].kind == b[j].kind && BEST(i + 1, j + 1) + 1 >= skip ? BEST(i + 1, j + 1) + 1 : skip;
-        }
-    for (uint32_t i = 0, j = 0; i < na && j < nb;) {
-        if (a[i].kind == b[j].kind && BEST(i, j) == BEST(i + 1, j + 1) + 1)
-            pair_up(out, &a[i++], &b[j++]);
-        else if (BEST(i + 1, j) >= BEST(i, j + 1))
-            i++;
-        else
-            j++;
-    }
-#undef BEST
-    free(best);
+    return found;
 }
 
-static uint32_t group_end(const entry *list, uint32_t count, uint32_t start)
+static void align_calls(aligner *al, const group *a, uint32_t na, const group *b, uint32_t nb)
 {
-    uint32_t end = start;
-    while (end < count && compare_keys(&list[start], &list[end]) == 0) end++;
-    return end;
+    group *parts = malloc(nb * sizeof *parts);
+    al->failed |= !parts;
+    bool several = parts && nb > na && parts_of(b, nb, 0, na, parts);
+    for (uint32_t i = 0; i < na && several && !al->failed; i++) {
+        uint32_t n = parts_of(b, nb, i, na, parts);
+        join_calls(al, a[i], parts, n);
+    }
+    for (uint32_t i = 0, j = 0; i < na && j < nb && !several && !al->failed;) {
+        int order = na == nb ? 0 : compare_calls(a[i].first, b[j].first);
+        if (order == 0) pair_calls(al, a[i], b[j]);
+        i += order <= 0, j += order >= 0;
+    }
+    free(parts);
 }
 
-/* A group of which something is unaligned: names and shapes alone may have paired what are not partners. */
-static void mark_irregular(lb_alignment *out, const entry *a, uint32_t na, uint32_t nb)
+static void align_layer(aligner *al, group a, group b)
 {
-    uint32_t pairs = 0;
-    for (uint32_t i = 0; i < na; i++) pairs += out->b_of_a[a[i].op] != LB_NONE;
-    if (pairs == na && pairs == nb) return;
-    for (uint32_t i = 0; i < na; i++) out->irregular[a[i].op] = 1;
+    uint32_t na, nb;
+    group *calls_a = calls_of(a, &na), *calls_b = calls_of(b, &nb);
+    if (calls_a && calls_b)
+        align_calls(al, calls_a, na, calls_b, nb);
+    else
+        al->failed = true;
+    free(calls_a), free(calls_b);
 }
 
 /* ---- sources ---- */
@@ -246,15 +344,47 @@ static void pair_sources(const lb_program *a, const lb_program *b, const sources
     }
 }
 
-static lb_status align_sources(const lb_program *a, const lb_program *b, const lb_map_rules *rules,
-                               lb_alignment *out, lb_err *err)
+/* One side is several programs: a source of the other is one of each of them, put together. Of unnamed ones the place in the
+ * program decides, and whether they can be put together. */
+static void join_source(aligner *al, const lb_side *b, const sources *sa, uint32_t i, const sources *sb,
+                        uint8_t *taken, uint32_t *room)
+{
+    uint32_t *ops = room, *rows = room + b->n_parts, found = 0;
+    const lb_value *va = source_value(al->a, sa->ops[i]);
+    for (uint32_t j = 0; j < sb->n && found < b->n_parts; j++) {
+        const lb_value *vb = source_value(al->b, sb->ops[j]);
+        if (taken[j] || lb_side_part_of(b, sb->ops[j]) != found || va->dtype != vb->dtype) continue;
+        if (strcmp(sa->names[i], sb->names[j]) != 0) continue;
+        if (!*sa->names[i] && va->layout.ndim != vb->layout.ndim) continue;
+        ops[found] = sb->ops[j], rows[found++] = j;
+    }
+    if (found < b->n_parts) return;
+    add_join(al, sa->ops[i], ops, found, room + 2 * b->n_parts);
+    if (al->out->join_of_a[sa->ops[i]] == LB_NONE) return;
+    for (uint32_t k = 0; k < found; k++) taken[rows[k]] = 1;
+}
+
+static bool join_sources(aligner *al, const lb_side *b, const sources *sa, const sources *sb, uint8_t *taken)
+{
+    uint32_t *room = malloc(3 * b->n_parts * sizeof *room);
+    for (uint32_t i = 0; room && i < sa->n; i++) join_source(al, b, sa, i, sb, taken, room);
+    free(room);
+    return room != NULL;
+}
+
+static lb_status align_sources(const lb_side *a, const lb_side *b, const lb_map_rules *rules_a,
+                               const lb_map_rules *rules_b, lb_alignment *out, lb_err *err)
 {
     sources sa = {0}, sb = {0};
-    uint8_t *taken = calloc(b->n_ops + 1, 1);
-    bool listed = list_sources(a, rules, &sa) && list_sources(b, NULL, &sb) && taken;
-    lb_status status = listed ? lb_names_meet(sa.names, sa.n, sb.names, sb.n, err)
-                              : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for sources");
-    if (status == LB_OK) pair_sources(a, b, &sa, &sb, taken, out);
+    aligner al = {a->program, b->program, out, false};
+    uint8_t *taken = calloc(b->program->n_ops + 1, 1);
+    bool done = list_sources(a->program, rules_a, &sa) && list_sources(b->program, rules_b, &sb) && taken;
+    lb_status status = done ? lb_names_meet(sa.names, sa.n, sb.names, sb.n, err) : LB_ERR_NOMEM;
+    if (status == LB_OK && b->n_parts > a->n_parts)
+        done = join_sources(&al, b, &sa, &sb, taken);
+    else if (status == LB_OK)
+        pair_sources(a->program, b->program, &sa, &sb, taken, out);
+    if (!done) status = lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for sources");
     free_sources(&sa), free_sources(&sb);
     free(taken);
     return status;
@@ -285,55 +415,78 @@ static uint32_t *none_list(uint32_t count)
     return list;
 }
 
-static void align_groups(lb_alignment *out, const entry *a, uint32_t na, const entry *b, uint32_t nb)
+static void align_layers(aligner *al, const entry *a, uint32_t na, const entry *b, uint32_t nb)
 {
-    for (uint32_t i = 0, j = 0; i < na && j < nb;) {
-        int order = compare_keys(&a[i], &b[j]);
-        uint32_t end_a = group_end(a, na, i), end_b = group_end(b, nb, j);
-        if (order == 0) {
-            align_group(out, a + i, end_a - i, b + j, end_b - j);
-            mark_irregular(out, a + i, end_a - i, end_b - j);
-        }
-        if (order <= 0) i = end_a;
-        if (order >= 0) j = end_b;
+    lb_alignment *out = al->out;
+    for (uint32_t i = 0, j = 0, ni, nj; i < na && j < nb && !al->failed;) {
+        int order = compare_layers(&a[i], &b[j]);
+        ni = run_of(a + i, na - i, compare_layers), nj = run_of(b + j, nb - j, compare_layers);
+        if (order == 0) align_layer(al, (group){a + i, ni}, (group){b + j, nj});
+        if (order <= 0) i += ni;
+        if (order >= 0) j += nj;
     }
-    out->only_a = na - out->pairs, out->only_b = nb - out->pairs;
+    out->only_a = na - out->pairs - out->joins.n, out->only_b = nb - out->pairs - out->joins.n_part_ops;
 }
 
-static lb_status align_ops(const lb_program *a, const lb_program *b, char **paths_a, char **paths_b,
+static lb_status align_ops(const lb_side *a, const lb_side *b, char **paths_a, char **paths_b,
                            lb_alignment *out, lb_err *err)
 {
     uint32_t na = 0, nb = 0;
-    LB_TRY(lb_names_meet(paths_a, a->n_scopes, paths_b, b->n_scopes, err));
+    aligner al = {a->program, b->program, out, false};
+    LB_TRY(lb_names_meet(paths_a, a->program->n_scopes, paths_b, b->program->n_scopes, err));
     entry *list_a = list_entries(a, paths_a, &na), *list_b = list_entries(b, paths_b, &nb);
-    if (list_a && list_b) align_groups(out, list_a, na, list_b, nb);
-    bool done = list_a && list_b;
+    if (list_a && list_b) align_layers(&al, list_a, na, list_b, nb);
+    bool done = list_a && list_b && !al.failed;
     free(list_a), free(list_b);
     return done ? LB_OK
-                : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory while aligning %u with %u ops", a->n_ops,
-                          b->n_ops);
+                : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory while aligning %u with %u ops",
+                          a->program->n_ops, b->program->n_ops);
 }
 
-lb_status lb_alignment_make(const lb_program *a, const lb_program *b, const lb_map_rules *rules,
-                            lb_alignment *out, lb_err *err)
+static bool open_alignment(lb_alignment *out, uint32_t na, uint32_t nb)
 {
     memset(out, 0, sizeof *out);
-    char **paths_a = scope_paths(a, rules), **paths_b = scope_paths(b, NULL);
-    out->b_of_a = none_list(a->n_ops), out->a_of_b = none_list(b->n_ops);
-    out->source_b_of_a = none_list(a->n_ops), out->irregular = calloc(a->n_ops + 1, 1);
-    bool room = paths_a && paths_b && out->b_of_a && out->a_of_b && out->source_b_of_a && out->irregular;
+    out->b_of_a = none_list(na), out->a_of_b = none_list(nb);
+    out->source_b_of_a = none_list(na), out->irregular = calloc(na + 1, 1);
+    out->join_of_a = none_list(na), out->join_of_b = none_list(nb), out->place_of_b = none_list(nb);
+    out->joins.list = calloc(na + 1, sizeof *out->joins.list),
+    out->joins.part_ops = calloc(nb + 1, sizeof(uint32_t));
+    return out->b_of_a && out->a_of_b && out->source_b_of_a && out->irregular && out->join_of_a &&
+           out->join_of_b && out->place_of_b && out->joins.list && out->joins.part_ops;
+}
+
+lb_status lb_alignment_make(const lb_side *a, const lb_side *b, const lb_map_rules *rules_a,
+                            const lb_map_rules *rules_b, lb_alignment *out, lb_err *err)
+{
+    const lb_program *pa = a->program, *pb = b->program;
+    char **paths_a = scope_paths(pa, rules_a), **paths_b = scope_paths(pb, rules_b);
+    bool room = open_alignment(out, pa->n_ops, pb->n_ops) && paths_a && paths_b;
     lb_status status = room ? align_ops(a, b, paths_a, paths_b, out, err)
                             : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory while aligning %u with %u ops",
-                                      a->n_ops, b->n_ops);
-    if (status == LB_OK) status = align_sources(a, b, rules, out, err);
+                                      pa->n_ops, pb->n_ops);
+    if (status == LB_OK) status = align_sources(a, b, rules_a, rules_b, out, err);
     if (status != LB_OK) lb_alignment_release(out);
-    free_paths(paths_a, a->n_scopes), free_paths(paths_b, b->n_scopes);
+    free_paths(paths_a, pa->n_scopes), free_paths(paths_b, pb->n_scopes);
     return status;
+}
+
+bool lb_alignment_finer(const lb_program *program, const lb_program *other)
+{
+    const lb_program *programs[] = {program, other};
+    uint64_t calls[2] = {0, 0};
+    for (int k = 0; k < 2; k++)
+        for (uint32_t i = 0; i < programs[k]->n_boundaries; i++) {
+            const lb_boundary *b = &programs[k]->boundaries[i];
+            calls[k] += b->output && !b->recompute && b->position == 0;
+        }
+    return calls[0] > calls[1];
 }
 
 void lb_alignment_release(lb_alignment *alignment)
 {
     free(alignment->b_of_a), free(alignment->a_of_b), free(alignment->source_b_of_a),
         free(alignment->irregular);
+    free(alignment->join_of_a), free(alignment->join_of_b), free(alignment->place_of_b);
+    lb_joins_release(&alignment->joins);
     memset(alignment, 0, sizeof *alignment);
 }

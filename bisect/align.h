@@ -1,36 +1,45 @@
-/* Aligning two programs: which op of B is op i of A.
+/* Aligning two sides: which op of B is op i of A.
  *
- * Ops meet by where they stand and what they are: (phase, layer path after the user's map rules, call of the layer), and
- * inside such a group by the longest common subsequence of op names and shapes, so that a run which computes something in
- * other ops (eager against fused attention, foreach against single-tensor AdamW) still lines up before and after that
- * place. Views, sources and host marks are not ops here: what they hold is found through the values.
+ * Ops meet by where they stand and what they are: (phase, layer path after the maps, call of the layer), and inside such a
+ * group by the longest common subsequence of op names and shapes, so that a run which computes something in other ops (eager
+ * against fused attention, foreach against single-tensor AdamW) still lines up before and after that place. Where B calls a
+ * layer several times for one call of A (micro-batches, decode steps, ranks), ops meet by name, one against several, if what
+ * they give can be put together (join.h). Views, sources and host marks are not ops here: what they hold is found through
+ * the values.
  */
 #ifndef LB_BISECT_ALIGN_H
 #define LB_BISECT_ALIGN_H
 
+#include "join.h"
 #include "layer_names.h"
-
-#include <lastbit/program.h>
 
 typedef struct lb_alignment {
     uint32_t *b_of_a;        /* per op of A: op of B, or LB_NONE */
     uint32_t *a_of_b;        /* the reverse */
     uint32_t pairs;          /* aligned computing ops */
     uint32_t only_a, only_b; /* computing ops without a partner */
-    uint8_t
-        *irregular; /* per op of A: its group holds ops without a partner, so that a pair in it may be none */
-    uint32_t *
-        source_b_of_a; /* per op of A that is a source: the source of B with the same name, or the same place among
-                                unnamed sources of that kind, dtype and shape; LB_NONE */
+    /* Per op of A: its group holds ops without a partner, so that a pair in it may be none. */
+    uint8_t *irregular;
+    /* Per op of A that is a source: the source of B with the same name, or the same place among unnamed sources of that
+     * kind, dtype and shape; LB_NONE. */
+    uint32_t *source_b_of_a;
+    lb_joins joins;
+    uint32_t *join_of_a;  /* per op of A: row of joins.list, or LB_NONE */
+    uint32_t *join_of_b;  /* per op of B */
+    uint32_t *place_of_b; /* which part of that join it is */
 } lb_alignment;
 
-lb_status lb_alignment_make(const lb_program *a, const lb_program *b, const lb_map_rules *rules,
-                            lb_alignment *out, lb_err *err);
+/* A has at most as many calls of a layer as B: who calls more is B (lb_alignment_finer). */
+lb_status lb_alignment_make(const lb_side *a, const lb_side *b, const lb_map_rules *rules_a,
+                            const lb_map_rules *rules_b, lb_alignment *out, lb_err *err);
 void lb_alignment_release(lb_alignment *alignment);
+/* Does the program call its layers more often in a forward pass than the other? */
+bool lb_alignment_finer(const lb_program *program, const lb_program *other);
 
 /* An op that computes something: no view, no source, no profiler mark, no failed op. */
 bool lb_op_computes(const lb_program *program, const lb_op *op);
-/* Arguments that are no tensors; devices and other texts may differ, they change no number. */
-bool lb_op_same_args(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b);
+/* Arguments that are no tensors; devices and other texts may differ, they change no number. `sizes`: so may integers, which
+ * of ops against several are sizes. */
+bool lb_op_same_args(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b, bool sizes);
 
 #endif

@@ -21,7 +21,9 @@ static json_t *row_json(const lb_diff_row *r)
                   lb_verdict_name(r->local), "inherited", lb_verdict_name(r->inherited), "why", r->why);
     if (r->op) {
         json_object_set_new(o, "op", json_string(r->op));
-        json_object_set_new(o, "index", json_integer(r->index));
+        json_object_set_new(o, "index", r->index == LB_NONE ? json_null() : json_integer(r->index));
+        json_object_set_new(o, "other", r->other == LB_NONE ? json_null() : json_integer(r->other));
+        json_object_set_new(o, "other_rank", json_integer(r->other_rank));
     }
     json_object_set_new(o, "value", json_boolean(r->value));
     const lb_difference *d = &r->difference;
@@ -89,6 +91,9 @@ static void print_report_json(const lb_diff_report *r)
                           r->has_earliest ? row_json(&r->earliest) : json_null(), "layers", layers, "structure",
                           structure, "missing", missing, "ops", "aligned", (json_int_t)r->ops, "identical",
                           (json_int_t)r->identical);
+    json_object_set_new(o, "sources",
+                        json_pack("{s:I,s:I}", "aligned", (json_int_t)r->sources, "identical",
+                                  (json_int_t)r->sources_identical));
     json_object_set_new(o, "tokens", tokens_json(r));
     json_object_set_new(o, "tokens_approximate", json_boolean(r->tokens_approximate));
     json_object_set_new(o, "routing", routing_json(r));

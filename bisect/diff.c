@@ -3,10 +3,11 @@
  * Per aligned step and rank: digests are compared op by op; only if something differs are both sides replayed
  * (shadow_pair.h); then one walk over A's program spreads the answers (diff_walk.h).
  */
-#include "diff_walk.h"
+#include "diff_values.h"
 #include "parity.h"
 #include "routing_diff.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,51 +22,159 @@ static void count_name(char *text, size_t size, const char *name)
     if (used + n + 3 < size) snprintf(text + used, size - used, "%s%s", used ? ", " : "", name);
 }
 
-static void list_unaligned(const lb_program *p, const uint32_t *partner, const lb_op *like, const char *layer,
-                           char *text, size_t size)
+/* One side of the walk, for its ops without a partner. */
+typedef struct loners {
+    const lb_program *program;
+    const uint32_t *partner, *join; /* per op; LB_NONE: none */
+} loners;
+
+static bool is_alone(const loners *s, uint32_t op)
+{
+    return s->partner[op] == LB_NONE && s->join[op] == LB_NONE &&
+           lb_op_computes(s->program, &s->program->ops[op]);
+}
+
+static void list_alone(const loners *s, const lb_op *like, const char *layer, char *text, size_t size)
 {
     *text = '\0';
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const lb_op *op = &p->ops[i];
-        if (partner[i] == LB_NONE && op->phase == like->phase && lb_op_computes(p, op) &&
-            strcmp(lb_op_layer(p, op), layer) == 0)
-            count_name(text, size, lb_op_name(p, op));
+    for (uint32_t i = 0; i < s->program->n_ops; i++) {
+        const lb_op *op = &s->program->ops[i];
+        if (op->phase == like->phase && is_alone(s, i) && strcmp(lb_op_layer(s->program, op), layer) == 0)
+            count_name(text, size, lb_op_name(s->program, op));
     }
 }
 
-static void add_structure(lb_walk *w, const lb_program *p, const uint32_t *partner)
+static bool is_listed(const lb_diff_report *r, const lb_program *p, const lb_op *op, const char *layer)
+{
+    for (uint32_t k = r->n_structures; k-- > 0;)
+        if (r->structures[k].step == p->step && r->structures[k].rank == p->rank &&
+            r->structures[k].phase == op->phase && strcmp(r->structures[k].layer, layer) == 0)
+            return true;
+    return false;
+}
+
+static void add_structure(lb_walk *w)
 {
     lb_diff_report *r = w->report;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const lb_op *op = &p->ops[i];
-        if (partner[i] != LB_NONE || !lb_op_computes(p, op)) continue;
-        const char *layer = lb_op_layer(p, op);
-        bool seen = false;
-        for (uint32_t k = r->n_structures; k-- > 0 && !seen;)
-            seen = r->structures[k].step == p->step && r->structures[k].rank == p->rank &&
-                   r->structures[k].phase == op->phase && strcmp(r->structures[k].layer, layer) == 0;
-        if (seen) continue;
-        char only_a[400], only_b[400];
-        list_unaligned(w->pa, w->alignment.b_of_a, op, layer, only_a, sizeof only_a);
-        list_unaligned(w->pb, w->alignment.a_of_b, op, layer, only_b, sizeof only_b);
-        lb_diff_structure s = {p->step,
-                               p->rank,
-                               (lb_phase)op->phase,
-                               lb_report_keep(r, layer),
-                               lb_report_keep(r, only_a),
-                               lb_report_keep(r, only_b)};
-        APPEND(r->structures, r->n_structures, s);
+    loners a = {w->pa, w->alignment.b_of_a, w->alignment.join_of_a};
+    loners b = {w->pb, w->alignment.a_of_b, w->alignment.join_of_b};
+    const loners *sides[] = {w->swapped ? &b : &a, w->swapped ? &a : &b};
+    for (int k = 0; k < 2; k++) {
+        const lb_program *p = sides[k]->program;
+        for (uint32_t i = 0; i < p->n_ops; i++) {
+            const lb_op *op = &p->ops[i];
+            const char *layer = lb_op_layer(p, op);
+            if (!is_alone(sides[k], i) || is_listed(r, p, op, layer)) continue;
+            char only_a[400], only_b[400];
+            list_alone(sides[0], op, layer, only_a, sizeof only_a);
+            list_alone(sides[1], op, layer, only_b, sizeof only_b);
+            lb_diff_structure s = {p->step,
+                                   p->rank,
+                                   (lb_phase)op->phase,
+                                   lb_report_keep(r, layer),
+                                   lb_report_keep(r, only_a),
+                                   lb_report_keep(r, only_b)};
+            APPEND(r->structures, r->n_structures, s);
+        }
     }
 }
 
-/* ---- steps and ranks ---- */
+/* ---- parameters that one side lacks, or has in another shape ---- */
+
+static const char *parameter_name(const lb_program *p, uint32_t op, const lb_value **value)
+{
+    if (strcmp(lb_op_name(p, &p->ops[op]), "lb::source") != 0 || !p->ops[op].results) return "";
+    *value = &p->values[lb_op_results(p, &p->ops[op])[0]];
+    return (*value)->source == LB_SOURCE_PARAMETER ? lb_program_text(p, (*value)->name) : "";
+}
+
+static void print_shape(char *text, size_t size, const lb_layout *l)
+{
+    size_t used = (size_t)snprintf(text, size, "[");
+    for (int d = 0; d < l->ndim && used < size; d++)
+        used += (size_t)snprintf(text + used, size - used, "%s%lld", d ? ", " : "", (long long)l->shape[d]);
+    if (used < size) snprintf(text + used, size - used, "]");
+}
+
+static void add_other_shape(lb_walk *w, uint32_t ia, const lb_value *a, uint32_t ib, const lb_value *b)
+{
+    char why[400], shapes[2][160];
+    print_shape(shapes[w->swapped], sizeof shapes[0], &a->layout);
+    print_shape(shapes[!w->swapped], sizeof shapes[0], &b->layout);
+    snprintf(why, sizeof why, "its shape is %s on the first side, %s on the second", shapes[0], shapes[1]);
+    lb_diff_row row = {.step = w->pa->step, .rank = w->pa->rank, .index = ia, .other = ib, .value = true};
+    row.layer = lb_report_keep(w->report, lb_program_text(w->pa, a->name));
+    row.op = "lb::source", row.why = lb_report_keep(w->report, why);
+    row.verdict = row.local = LB_VERDICT_DIVERGED, row.bound_ratio = NAN;
+    row.difference.cosine = 1, row.difference.first = -1;
+    lb_walk_report(w, &row);
+    w->report->sources++;
+}
+
+static uint32_t find_parameter(const lb_program *p, const uint8_t *paired, const char *name,
+                               const lb_value **value)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (!paired[i] && strcmp(parameter_name(p, i, value), name) == 0) return i;
+    return LB_NONE;
+}
+
+static void add_lone_parameters(lb_walk *w, uint8_t *paired_a, uint8_t *paired_b)
+{
+    const lb_program *programs[] = {w->pa, w->pb};
+    uint8_t *paired[] = {paired_a, paired_b};
+    for (int k = 0; k < 2; k++)
+        for (uint32_t i = 0; i < programs[k]->n_ops; i++) {
+            const lb_value *mine, *theirs;
+            const char *name = paired[k][i] ? "" : parameter_name(programs[k], i, &mine);
+            uint32_t j = *name ? find_parameter(programs[!k], paired[!k], name, &theirs) : LB_NONE;
+            if (!*name) continue;
+            if (j != LB_NONE) {
+                paired[!k][j] = 1;
+                add_other_shape(w, k ? j : i, k ? theirs : mine, k ? i : j, k ? mine : theirs);
+                continue;
+            }
+            char text[640];
+            snprintf(text, sizeof text, "%s is on the %s side only", name,
+                     (k == 1) != w->swapped ? "second" : "first");
+            lb_report_missing(w->report, text);
+        }
+}
+
+static lb_status add_parameters(lb_walk *w, lb_err *err)
+{
+    uint8_t *paired_a = calloc(w->pa->n_ops + 1, 1), *paired_b = calloc(w->pb->n_ops + 1, 1);
+    const lb_alignment *al = &w->alignment;
+    for (uint32_t i = 0; paired_a && paired_b && i < w->pa->n_ops; i++) {
+        uint32_t j = al->source_b_of_a[i];
+        paired_a[i] = j != LB_NONE || al->join_of_a[i] != LB_NONE;
+        if (j != LB_NONE) paired_b[j] = 1;
+    }
+    for (uint32_t i = 0; paired_a && paired_b && i < w->pb->n_ops; i++)
+        paired_b[i] |= al->join_of_b[i] != LB_NONE;
+    lb_status status = LB_ERR_NOMEM;
+    if (paired_a && paired_b) status = LB_OK, add_lone_parameters(w, paired_a, paired_b);
+    free(paired_a), free(paired_b);
+    return status == LB_OK ? status : lb_fail(err, status, "diff: out of memory");
+}
+
+/* ---- a step ---- */
+
+/* What all steps of a diff share. */
+typedef struct session {
+    lb_capture *a, *b; /* the first and the second side */
+    const lb_diff_options *options;
+    const lb_map_rules *rules;
+    lb_diff_report *report;
+    uint64_t shared; /* steps that both sides have */
+} session;
 
 static lb_status replay_both(lb_walk *w, const lb_diff_options *options, lb_err *err)
 {
     lb_err why = LB_ERR_INIT;
-    LB_TRY(lb_shadow_pair_init(w->pa, w->pb, &w->alignment, &w->shadows, err));
-    lb_status status = lb_shadow_pair_run(w->a, w->b, w->pa, w->pb, &w->alignment, w->differs,
-                                          options->memory_bytes, &w->shadows, &why);
+    LB_TRY(lb_shadow_pair_init(w->a, w->b, &w->alignment, &w->shadows, err));
+    lb_status status =
+        lb_shadow_pair_run(w->a, w->b, &w->alignment, w->differs, options->memory_bytes, &w->shadows, &why);
     char text[640];
     if (status == LB_ERR_NOMEM) return lb_fail(err, status, "%s", why.message);
     w->have_shadows = status == LB_OK;
@@ -77,63 +186,159 @@ static lb_status replay_both(lb_walk *w, const lb_diff_options *options, lb_err 
         lb_report_missing(w->report, "some exact shadows did not fit the memory limit; raise --memory");
     }
     if (!w->have_shadows) return LB_OK;
-    return lb_reorder_find(w->a, w->b, w->pa, w->pb, &w->alignment, w->differs, &w->shadows, &w->reorderings,
-                           err);
+    return lb_reorder_find(w->a, w->b, &w->alignment, w->differs, &w->shadows, &w->reorderings, err);
 }
 
-static lb_status diff_step(lb_walk *w, const lb_diff_options *options, const lb_map_rules *rules, lb_err *err)
+static uint32_t find_differences(lb_walk *w)
 {
-    LB_TRY(lb_alignment_make(w->pa, w->pb, rules, &w->alignment, err));
-    uint32_t n = w->pa->n_ops, differing = 0;
-    w->differs = calloc(n + 1, 1), w->settled = calloc(n + 1, 1);
-    if (!w->differs || !w->settled) return lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for %u ops", n);
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t j = w->alignment.b_of_a[i];
-        w->differs[i] = j != LB_NONE && lb_walk_pair_differs(w, i, j);
-        differing += w->differs[i] || lb_walk_source_differs(w, i);
+    uint32_t differing = 0;
+    for (uint32_t i = 0; i < w->pa->n_ops; i++) {
+        uint32_t j = w->alignment.b_of_a[i], join = w->alignment.join_of_a[i];
+        bool source = strcmp(lb_op_name(w->pa, &w->pa->ops[i]), "lb::source") == 0;
+        if (j != LB_NONE)
+            w->differs[i] = lb_walk_pair_differs(w, i, j);
+        else if (join != LB_NONE && !source)
+            w->differs[i] = lb_walk_join_differs(w, &w->alignment.joins.list[join]);
+        differing += w->differs[i] || (source && lb_walk_source_differs(w, i));
     }
-    if (differing && options->n_noise)
-        LB_TRY(lb_noise_measure(w->a, w->pa, options->noise, options->n_noise, &w->noise, err));
+    return differing;
+}
+
+static lb_status measure_noise(lb_walk *w, const lb_diff_options *options, lb_err *err)
+{
+    if (!options->n_noise) return LB_OK;
+    if (!w->swapped && w->a->n_parts == 1)
+        return lb_noise_measure(w->a, options->noise, options->n_noise, &w->noise, err);
+    lb_report_finding(w->report, "--noise was not used: the first side is several programs against one");
+    return LB_OK;
+}
+
+static lb_status diff_step(lb_walk *w, const session *s, lb_err *err)
+{
+    const lb_diff_options *options = s->options;
+    const lb_map_rules *rules_a = w->swapped ? NULL : s->rules, *rules_b = w->swapped ? s->rules : NULL;
+    LB_TRY(lb_alignment_make(w->a, w->b, rules_a, rules_b, &w->alignment, err));
+    w->differs = calloc(w->pa->n_ops + 1, 1), w->settled = calloc(w->pa->n_ops + 1, 1);
+    if (!w->differs || !w->settled)
+        return lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for %u ops", w->pa->n_ops);
+    uint32_t differing = find_differences(w);
+    if (differing) LB_TRY(measure_noise(w, options, err));
     if (differing && !options->digests_only) LB_TRY(replay_both(w, options, err));
     lb_walk_program(w);
-    add_structure(w, w->pa, w->alignment.b_of_a);
-    add_structure(w, w->pb, w->alignment.a_of_b);
-    if (options->digests_only) return LB_OK;
-    LB_TRY(lb_routing_diff_add(w->a, w->b, w->pa, w->pb, rules, w->report, err));
-    return lb_parity_add(w->a, w->b, w->pa, w->pb, options, w->report, err);
+    add_structure(w);
+    LB_TRY(add_parameters(w, err));
+    if (options->digests_only || w->a->n_parts != w->b->n_parts) return LB_OK;
+    const lb_side *first = w->swapped ? w->b : w->a, *second = w->swapped ? w->a : w->b;
+    LB_TRY(lb_routing_diff_add(first, second, s->rules, w->report, err));
+    return lb_parity_add(first, second, options, w->report, err);
 }
 
-static lb_status diff_rank(lb_capture *a, lb_capture *b, int32_t rank_a, int32_t rank_b,
-                           const lb_diff_options *options, const lb_map_rules *rules, lb_diff_report *report,
-                           uint64_t *shared, lb_err *err)
+/* The programs of one side, and what they become. */
+typedef struct half {
+    lb_capture *capture;
+    const int32_t *ranks;
+    uint32_t n_ranks;
+    lb_side side;
+} half;
+
+static lb_status open_half(half *h, int64_t step, lb_err *err)
+{
+    const lb_program **programs = malloc(h->n_ranks * sizeof *programs);
+    lb_status status = programs ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory");
+    for (uint32_t i = 0; i < h->n_ranks && status == LB_OK; i++)
+        status = lb_capture_program(h->capture, h->ranks[i], step, &programs[i], err);
+    if (status == LB_OK) status = lb_side_init(h->capture, programs, h->n_ranks, &h->side, err);
+    free(programs);
+    return status;
+}
+
+/* Who calls its layers more often, or is more ranks, is B: rows are turned round then. */
+static lb_status diff_halves(session *s, half *first, half *second, lb_taints *storages, lb_err *err)
+{
+    bool swapped = first->n_ranks != second->n_ranks
+                       ? first->n_ranks > second->n_ranks
+                       : lb_alignment_finer(first->side.program, second->side.program);
+    lb_walk w = {.a = swapped ? &second->side : &first->side,
+                 .b = swapped ? &first->side : &second->side,
+                 .report = s->report,
+                 .storages = storages,
+                 .swapped = swapped};
+    w.pa = w.a->program, w.pb = w.b->program;
+    s->shared++;
+    lb_status status = diff_step(&w, s, err);
+    lb_alignment_release(&w.alignment);
+    lb_shadow_pair_release(&w.shadows);
+    lb_noise_release(&w.noise);
+    free(w.differs), free(w.settled), free(w.reorderings);
+    return status;
+}
+
+/* ---- steps and ranks ---- */
+
+static lb_status diff_steps(session *s, half *first, half *second, lb_err *err)
 {
     const int64_t *steps;
-    uint32_t n_steps = lb_capture_steps(a, &steps);
+    uint32_t n_steps = lb_capture_steps(s->a, &steps);
     lb_taints storages = {0};
     LB_TRY(lb_taints_init(&storages, err)); /* kept over the steps: a parameter hands its verdict on */
     lb_status status = LB_OK;
     for (uint32_t i = 0; i < n_steps && status == LB_OK; i++) {
-        if (steps[i] < options->first_step || steps[i] > options->last_step) continue;
-        lb_walk w = {
-            .a = a, .b = b, .report = report, .storages = &storages, .digests_only = options->digests_only};
-        if (options->progress) options->progress("comparing steps", i, n_steps);
+        if (steps[i] < s->options->first_step || steps[i] > s->options->last_step) continue;
+        if (s->options->progress) s->options->progress("comparing steps", i, n_steps);
         char text[160];
-        if (lb_capture_program(a, rank_a, steps[i], &w.pa, NULL) != LB_OK) continue;
-        if (lb_capture_program(b, rank_b, steps[i], &w.pb, NULL) != LB_OK) {
+        if (open_half(first, steps[i], NULL) != LB_OK) continue;
+        if (open_half(second, steps[i], NULL) == LB_OK) {
+            status = diff_halves(s, first, second, &storages, err);
+            lb_side_release(&second->side);
+        } else {
             snprintf(text, sizeof text, "step %lld of rank %d was captured on the first side only",
-                     (long long)steps[i], rank_a);
-            lb_report_missing(report, text);
-            continue;
+                     (long long)steps[i], first->ranks[0]);
+            lb_report_missing(s->report, text);
         }
-        (*shared)++;
-        status = diff_step(&w, options, rules, err);
-        lb_alignment_release(&w.alignment);
-        lb_shadow_pair_release(&w.shadows);
-        lb_noise_release(&w.noise);
-        free(w.differs), free(w.settled), free(w.reorderings);
+        lb_side_release(&first->side);
     }
     lb_taints_release(&storages);
     return status;
+}
+
+static bool holds_world(lb_capture *capture, const int32_t *ranks, uint32_t n, int32_t *world)
+{
+    const int64_t *steps;
+    const lb_program *p;
+    if (!n || !lb_capture_steps(capture, &steps)) return false;
+    if (lb_capture_program(capture, ranks[0], steps[0], &p, NULL) != LB_OK) return false;
+    *world = p->world > 0 ? p->world : 1;
+    return (uint32_t)*world == n;
+}
+
+/* One process against all ranks of several is one against their parts put together. */
+static bool is_sharded(const session *s, const half *first, const half *second)
+{
+    int32_t world_a, world_b;
+    return (first->n_ranks == 1) != (second->n_ranks == 1) &&
+           holds_world(s->a, first->ranks, first->n_ranks, &world_a) &&
+           holds_world(s->b, second->ranks, second->n_ranks, &world_b);
+}
+
+static lb_status diff_ranks(session *s, lb_err *err)
+{
+    half all_a = {.capture = s->a}, all_b = {.capture = s->b};
+    all_a.n_ranks = lb_capture_ranks(s->a, &all_a.ranks), all_b.n_ranks = lb_capture_ranks(s->b, &all_b.ranks);
+    if (is_sharded(s, &all_a, &all_b)) return diff_steps(s, &all_a, &all_b, err);
+    for (uint32_t i = 0; i < all_a.n_ranks; i++) {
+        half first = {.capture = s->a, .ranks = &all_a.ranks[i], .n_ranks = 1};
+        half second = {.capture = s->b, .ranks = first.ranks, .n_ranks = 1};
+        uint32_t j = 0;
+        while (j < all_b.n_ranks && all_b.ranks[j] != all_a.ranks[i]) j++;
+        if (j < all_b.n_ranks) {
+            LB_TRY(diff_steps(s, &first, &second, err));
+        } else {
+            char text[80];
+            snprintf(text, sizeof text, "rank %d was captured on the first side only", all_a.ranks[i]);
+            lb_report_missing(s->report, text);
+        }
+    }
+    return LB_OK;
 }
 
 lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_diff_report **out,
@@ -141,33 +346,19 @@ lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *optio
 {
     lb_map_rules *rules = NULL;
     LB_TRY(lb_map_rules_new(options->maps, options->n_maps, &rules, err));
-    lb_diff_report *report = calloc(1, sizeof *report);
-    const int32_t *ranks_a, *ranks_b;
-    uint32_t na = lb_capture_ranks(a, &ranks_a), nb = lb_capture_ranks(b, &ranks_b);
-    lb_status status = report ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory");
-    uint64_t shared = 0;
-    for (uint32_t i = 0; status == LB_OK && i < na; i++) {
-        uint32_t j = 0;
-        while (j < nb && ranks_b[j] != ranks_a[i]) j++;
-        if (j < nb) {
-            status = diff_rank(a, b, ranks_a[i], ranks_b[j], options, rules, report, &shared, err);
-        } else {
-            char text[80];
-            snprintf(text, sizeof text, "rank %d was captured on the first side only", ranks_a[i]);
-            lb_report_missing(report, text);
-        }
-    }
-    if (status == LB_OK && shared == 0)
+    session s = {.a = a, .b = b, .options = options, .rules = rules, .report = calloc(1, sizeof *s.report)};
+    lb_status status = s.report ? diff_ranks(&s, err) : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory");
+    if (status == LB_OK && s.shared == 0)
         status = lb_fail(err, LB_ERR_NOT_FOUND,
                          "diff: %s and %s share no step of one rank; see `lastbit ls` for what each holds",
                          lb_capture_path(a), lb_capture_path(b));
     lb_map_rules_free(rules);
-    if (status == LB_OK && report->n_missing && report->verdict == LB_VERDICT_IDENTICAL)
-        report->verdict = LB_VERDICT_MISSING;
-    if (status == LB_OK) lb_parity_finish(report);
+    if (status == LB_OK && s.report->n_missing)
+        s.report->verdict = lb_report_worse(s.report->verdict, LB_VERDICT_MISSING);
+    if (status == LB_OK) lb_parity_finish(s.report);
     if (status == LB_OK)
-        *out = report;
+        *out = s.report;
     else
-        lb_diff_report_free(report);
+        lb_diff_report_free(s.report);
     return status;
 }

@@ -9,7 +9,7 @@ static bool judge_own(const lb_evidence *e, lb_verdict *local, const char **why)
         "the second side's recorded bits lie outside this op's error bound from its own inputs"};
     for (int side = 0; side < 2; side++) {
         if (e->own[side] != LB_VERDICT_DIVERGED) continue;
-        *local = LB_VERDICT_DIVERGED, *why = outside[side];
+        *local = LB_VERDICT_DIVERGED, *why = outside[e->swapped ? 1 - side : side];
         return true;
     }
     return false;

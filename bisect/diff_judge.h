@@ -10,6 +10,7 @@ typedef struct lb_evidence {
     bool inputs_apart;  /* some input differs in exact arithmetic already */
     bool same_args;     /* all arguments that are no tensors */
     bool args_follow;   /* … which Python may have computed from numbers that differ */
+    bool swapped;       /* A is the second side: for words */
     bool random;        /* draws random numbers */
     bool decides;       /* the results that differ are integers or bools */
     bool replayed;      /* the fields below are filled */

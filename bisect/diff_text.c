@@ -61,31 +61,51 @@ static void print_numbers(FILE *out, const lb_diff_row *r)
 {
     const lb_difference *d = &r->difference;
     if (!r->measured) return;
+    if (d->differing == 0) {
+        fprintf(out, "    all %" PRId64 " numbers are equal, in another dtype\n", d->elements);
+        return;
+    }
     fprintf(out, "    %" PRId64 " of %" PRId64 " elements differ; max abs %.3g, relative L2 %.3g, max %.3g ulp",
             d->differing, d->elements, d->max_abs, d->rel_l2, d->max_ulp);
     fprintf(out, "; %s%s%s\n", lb_pattern_text(d->pattern), d->detail[0] ? ": " : "", d->detail);
 }
 
-static void print_place(FILE *out, const char *title, const lb_diff_row *r)
+/* Checkpoints have tensors and no ops. */
+static bool only_tensors(const lb_diff_report *r)
 {
-    fprintf(out, "%s: step %" PRId64 ", ", title, r->step);
+    return r->ops == 0 && r->sources > 0;
+}
+
+static void print_place(FILE *out, const lb_diff_report *report, const char *title, const lb_diff_row *r)
+{
+    fprintf(out, "%s: ", title);
+    if (!only_tensors(report)) fprintf(out, "step %" PRId64 ", ", r->step);
     if (r->rank) fprintf(out, "rank %d, ", r->rank);
-    fprintf(out, "%s, %s, %s (op %u)\n    %s: %s\n", lb_phase_name(r->phase), layer_name(r), r->op ? r->op : "",
-            r->index, lb_verdict_name(r->verdict), r->why);
+    bool source = r->op && strcmp(r->op, "lb::source") == 0;
+    if (source)
+        fprintf(out, "%s\n", layer_name(r));
+    else
+        fprintf(out, "%s, %s, %s (op %u)\n", lb_phase_name(r->phase), layer_name(r), r->op ? r->op : "",
+                r->index);
+    fprintf(out, "    %s: %s\n", lb_verdict_name(r->verdict), r->why);
     print_numbers(out, r);
 }
 
 static void print_head(FILE *out, const lb_diff_report *r)
 {
-    fprintf(out, "verdict: %s — %s\n%" PRIu64 " of %" PRIu64 " aligned ops have the same bits\n",
-            lb_verdict_name(r->verdict), verdict_sentence(r->verdict), r->identical, r->ops);
+    fprintf(out, "verdict: %s — %s\n", lb_verdict_name(r->verdict), verdict_sentence(r->verdict));
+    if (only_tensors(r))
+        fprintf(out, "%" PRIu64 " of %" PRIu64 " tensors that both sides have are the same\n",
+                r->sources_identical, r->sources);
+    else
+        fprintf(out, "%" PRIu64 " of %" PRIu64 " aligned ops have the same bits\n", r->identical, r->ops);
     if (!r->has_first) return;
     fputc('\n', out);
     bool own = r->first.local == r->first.verdict;
     const char *title = r->verdict == LB_VERDICT_DIVERGED && own ? "They part here" : "First such difference";
-    print_place(out, title, &r->first);
+    print_place(out, r, title, &r->first);
     if (r->earliest.index != r->first.index || r->earliest.step != r->first.step)
-        print_place(out, "Bits differ from here on", &r->earliest);
+        print_place(out, r, "Bits differ from here on", &r->earliest);
 }
 
 /* ---- which layers are shown ---- */
@@ -197,6 +217,29 @@ static void print_table(FILE *out, const lb_diff_report *r, bool all)
     free(c.shown);
 }
 
+/* Of checkpoints, each tensor that differs, and how. */
+static void print_tensors(FILE *out, const lb_diff_report *r, bool all)
+{
+    uint32_t shown = 0, n = 0;
+    for (uint32_t i = 0; i < r->n_layers; i++) {
+        const lb_diff_row *l = &r->layers[i];
+        if (!l->value || !differs(l)) continue;
+        n++;
+        if (!all && shown >= ROWS) continue;
+        if (shown++ == 0) fprintf(out, "\nverdict       max abs    rel L2  tensor\n");
+        fprintf(out, "%-10s ", lb_verdict_name(l->verdict));
+        if (l->measured)
+            fprintf(out, "%10.3g %9.3g", l->difference.max_abs, l->difference.rel_l2);
+        else
+            fprintf(out, "%10s %9s", "-", "-");
+        fprintf(out, "  %s", layer_name(l));
+        if (l->measured && l->difference.differing && l->difference.pattern != LB_PATTERN_SCATTERED)
+            fprintf(out, ": %s", l->difference.detail);
+        fputc('\n', out);
+    }
+    if (n > shown) fprintf(out, "… and %u more tensors that differ; --all lists them\n", n - shown);
+}
+
 /* Parameters, states and batches in one line. */
 static void print_values(FILE *out, const lb_diff_report *r)
 {
@@ -288,12 +331,13 @@ static void print_next(FILE *out, const lb_diff_report *r, const char *a, const 
         if (op == LB_NONE) continue;
         fprintf(out, "  lastbit show ");
         print_path(out, paths[side]);
-        fprintf(out, " --step %" PRId64 " --rank %d --op %u\n", r->first.step, r->first.rank, op);
+        fprintf(out, " --step %" PRId64 " --rank %d --op %u\n", r->first.step,
+                side == 0 ? r->first.rank : r->first.other_rank, op);
     }
     if (r->verdict == LB_VERDICT_MISSING && r->first.local == LB_VERDICT_MISSING && r->first.measured)
         fprintf(out, "  lastbit record -o AGAIN.lb …    # the first side once more; then add `--noise "
                      "AGAIN.lb` to this diff\n");
-    if (r->verdict != LB_VERDICT_DIVERGED) return;
+    if (r->verdict != LB_VERDICT_DIVERGED || only_tensors(r)) return;
     fprintf(out, "  lastbit bisect ");
     print_path(out, b);
     fprintf(out, " --against ");
@@ -309,12 +353,18 @@ char *lb_diff_text(const lb_diff_report *r, const char *a, const char *b, bool a
     if (!out) return NULL;
     print_head(out, r);
     print_table(out, r, all);
-    print_values(out, r);
+    if (only_tensors(r))
+        print_tensors(out, r, all);
+    else
+        print_values(out, r);
     print_tokens(out, r);
     print_routing(out, r);
     print_structure(out, r, all);
     for (uint32_t i = 0; i < r->n_findings; i++) fprintf(out, "%snote: %s\n", i ? "" : "\n", r->findings[i]);
-    for (uint32_t i = 0; i < r->n_missing; i++) fprintf(out, "%smissing: %s\n", i ? "" : "\n", r->missing[i]);
+    for (uint32_t i = 0; i < r->n_missing && (all || i < ROWS); i++)
+        fprintf(out, "%smissing: %s\n", i ? "" : "\n", r->missing[i]);
+    if (!all && r->n_missing > ROWS)
+        fprintf(out, "missing: … and %u more; --all lists them\n", r->n_missing - ROWS);
     print_next(out, r, a, b);
     if (fclose(out) != 0) {
         free(text);

@@ -5,105 +5,14 @@
  */
 #include "diff_walk.h"
 
+#include "diff_flow.h"
 #include "diff_judge.h"
+#include "diff_values.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static bool value_pair_differs(const lb_walk *w, uint32_t va, uint32_t vb)
-{
-    if (va == LB_NONE || vb == LB_NONE) return (va == LB_NONE) != (vb == LB_NONE);
-    const lb_value *a = &w->pa->values[va], *b = &w->pb->values[vb];
-    if (lb_digest_is_none(a->logical) || lb_digest_is_none(b->logical))
-        return false; /* undefined bytes: no finding */
-    return !lb_digest_equal(a->logical, b->logical);
-}
-
-/* Results and written values of an op, as one list. */
-static uint32_t outcome_count(const lb_op *op)
-{
-    return op->results + op->written;
-}
-static uint32_t outcome(const lb_program *p, const lb_op *op, uint32_t i)
-{
-    return i < op->results ? lb_op_results(p, op)[i] : lb_op_written(p, op)[i - op->results];
-}
-
-bool lb_walk_pair_differs(const lb_walk *w, uint32_t ia, uint32_t ib)
-{
-    const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
-    if (outcome_count(a) != outcome_count(b)) return true;
-    for (uint32_t i = 0; i < outcome_count(a); i++)
-        if (value_pair_differs(w, outcome(w->pa, a, i), outcome(w->pb, b, i))) return true;
-    return false;
-}
-
-bool lb_walk_source_differs(const lb_walk *w, uint32_t ia)
-{
-    uint32_t ib = w->alignment.source_b_of_a[ia];
-    if (ib == LB_NONE) return false;
-    return value_pair_differs(w, lb_op_results(w->pa, &w->pa->ops[ia])[0],
-                              lb_op_results(w->pb, &w->pb->ops[ib])[0]);
-}
-
-/* Do the two values hold the same numbers after rounding to the narrower dtype? Then the difference is one of precision. */
-static bool same_after_rounding(const lb_walk *w, uint32_t va, uint32_t vb)
-{
-    lb_tensor a, b;
-    if (w->pa->values[va].dtype == w->pb->values[vb].dtype) return false;
-    if (lb_capture_value(w->a, w->pa, va, &a, NULL) != LB_OK ||
-        lb_capture_value(w->b, w->pb, vb, &b, NULL) != LB_OK)
-        return false;
-    bool b_narrower = lb_dtype_precision(b.dtype) < lb_dtype_precision(a.dtype);
-    const lb_tensor *wide = b_narrower ? &a : &b, *narrow = b_narrower ? &b : &a;
-    int64_t n = lb_layout_numel(&wide->layout);
-    if (!lb_dtype_is_float(wide->dtype) || !lb_layout_is_contiguous(&a.layout) ||
-        !lb_layout_is_contiguous(&b.layout))
-        return false;
-    void *rounded = malloc(lb_dtype_bytes(narrow->dtype, (size_t)n) + 1);
-    if (!rounded) return false;
-    lb_convert(narrow->dtype, rounded, wide->dtype, wide->data, (size_t)n, NULL);
-    bool same = memcmp(rounded, narrow->data, lb_dtype_bytes(narrow->dtype, (size_t)n)) == 0;
-    free(rounded);
-    return same;
-}
-
-/* ---- rows ---- */
-
-/* What is compared of a row so far. */
-typedef struct measurement {
-    lb_walk *w;
-    lb_diff_row *row;
-    bool inside_noise; /* all that differs was measured and lies inside the noise */
-} measurement;
-
-static void measure_value(measurement *m, uint32_t va, uint32_t vb)
-{
-    const lb_walk *w = m->w;
-    lb_tensor a, b;
-    lb_difference d;
-    if (va == LB_NONE || vb == LB_NONE || !value_pair_differs(w, va, vb)) return;
-    if (lb_capture_value(w->a, w->pa, va, &a, NULL) != LB_OK ||
-        lb_capture_value(w->b, w->pb, vb, &b, NULL) != LB_OK || lb_compare(&a, &b, &d, NULL) != LB_OK) {
-        m->inside_noise = false;
-        return;
-    }
-    m->inside_noise &= lb_noise_covers(&w->noise, va, &d);
-    if (!m->row->measured || d.rel_l2 > m->row->difference.rel_l2) m->row->difference = d;
-    m->row->measured = true;
-}
-
-/* True when the whole difference lies inside the noise. */
-static bool measure(lb_walk *w, uint32_t ia, uint32_t ib, lb_diff_row *row)
-{
-    const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
-    measurement m = {w, row, true};
-    uint32_t n = outcome_count(a) < outcome_count(b) ? outcome_count(a) : outcome_count(b);
-    for (uint32_t i = 0; i < n; i++) measure_value(&m, outcome(w->pa, a, i), outcome(w->pb, b, i));
-    return row->measured && m.inside_noise;
-}
 
 /* Whatever made it, such a difference is no finding; but for bits that no run of this op can give. */
 static void call_noise(const lb_walk *w, lb_diff_row *row, bool bad_bits)
@@ -112,62 +21,6 @@ static void call_noise(const lb_walk *w, lb_diff_row *row, bool bad_bits)
     row->local = LB_VERDICT_NOISE;
     row->why = w->noise.runs == 1 ? "no more than another run of the first side differs by"
                                   : "no more than other runs of the first side differ by";
-}
-
-/* ---- the walk ---- */
-
-/* What the inputs of an op bring along. */
-typedef struct inputs {
-    lb_walk *w;
-    lb_verdict verdict, carried;
-    bool differ, apart, flipped;
-    uint32_t suspect;
-} inputs;
-#define INPUTS_OF(walk)                                                                                        \
-    ((inputs){(walk), LB_VERDICT_IDENTICAL, LB_VERDICT_IDENTICAL, false, false, false, LB_NONE})
-
-/* Equal bits bring nothing, whatever wrote the rest of their storage. */
-static void note_input(inputs *in, uint32_t va, uint32_t vb)
-{
-    const lb_walk *w = in->w;
-    if (va == LB_NONE) return;
-    /* Views have no digest: what is known of their storage counts. */
-    bool unknown = lb_digest_is_none(w->pa->values[va].logical) ||
-                   (vb != LB_NONE && lb_digest_is_none(w->pb->values[vb].logical));
-    if (vb != LB_NONE && !unknown && !value_pair_differs(w, va, vb)) return;
-    const lb_taint *t = lb_taint_of(w->storages, w->pa->values[va].storage);
-    in->differ |=
-        (vb != LB_NONE && !unknown) || t->verdict != LB_VERDICT_IDENTICAL || t->carried != LB_VERDICT_IDENTICAL;
-    in->verdict = lb_report_worse(in->verdict, t->verdict);
-    in->carried = lb_report_worse(in->carried, t->carried);
-    in->apart |= t->apart, in->flipped |= t->flipped;
-    if (in->suspect == LB_NONE || (t->suspect != LB_NONE && t->suspect < in->suspect)) in->suspect = t->suspect;
-}
-
-static void note_args(inputs *in, const lb_arg *a, uint32_t na, const lb_arg *b, uint32_t nb)
-{
-    for (uint32_t i = 0; i < na; i++) {
-        const lb_arg *other = b && i < nb && b[i].tag == a[i].tag ? &b[i] : NULL;
-        if (a[i].tag == LB_ARG_VALUE) note_input(in, a[i].u.value, other ? other->u.value : LB_NONE);
-        if (a[i].tag == LB_ARG_LIST)
-            note_args(in, in->w->pa->args + a[i].u.first, a[i].count,
-                      other ? in->w->pb->args + other->u.first : NULL, other ? other->count : 0);
-    }
-}
-
-static void spread(lb_walk *w, const lb_op *op, const lb_taint *from)
-{
-    for (uint32_t i = 0; i < outcome_count(op); i++) {
-        uint32_t v = outcome(w->pa, op, i);
-        if (v == LB_NONE) continue;
-        lb_taint *t = lb_taint_of(w->storages, w->pa->values[v].storage);
-        bool whole = w->pa->values[v].layout.offset == 0 && i < op->results && !(op->flags & LB_OP_MUTABLE);
-        if (whole) *t = LB_TAINT_CLEAN(t->storage);
-        t->verdict = lb_report_worse(t->verdict, from->verdict);
-        t->carried = lb_report_worse(t->carried, from->carried);
-        t->apart |= from->apart, t->flipped |= from->flipped;
-        if (t->suspect == LB_NONE) t->suspect = from->suspect;
-    }
 }
 
 static lb_diff_row row_of(lb_walk *w, uint32_t ia)
@@ -182,9 +35,27 @@ static lb_diff_row row_of(lb_walk *w, uint32_t ia)
                        .bound_ratio = NAN,
                        .why = "",
                        .difference = {.cosine = 1, .first = -1}};
+    uint32_t join = w->alignment.join_of_a[ia];
+    if (join != LB_NONE) row.other = w->alignment.joins.part_ops[w->alignment.joins.list[join].first];
     row.layer = lb_report_keep(w->report, lb_op_layer(w->pa, op));
     row.op = lb_report_keep(w->report, lb_op_name(w->pa, op));
     return row;
+}
+
+void lb_walk_report(const lb_walk *w, const lb_diff_row *row)
+{
+    lb_diff_row turned = *row;
+    uint32_t ops[] = {row->index, row->other};
+    int32_t ranks[] = {row->rank, row->rank};
+    const lb_side *sides[] = {w->a, w->b};
+    for (int k = 0; k < 2; k++) {
+        if (ops[k] == LB_NONE) continue;
+        const lb_side_part *part = &sides[k]->parts[lb_side_part_of(sides[k], ops[k])];
+        ops[k] -= part->first_op, ranks[k] = part->program->rank;
+    }
+    turned.index = ops[w->swapped], turned.rank = ranks[w->swapped];
+    turned.other = ops[!w->swapped], turned.other_rank = ranks[!w->swapped];
+    lb_report_row(w->report, &turned);
 }
 
 /* ---- sources ---- */
@@ -195,16 +66,19 @@ static void walk_source(lb_walk *w, uint32_t ia)
     uint32_t va = lb_op_results(w->pa, op)[0];
     const lb_value *value = &w->pa->values[va];
     lb_taint *t = lb_taint_of(w->storages, value->storage);
+    bool paired = w->alignment.source_b_of_a[ia] != LB_NONE || w->alignment.join_of_a[ia] != LB_NONE;
+    w->report->sources += paired;
     if (!lb_walk_source_differs(w, ia)) {
+        w->report->sources_identical += paired;
         /* Sources of the other side that have no partner are structure; equal ones clear what the storage held. */
         *t = LB_TAINT_CLEAN(t->storage);
         return;
     }
-    uint32_t ib = w->alignment.source_b_of_a[ia], vb = lb_op_results(w->pb, &w->pb->ops[ib])[0];
+    uint32_t ib = w->alignment.source_b_of_a[ia], join = w->alignment.join_of_a[ia];
     lb_verdict before = lb_report_worse(t->verdict, t->carried);
     bool carried = value->source == LB_SOURCE_CARRIED && before != LB_VERDICT_IDENTICAL;
     bool made = value->source == LB_SOURCE_OTHER && w->decided != LB_VERDICT_IDENTICAL;
-    bool precision = same_after_rounding(w, va, vb);
+    bool precision = ib != LB_NONE && lb_walk_same_rounded(w, va, lb_op_results(w->pb, &w->pb->ops[ib])[0]);
     lb_diff_row row = row_of(w, ia);
     const char *name = lb_program_text(w->pa, value->name);
     if (*name) row.layer = lb_report_keep(w->report, name), row.value = true;
@@ -219,9 +93,11 @@ static void walk_source(lb_walk *w, uint32_t ia)
     snprintf(why, sizeof why, format, lb_source_kind_name((lb_source_kind)value->source),
              *name ? "" : " input");
     row.why = lb_report_keep(w->report, why);
-    if (measure(w, ia, ib, &row)) call_noise(w, &row, false);
+    bool inside_noise = join != LB_NONE ? lb_walk_measure_join(w, &w->alignment.joins.list[join], &row)
+                                        : lb_walk_measure_pair(w, ia, ib, &row);
+    if (inside_noise) call_noise(w, &row, false);
     row.verdict = lb_report_worse(row.local, row.inherited);
-    lb_report_row(w->report, &row);
+    lb_walk_report(w, &row);
     *t = LB_TAINT_CLEAN(t->storage); /* the shadows start from one side's numbers … */
     t->carried = row.verdict;        /* … and so can't say what follows from this */
 }
@@ -229,25 +105,31 @@ static void walk_source(lb_walk *w, uint32_t ia)
 /* ---- pairs ---- */
 
 /* Is an outcome that differs an integer or a bool? */
-static bool decides(const lb_walk *w, const lb_op *a, const lb_op *b)
+static bool decides(const lb_walk *w, const lb_op *a, const lb_op *b, bool joined)
 {
-    if (outcome_count(a) != outcome_count(b)) return false;
-    for (uint32_t i = 0; i < outcome_count(a); i++) {
-        uint32_t va = outcome(w->pa, a, i), vb = outcome(w->pb, b, i);
-        if (va != LB_NONE && value_pair_differs(w, va, vb) && !lb_dtype_is_float(w->pa->values[va].dtype))
+    for (uint32_t i = 0; i < lb_outcomes(a) && joined; i++) {
+        uint32_t v = lb_outcome(w->pa, a, i);
+        if (v != LB_NONE && !lb_dtype_is_float(w->pa->values[v].dtype)) return true;
+    }
+    if (joined) return false;
+    if (lb_outcomes(a) != lb_outcomes(b)) return false;
+    for (uint32_t i = 0; i < lb_outcomes(a); i++) {
+        uint32_t va = lb_outcome(w->pa, a, i), vb = lb_outcome(w->pb, b, i);
+        if (va != LB_NONE && lb_walk_value_differs(w, va, vb) && !lb_dtype_is_float(w->pa->values[va].dtype))
             return true;
     }
     return false;
 }
 
-static lb_evidence evidence_of(const lb_walk *w, uint32_t ia, uint32_t ib, const inputs *in)
+static lb_evidence evidence_of(const lb_walk *w, uint32_t ia, uint32_t ib, const lb_inflow *in)
 {
     const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
     lb_evidence e = {.inputs_differ = in->differ, .inputs_apart = in->apart, .replayed = w->have_shadows};
-    e.same_args = lb_op_same_args(w->pa, a, w->pb, b);
+    e.same_args = lb_op_same_args(w->pa, a, w->pb, b, w->alignment.join_of_a[ia] != LB_NONE);
+    e.swapped = w->swapped;
     e.args_follow = w->decided != LB_VERDICT_IDENTICAL;
     e.random = a->flags & LB_OP_RANDOM;
-    e.decides = decides(w, a, b);
+    e.decides = decides(w, a, b, w->alignment.join_of_a[ia] != LB_NONE);
     if (!w->have_shadows) return e;
     e.agreement = w->shadows.rows[ia].agreement;
     e.own[0] = w->shadows.rows[ia].own[0], e.own[1] = w->shadows.rows[ia].own[1];
@@ -266,12 +148,15 @@ static void judge_suspect(lb_walk *w, uint32_t suspect, lb_verdict local)
                                            : "this layer is computed in other ops on the two sides, and what "
                                              "leaves it is the same in exact arithmetic";
     uint32_t partner = w->alignment.b_of_a[suspect];
-    if (partner != LB_NONE) measure(w, suspect, partner, &row);
-    lb_report_row(w->report, &row);
+    if (partner != LB_NONE)
+        lb_walk_measure_pair(w, suspect, partner, &row);
+    else if (w->alignment.join_of_a[suspect] != LB_NONE)
+        lb_walk_measure_join(w, &w->alignment.joins.list[w->alignment.join_of_a[suspect]], &row);
+    lb_walk_report(w, &row);
 }
 
 /* Exact values disagree and no input of the pair was seen to: where did that begin? */
-static void explain_disagreement(lb_walk *w, const lb_evidence *e, inputs *in)
+static void explain_disagreement(lb_walk *w, const lb_evidence *e, lb_inflow *in)
 {
     if (e->agreement != LB_SHADOW_DISAGREES || in->apart) return;
     if (in->flipped) { /* a decision that rounding changed: the sides went on with other experts, other tokens */
@@ -287,9 +172,9 @@ static void explain_disagreement(lb_walk *w, const lb_evidence *e, inputs *in)
 static int64_t outcome_elements(const lb_walk *w, const lb_op *op)
 {
     int64_t n = 0;
-    for (uint32_t i = 0; i < outcome_count(op); i++)
-        if (outcome(w->pa, op, i) != LB_NONE)
-            n += lb_layout_numel(&w->pa->values[outcome(w->pa, op, i)].layout);
+    for (uint32_t i = 0; i < lb_outcomes(op); i++)
+        if (lb_outcome(w->pa, op, i) != LB_NONE)
+            n += lb_layout_numel(&w->pa->values[lb_outcome(w->pa, op, i)].layout);
     return n;
 }
 
@@ -310,7 +195,7 @@ static void note_order(lb_walk *w, uint32_t ia, lb_diff_row *row)
 }
 
 /* Inside a layer that is computed in other ops: only an A/A failure is blamed on the op itself. */
-static void walk_inside(lb_walk *w, uint32_t ia, const lb_evidence *e, lb_diff_row *row, const inputs *in)
+static void walk_inside(lb_walk *w, uint32_t ia, const lb_evidence *e, lb_diff_row *row, const lb_inflow *in)
 {
     uint32_t suspect = in->suspect;
     bool disagrees = e->agreement == LB_SHADOW_DISAGREES && !in->apart;
@@ -328,15 +213,15 @@ static void walk_inside(lb_walk *w, uint32_t ia, const lb_evidence *e, lb_diff_r
     if (disagrees && !excused && better) suspect = ia;
     row->inherited = lb_report_worse(in->verdict, in->carried);
     row->verdict = lb_report_worse(row->local, row->inherited);
-    if (row->local == LB_VERDICT_DIVERGED) lb_report_row(w->report, row);
+    if (row->local == LB_VERDICT_DIVERGED) lb_walk_report(w, row);
     lb_taint left = {.verdict = lb_report_worse(row->local, in->verdict), .carried = in->carried};
     left.apart = in->apart || (excused && !flip), left.flipped = in->flipped || flip;
     left.suspect = suspect == LB_NONE ? ia : suspect;
-    spread(w, &w->pa->ops[ia], &left);
+    lb_flow_out(w, &w->pa->ops[ia], &left);
 }
 
 /* item() has no tensor result: what it read says whether Python saw other numbers. */
-static void note_decision(lb_walk *w, const inputs *in)
+static void note_decision(lb_walk *w, const lb_inflow *in)
 {
     w->decided = lb_report_worse(w->decided, lb_report_worse(in->verdict, in->carried));
 }
@@ -345,13 +230,12 @@ static void walk_pair(lb_walk *w, uint32_t ia, uint32_t ib)
 {
     const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
     lb_diff_row row = row_of(w, ia);
-    inputs in = INPUTS_OF(w);
+    lb_inflow in = lb_flow_in(w, a, b);
     w->report->ops++;
-    note_args(&in, lb_op_args(w->pa, a), a->args, lb_op_args(w->pb, b), b->args);
     if (a->flags & LB_OP_DECISION) note_decision(w, &in);
     if (!w->differs[ia]) {
         w->report->identical++;
-        spread(w, a, &LB_TAINT_CLEAN(0));
+        lb_flow_out(w, a, &LB_TAINT_CLEAN(0));
         lb_report_layer(w->report, &row);
         return;
     }
@@ -375,18 +259,109 @@ static void walk_pair(lb_walk *w, uint32_t ia, uint32_t ib)
     if (w->have_shadows)
         row.bound_ratio = fmax(w->shadows.rows[ia].bound_ratio[0], w->shadows.rows[ia].bound_ratio[1]);
     bool bad_bits = e.replayed && (e.own[0] == LB_VERDICT_DIVERGED || e.own[1] == LB_VERDICT_DIVERGED);
-    if (measure(w, ia, ib, &row)) call_noise(w, &row, bad_bits);
+    if (lb_walk_measure_pair(w, ia, ib, &row)) call_noise(w, &row, bad_bits);
     row.verdict = lb_report_worse(row.local, row.inherited);
-    lb_report_row(w->report, &row);
+    lb_walk_report(w, &row);
     lb_taint left = {.verdict = lb_report_worse(row.local, in.verdict), .carried = in.carried};
     left.apart =
         (e.agreement == LB_SHADOW_DISAGREES && !flip) || (e.agreement == LB_SHADOW_UNKNOWN && in.apart);
     left.flipped = flip || (in.flipped && (!agrees || e.decides));
     left.suspect = e.agreement == LB_SHADOW_UNKNOWN ? in.suspect : LB_NONE;
-    spread(w, a, &left);
+    lb_flow_out(w, a, &left);
+}
+
+/* ---- joins ---- */
+
+/* A layer may put its tokens into another order and back: what differs is judged where something leaves it. */
+static bool is_inside(const lb_program *p, uint32_t op, uint32_t suspect)
+{
+    const char *path = lb_op_layer(p, &p->ops[op]), *outer = lb_op_layer(p, &p->ops[suspect]);
+    size_t n = strlen(outer);
+    return strncmp(path, outer, n) == 0 && (path[n] == '\0' || (n && path[n] == '.'));
+}
+
+static lb_verdict judge_joined(const lb_walk *w, const lb_evidence *e, const lb_inflow *in, const lb_join *join,
+                               const char **why)
+{
+    char text[160];
+    bool wrong = e->own[0] == LB_VERDICT_DIVERGED || e->own[1] == LB_VERDICT_DIVERGED;
+    bool exact = e->own[0] == LB_VERDICT_IDENTICAL && e->own[1] == LB_VERDICT_IDENTICAL && in->differ;
+    *why = "recorded bits lie outside this op's error bound from its own inputs";
+    if (wrong && e->replayed) return LB_VERDICT_DIVERGED;
+    *why = "the random draws differ";
+    if (e->random && !in->differ) return LB_VERDICT_DIVERGED;
+    *why = "called with other arguments";
+    if (!e->same_args && !e->args_follow && e->agreement != LB_SHADOW_AGREES) return LB_VERDICT_DIVERGED;
+    const char *known =
+        e->agreement == LB_SHADOW_AGREES ? ": in exact arithmetic both sides give the same" : "";
+    snprintf(text, sizeof text, "one against %u of the other side put together%s", join->parts, known);
+    *why = lb_report_keep(w->report, text);
+    return exact || (e->decides && in->differ) ? LB_VERDICT_IDENTICAL : LB_VERDICT_ROUNDING;
+}
+
+static void settle_joined(lb_walk *w, uint32_t ia, const lb_evidence *e, lb_inflow *in)
+{
+    if (e->agreement == LB_SHADOW_AGREES) {
+        if (in->suspect != LB_NONE && !is_inside(w->pa, ia, in->suspect))
+            judge_suspect(w, in->suspect, LB_VERDICT_ROUNDING);
+        if (lb_report_badness(in->verdict) > lb_report_badness(LB_VERDICT_ROUNDING))
+            in->verdict = LB_VERDICT_ROUNDING;
+        in->suspect = LB_NONE, in->apart = false, in->flipped &= e->decides;
+    }
+    if (e->agreement != LB_SHADOW_DISAGREES || in->apart) return;
+    if (in->suspect == LB_NONE && !in->flipped)
+        in->suspect = ia;
+    else if (in->flipped || !is_inside(w->pa, ia, in->suspect))
+        explain_disagreement(w, e, in);
+}
+
+static void walk_join(lb_walk *w, uint32_t ia, const lb_join *join)
+{
+    const lb_op *a = &w->pa->ops[ia];
+    lb_diff_row row = row_of(w, ia);
+    lb_inflow in = lb_flow_in(w, a, NULL);
+    w->report->ops++;
+    if (a->flags & LB_OP_DECISION) note_decision(w, &in);
+    if (!w->differs[ia]) {
+        w->report->identical++;
+        lb_flow_out(w, a, &LB_TAINT_CLEAN(0));
+        lb_report_layer(w->report, &row);
+        return;
+    }
+    lb_evidence e = evidence_of(w, ia, w->alignment.joins.part_ops[join->first], &in);
+    bool flip = e.decides && in.differ;
+    settle_joined(w, ia, &e, &in);
+    row.local = judge_joined(w, &e, &in, join, &row.why);
+    row.inherited = lb_report_worse(in.verdict, in.carried);
+    if (lb_walk_measure_join(w, join, &row)) call_noise(w, &row, row.local == LB_VERDICT_DIVERGED);
+    row.verdict = lb_report_worse(row.local, row.inherited);
+    lb_walk_report(w, &row);
+    lb_taint left = {
+        .verdict = lb_report_worse(row.local, in.verdict), .carried = in.carried, .apart = in.apart};
+    left.flipped = flip || in.flipped, left.suspect = in.suspect;
+    lb_flow_out(w, a, &left);
 }
 
 /* ---- all of it ---- */
+
+/* A write that the other side lacks explains the difference by itself. */
+static const char *why_final(const lb_walk *w, const lb_shadow_final *final)
+{
+    const lb_alignment *al = &w->alignment;
+    uint32_t a = final->whole.op;
+    bool alone_a = al->b_of_a[a] == LB_NONE && al->join_of_a[a] == LB_NONE;
+    const lb_op *alone_b = NULL;
+    for (uint32_t k = 0; k < final->parts && !alone_b; k++) {
+        uint32_t b = w->shadows.final_parts[final->first + k].op;
+        if (al->a_of_b[b] == LB_NONE && al->join_of_b[b] == LB_NONE) alone_b = &w->pb->ops[b];
+    }
+    if (alone_a == (alone_b != NULL)) return "the optimizer updates it differently in exact arithmetic";
+    const char *name = alone_a ? lb_op_name(w->pa, &w->pa->ops[a]) : lb_op_name(w->pb, alone_b);
+    char text[160];
+    snprintf(text, sizeof text, "%s writes it last, on the %s side only; exact values differ", name,
+             alone_a == w->swapped ? "second" : "first");
+    return lb_report_keep(w->report, text);
+}
 
 /* Parameters at the end of the step, whatever ops wrote them. */
 static void judge_final(lb_walk *w, const lb_shadow_final *final, const lb_taint *t, lb_diff_row *row)
@@ -401,7 +376,7 @@ static void judge_final(lb_walk *w, const lb_shadow_final *final, const lb_taint
                             : "a decision upstream was changed by rounding";
     } else if (final->agreement == LB_SHADOW_DISAGREES) {
         row->local = LB_VERDICT_DIVERGED, row->inherited = t->carried;
-        row->why = "the optimizer updates it differently in exact arithmetic";
+        row->why = why_final(w, final);
         if (t->suspect != LB_NONE)
             row->op = lb_report_keep(w->report, lb_op_name(w->pa, &w->pa->ops[t->suspect]));
     } else {
@@ -415,17 +390,16 @@ static void walk_finals(lb_walk *w)
 {
     for (uint32_t f = 0; w->have_shadows && f < w->shadows.n_finals; f++) {
         const lb_shadow_final *final = &w->shadows.finals[f];
-        const lb_value *v = &w->pa->values[final->value[0]];
+        const lb_value *v = &w->pa->values[final->whole.value];
         lb_taint *t = lb_taint_of(w->storages, v->storage);
-        lb_diff_row row = row_of(w, final->op[0]);
+        lb_diff_row row = row_of(w, final->whole.op);
         const char *name = lb_program_text(w->pa, v->name);
         if (*name) row.layer = lb_report_keep(w->report, name), row.value = true;
         judge_final(w, final, t, &row);
-        measurement m = {w, &row, true};
-        measure_value(&m, final->value[0], final->value[1]);
-        if (row.measured && m.inside_noise) call_noise(w, &row, false);
+        if (lb_walk_measure_final(w, final, &row)) call_noise(w, &row, false);
+        if (row.measured && row.difference.differing == 0) continue; /* put together, they are the same bits */
         row.verdict = lb_report_worse(row.local, row.inherited);
-        lb_report_row(w->report, &row);
+        lb_walk_report(w, &row);
         lb_verdict carried = t->carried;
         *t = LB_TAINT_CLEAN(t->storage);
         t->verdict = row.verdict, t->carried = carried, t->apart = final->agreement == LB_SHADOW_DISAGREES;
@@ -452,12 +426,11 @@ static bool may_be_wrong(const lb_program *p, const lb_op *op)
 static void walk_alone(lb_walk *w, uint32_t ia)
 {
     const lb_op *op = &w->pa->ops[ia];
-    inputs in = INPUTS_OF(w);
-    note_args(&in, lb_op_args(w->pa, op), op->args, NULL, 0);
+    lb_inflow in = lb_flow_in(w, op, NULL);
     if (op->flags & LB_OP_DECISION) note_decision(w, &in);
     lb_taint left = {.verdict = in.verdict, .carried = in.carried, .apart = in.apart, .flipped = in.flipped};
     left.suspect = in.suspect == LB_NONE && may_be_wrong(w->pa, op) ? ia : in.suspect;
-    spread(w, op, &left);
+    lb_flow_out(w, op, &left);
 }
 
 void lb_walk_program(lb_walk *w)
@@ -469,6 +442,8 @@ void lb_walk_program(lb_walk *w)
             walk_pair(w, i, w->alignment.b_of_a[i]);
         else if (strcmp(lb_op_name(w->pa, op), "lb::source") == 0 && op->results)
             walk_source(w, i);
+        else if (w->alignment.join_of_a[i] != LB_NONE)
+            walk_join(w, i, &w->alignment.joins.list[w->alignment.join_of_a[i]]);
         else
             walk_alone(w, i);
     }

@@ -6,7 +6,8 @@
 #include <string.h>
 
 typedef struct other_run {
-    lb_capture *a, *b;
+    const lb_side *a;
+    lb_side b;
     const lb_program *pa, *pb;
     lb_noise *noise;
 } other_run;
@@ -17,10 +18,8 @@ static void measure_value(const other_run *r, uint32_t va, uint32_t vb)
     lb_difference d;
     if (va == LB_NONE || vb == LB_NONE || lb_digest_is_none(r->pa->values[va].logical)) return;
     if (lb_digest_equal(r->pa->values[va].logical, r->pb->values[vb].logical)) return;
-    if (lb_capture_value(r->a, r->pa, va, &a, NULL) != LB_OK ||
-        lb_capture_value(r->b, r->pb, vb, &b, NULL) != LB_OK)
-        return;
-    if (lb_compare(&a, &b, &d, NULL) != LB_OK) return;
+    if (lb_side_value(r->a, va, &a, NULL) != LB_OK || lb_side_value(&r->b, vb, &b, NULL) != LB_OK) return;
+    if (lb_compare_numbers(&a, &b, &d, NULL) != LB_OK) return;
     r->noise->max_abs[va] = fmax(r->noise->max_abs[va], d.nonfinite ? INFINITY : d.max_abs);
     r->noise->rel_l2[va] = fmax(r->noise->rel_l2[va], d.nonfinite ? INFINITY : d.rel_l2);
 }
@@ -36,7 +35,7 @@ static void measure_op(const other_run *r, const lb_op *a, const lb_op *b)
 static lb_status measure_run(const other_run *r, lb_err *err)
 {
     lb_alignment alignment;
-    LB_TRY(lb_alignment_make(r->pa, r->pb, NULL, &alignment, err));
+    LB_TRY(lb_alignment_make(r->a, &r->b, NULL, NULL, &alignment, err));
     for (uint32_t i = 0; i < r->pa->n_ops; i++) {
         uint32_t j = alignment.b_of_a[i] != LB_NONE ? alignment.b_of_a[i] : alignment.source_b_of_a[i];
         if (j != LB_NONE) measure_op(r, &r->pa->ops[i], &r->pb->ops[j]);
@@ -46,18 +45,21 @@ static lb_status measure_run(const other_run *r, lb_err *err)
     return LB_OK;
 }
 
-lb_status lb_noise_measure(lb_capture *a, const lb_program *pa, lb_capture *const *runs, uint32_t n_runs,
-                           lb_noise *noise, lb_err *err)
+lb_status lb_noise_measure(const lb_side *a, lb_capture *const *runs, uint32_t n_runs, lb_noise *noise,
+                           lb_err *err)
 {
+    const lb_program *pa = a->program;
     memset(noise, 0, sizeof *noise);
     noise->max_abs = calloc(pa->n_values + 1, sizeof *noise->max_abs);
     noise->rel_l2 = calloc(pa->n_values + 1, sizeof *noise->rel_l2);
     lb_status status =
         noise->max_abs && noise->rel_l2 ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory");
-    for (uint32_t i = 0; i < n_runs && status == LB_OK; i++) {
-        other_run r = {.a = a, .b = runs[i], .pa = pa, .noise = noise};
-        if (lb_capture_program(runs[i], pa->rank, pa->step, &r.pb, NULL) == LB_OK)
-            status = measure_run(&r, err);
+    for (uint32_t i = 0; i < n_runs && status == LB_OK && a->n_parts == 1; i++) {
+        other_run r = {.a = a, .pa = pa, .noise = noise};
+        if (lb_capture_program(runs[i], pa->rank, pa->step, &r.pb, NULL) != LB_OK) continue;
+        status = lb_side_init(runs[i], &r.pb, 1, &r.b, err);
+        if (status == LB_OK) status = measure_run(&r, err);
+        lb_side_release(&r.b);
     }
     if (status != LB_OK) lb_noise_release(noise);
     return status;

@@ -17,9 +17,9 @@ typedef struct lb_noise {
     uint32_t runs;
 } lb_noise;
 
-/* `runs`: other recordings of A. Those that lack the step or the rank are passed over. */
-lb_status lb_noise_measure(lb_capture *a, const lb_program *pa, lb_capture *const *runs, uint32_t n_runs,
-                           lb_noise *noise, lb_err *err);
+/* `runs`: other recordings of A. Those that lack the step or the rank are passed over; nothing is measured for a side of several programs. */
+lb_status lb_noise_measure(const lb_side *a, lb_capture *const *runs, uint32_t n_runs, lb_noise *noise,
+                           lb_err *err);
 void lb_noise_release(lb_noise *noise);
 bool lb_noise_covers(const lb_noise *noise, uint32_t value, const lb_difference *difference);
 

@@ -95,10 +95,11 @@ static void find_logits(heads *h, const lb_program *p)
     }
 }
 
-static lb_status open_heads(heads *h, lb_capture *capture, const lb_program *p, lb_err *err)
+static lb_status open_heads(heads *h, const lb_side *side, lb_err *err)
 {
+    const lb_program *p = side->program;
     memset(h, 0, sizeof *h);
-    LB_TRY(lb_witness_init(capture, p, &h->witness, err));
+    LB_TRY(lb_witness_init(side, &h->witness, err));
     find_losses(h, p);
     if (!h->count) find_logits(h, p);
     return LB_OK;
@@ -312,12 +313,12 @@ static lb_status compare_heads(heads *a, heads *b, const lb_diff_options *option
     return LB_OK;
 }
 
-lb_status lb_parity_add(lb_capture *a, lb_capture *b, const lb_program *pa, const lb_program *pb,
-                        const lb_diff_options *options, lb_diff_report *report, lb_err *err)
+lb_status lb_parity_add(const lb_side *a, const lb_side *b, const lb_diff_options *options,
+                        lb_diff_report *report, lb_err *err)
 {
     heads x, y;
-    LB_TRY(open_heads(&x, a, pa, err));
-    lb_status status = open_heads(&y, b, pb, err);
+    LB_TRY(open_heads(&x, a, err));
+    lb_status status = open_heads(&y, b, err);
     if (status == LB_OK) {
         if (x.count && y.count) status = compare_heads(&x, &y, options, report, err);
         close_heads(&y);

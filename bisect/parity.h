@@ -22,8 +22,8 @@
 
 /* Adds the tokens of one step of one rank to the report, by kind. Sides whose tokens do not match (another number, other
  * targets) add a finding in place of numbers. */
-lb_status lb_parity_add(lb_capture *a, lb_capture *b, const lb_program *pa, const lb_program *pb,
-                        const lb_diff_options *options, lb_diff_report *report, lb_err *err);
+lb_status lb_parity_add(const lb_side *a, const lb_side *b, const lb_diff_options *options,
+                        lb_diff_report *report, lb_err *err);
 /* Sums become means. */
 void lb_parity_finish(lb_diff_report *report);
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LIMIT = 1 << 22 };
+enum { LIMIT = 1 << 24, LARGE = 1024 };
 
 typedef struct sides {
     const double *a, *b;
@@ -161,16 +161,43 @@ static bool swapped(const sides *s, int dim, const uint8_t *touched, lb_differen
     return true;
 }
 
+/* What lost elements hold: on one side all that differ are zero. */
+static const char *zero_side(const sides *s)
+{
+    bool zero[2] = {true, true};
+    for (int64_t i = s->first; i <= s->last; i++)
+        if (s->differs[i]) zero[0] &= s->a[i] == 0, zero[1] &= s->b[i] == 0;
+    return zero[1] ? "; zero on the second side" : zero[0] ? "; zero on the first side" : "";
+}
+
+/* A run that divides the dimension is what a shard looks like: say which one. */
+static void say_run(const sides *s, int dim, int64_t first, int64_t count, lb_difference *d)
+{
+    int64_t size = s->shape[dim];
+    char part[64] = "";
+    d->pattern = LB_PATTERN_ROWS;
+    if (size % count == 0 && first % count == 0 && count > 1)
+        snprintf(part, sizeof part, " (part %lld of %lld)", (long long)(first / count + 1),
+                 (long long)(size / count));
+    snprintf(d->detail, sizeof d->detail, "dimension %d, %lld to %lld of %lld%s%s", dim, (long long)first,
+             (long long)(first + count - 1), (long long)size, part, zero_side(s));
+}
+
 static bool slices(const sides *s, uint8_t *touched, lb_difference *d)
 {
     for (int dim = 0; dim < s->ndim; dim++) {
-        int64_t size = s->shape[dim], count = touched_slices(s, dim, touched), first = 0;
+        int64_t size = s->shape[dim], count = touched_slices(s, dim, touched), first = 0, run = 0;
         if (size < 2 || count == size) continue;
         if (count == 2 && swapped(s, dim, touched, d)) return true;
-        /* Whole slices: most of what they hold differs (rounding leaves some elements equal by chance). */
-        if (count * 2 > size || s->count * 2 < count * (s->n / size)) continue;
         while (!touched[first]) first++;
-        say(d, LB_PATTERN_ROWS, "dimension %lld, %lld of its slices, first %lld", dim, count, first);
+        while (first + run < size && touched[first + run]) run++;
+        /* Whole slices: most of what they hold differs (rounding leaves some elements equal by chance). */
+        bool most = count * 2 > size && (run < count || s->ndim < 2);
+        if (most || s->count * 2 < count * (s->n / size)) continue;
+        if (run == count && count > 1)
+            say_run(s, dim, first, count, d);
+        else
+            say(d, LB_PATTERN_ROWS, "dimension %lld, %lld of its slices, first %lld", dim, count, first);
         return true;
     }
     return false;
@@ -203,7 +230,9 @@ static bool tiled(const sides *s, lb_difference *d)
     }
     int64_t area = (r1 - r0 + 1) * (c1 - c0 + 1);
     if (area * 4 > s->n || s->count * 2 < area) return false;
-    say(d, LB_PATTERN_TILE, "%lld x %lld elements, first index %lld", r1 - r0 + 1, c1 - c0 + 1, r0 * cols + c0);
+    d->pattern = LB_PATTERN_TILE;
+    snprintf(d->detail, sizeof d->detail, "rows %lld to %lld, columns %lld to %lld%s", (long long)r0,
+             (long long)r1, (long long)c0, (long long)c1, zero_side(s));
     return true;
 }
 
@@ -228,6 +257,40 @@ static void decide(const lb_tensor *ta, const lb_tensor *tb, const sides *s, uin
     say(d, LB_PATTERN_SCATTERED, "%lld of %lld elements", s->count, s->n, 0);
 }
 
+static void mark(sides *s, uint8_t *marks, double above)
+{
+    s->count = 0, s->first = s->last = -1;
+    for (int64_t i = 0; i < s->n; i++) {
+        double x = s->a[i], y = s->b[i];
+        bool same = x == y ? signbit(x) == signbit(y) : x != x && y != y;
+        marks[i] = !same && !(fabs(x - y) <= above);
+        if (!marks[i]) continue;
+        s->count++;
+        s->last = i;
+        if (s->first < 0) s->first = i;
+    }
+}
+
+/* Rounding everywhere hides a fault in one place: look at what is far above the rest. */
+static void decide_large(const lb_tensor *ta, const lb_tensor *tb, sides *s, uint8_t *marks, uint8_t *touched,
+                         lb_difference *d)
+{
+    int64_t all = s->count;
+    double above = 0, rest = 0;
+    for (int64_t i = 0; i < s->n; i++)
+        above = isfinite(s->a[i] - s->b[i]) ? fmax(above, fabs(s->a[i] - s->b[i])) : above;
+    mark(s, marks, above /= LARGE);
+    if (s->count == 0 || s->count == all) return;
+    lb_difference large = *d;
+    large.differing = s->count;
+    decide(ta, tb, s, touched, &large);
+    if (large.pattern == LB_PATTERN_SCATTERED) return;
+    for (int64_t i = 0; i < s->n; i++)
+        if (!marks[i] && isfinite(s->a[i] - s->b[i])) rest = fmax(rest, fabs(s->a[i] - s->b[i]));
+    d->pattern = large.pattern;
+    snprintf(d->detail, sizeof d->detail, "%.140s; the rest differs by %.3g at most", large.detail, rest);
+}
+
 void lb_pattern_find(const lb_tensor *ta, const lb_tensor *tb, lb_difference *d)
 {
     d->pattern = LB_PATTERN_NONE;
@@ -240,15 +303,9 @@ void lb_pattern_find(const lb_tensor *ta, const lb_tensor *tb, lb_difference *d)
     say(d, LB_PATTERN_SCATTERED, "%lld of %lld elements", d->differing, n, 0);
     if (values && marks && load(ta, n, values) && load(tb, n, values + n)) {
         sides s = {values, values + n, marks, n, 0, -1, -1, ta->layout.ndim, ta->layout.shape};
-        for (int64_t i = 0; i < n; i++) {
-            double x = values[i], y = values[n + i];
-            if (x == y ? signbit(x) == signbit(y) : x != x && y != y) continue;
-            marks[i] = 1;
-            s.count++;
-            s.last = i;
-            if (s.first < 0) s.first = i;
-        }
+        mark(&s, marks, -1);
         if (s.count) decide(ta, tb, &s, marks + n, d);
+        if (s.count && d->pattern == LB_PATTERN_SCATTERED) decide_large(ta, tb, &s, marks, marks + n, d);
     }
     free(values);
     free(marks);

@@ -25,7 +25,7 @@ static const char orders[] =
 enum { MOST = 512, FEW = 8 };
 
 typedef struct trial {
-    lb_capture *a, *b;
+    const lb_side *a, *b;
     const lb_program *pa, *pb;
     const lb_alignment *alignment;
     lb_reordering *rows;
@@ -53,13 +53,13 @@ static void list_input(void *context, uint32_t value)
 }
 
 /* Views have no digest of their own. */
-static bool digest_of(lb_capture *capture, const lb_program *p, uint32_t value, lb_digest *digest)
+static bool digest_of(const lb_side *side, uint32_t value, lb_digest *digest)
 {
+    const lb_program *p = side->program;
     lb_tensor bytes;
     *digest = p->values[value].logical;
     if (!lb_digest_is_none(*digest)) return true;
-    if (p->values[value].flags & LB_VALUE_UNDEFINED ||
-        lb_capture_value(capture, p, value, &bytes, NULL) != LB_OK)
+    if (p->values[value].flags & LB_VALUE_UNDEFINED || lb_side_value(side, value, &bytes, NULL) != LB_OK)
         return false;
     *digest = lb_digest_tensor(&bytes);
     return true;
@@ -75,7 +75,7 @@ static bool same_inputs(const trial *t, const lb_op *a, const lb_op *b)
     for (uint32_t i = 0; i < x.n; i++) {
         lb_digest da, db;
         if (pa->values[x.values[i]].dtype != pb->values[y.values[i]].dtype) return false;
-        if (!digest_of(t->a, pa, x.values[i], &da) || !digest_of(t->b, pb, y.values[i], &db)) return false;
+        if (!digest_of(t->a, x.values[i], &da) || !digest_of(t->b, y.values[i], &db)) return false;
         if (!lb_digest_equal(da, db)) return false;
     }
     return true;
@@ -96,7 +96,8 @@ static bool is_candidate(const trial *t, const lb_shadow_pair *shadows, uint32_t
         shadows->rows[i].own[1] > LB_VERDICT_ROUNDING)
         return false;
     const lb_op *a = &t->pa->ops[i], *b = &t->pb->ops[j];
-    return has_order(lb_op_name(t->pa, a)) && lb_op_same_args(t->pa, a, t->pb, b) && same_inputs(t, a, b);
+    return has_order(lb_op_name(t->pa, a)) && lb_op_same_args(t->pa, a, t->pb, b, false) &&
+           same_inputs(t, a, b);
 }
 
 /* ---- one order ---- */
@@ -166,7 +167,7 @@ static void pass_over_small(trial *t)
 static lb_status try_orders(trial *t, lb_err *err)
 {
     lb_replay *replay = NULL;
-    LB_TRY(lb_replay_open(t->a, &replay, err));
+    LB_TRY(lb_replay_open(t->a->capture, &replay, err));
     lb_status status = LB_OK;
     for (const char *at = orders; *at && t->left && status == LB_OK; at += strspn(at, " ")) {
         int n = (int)strcspn(at, " ");
@@ -181,12 +182,14 @@ static lb_status try_orders(trial *t, lb_err *err)
     return status;
 }
 
-lb_status lb_reorder_find(lb_capture *a, lb_capture *b, const lb_program *pa, const lb_program *pb,
-                          const lb_alignment *alignment, const uint8_t *differs, const lb_shadow_pair *shadows,
-                          lb_reordering **out, lb_err *err)
+lb_status lb_reorder_find(const lb_side *a, const lb_side *b, const lb_alignment *alignment,
+                          const uint8_t *differs, const lb_shadow_pair *shadows, lb_reordering **out,
+                          lb_err *err)
 {
+    const lb_program *pa = a->program, *pb = b->program;
     trial t = {.a = a, .b = b, .pa = pa, .pb = pb, .alignment = alignment};
     *out = NULL;
+    if (a->n_parts > 1 || b->n_parts > 1) return LB_OK;
     t.wanted = calloc(pa->n_ops + 1, 1);
     if (!t.wanted) return lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for %u ops", pa->n_ops);
     for (uint32_t i = 0; i < pa->n_ops && t.left < MOST; i++)

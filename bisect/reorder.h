@@ -10,9 +10,9 @@ typedef struct lb_reordering {
 } lb_reordering;
 
 /* `differs` (per op of A): the pairs to look at; those that are no sums or products, or whose inputs differ, are passed
- * over. `*out`: a row per op of A, malloc'ed, NULL when there was nothing to look at. */
-lb_status lb_reorder_find(lb_capture *a, lb_capture *b, const lb_program *pa, const lb_program *pb,
-                          const lb_alignment *alignment, const uint8_t *differs, const lb_shadow_pair *shadows,
-                          lb_reordering **out, lb_err *err);
+ * over; so are sides of several programs. `*out`: a row per op of A, malloc'ed, NULL when there was nothing to look at. */
+lb_status lb_reorder_find(const lb_side *a, const lb_side *b, const lb_alignment *alignment,
+                          const uint8_t *differs, const lb_shadow_pair *shadows, lb_reordering **out,
+                          lb_err *err);
 
 #endif

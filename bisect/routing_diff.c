@@ -173,13 +173,14 @@ static void want_all(lb_witness *w)
         lb_witness_want(w, w->program->routings[i].ids), lb_witness_want(w, w->program->routings[i].logits);
 }
 
-lb_status lb_routing_diff_add(lb_capture *a, lb_capture *b, const lb_program *pa, const lb_program *pb,
-                              const lb_map_rules *rules, lb_diff_report *report, lb_err *err)
+lb_status lb_routing_diff_add(const lb_side *a, const lb_side *b, const lb_map_rules *rules,
+                              lb_diff_report *report, lb_err *err)
 {
+    const lb_program *pa = a->program, *pb = b->program;
     lb_witness wa, wb;
     if (!pa->n_routings || !pb->n_routings) return LB_OK;
-    LB_TRY(lb_witness_init(a, pa, &wa, err));
-    lb_status status = lb_witness_init(b, pb, &wb, err);
+    LB_TRY(lb_witness_init(a, &wa, err));
+    lb_status status = lb_witness_init(b, &wb, err);
     if (status == LB_OK) {
         want_all(&wa), want_all(&wb);
         status = lb_witness_run(&wa, err);

@@ -15,7 +15,7 @@
 #include <lastbit/diff.h>
 
 /* Adds the layers of one step of one rank whose routing was recorded on both sides. */
-lb_status lb_routing_diff_add(lb_capture *a, lb_capture *b, const lb_program *pa, const lb_program *pb,
-                              const lb_map_rules *rules, lb_diff_report *report, lb_err *err);
+lb_status lb_routing_diff_add(const lb_side *a, const lb_side *b, const lb_map_rules *rules,
+                              lb_diff_report *report, lb_err *err);
 
 #endif

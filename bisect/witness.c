@@ -4,9 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-lb_status lb_witness_init(lb_capture *capture, const lb_program *program, lb_witness *w, lb_err *err)
+lb_status lb_witness_init(const lb_side *side, lb_witness *w, lb_err *err)
 {
-    *w = (lb_witness){.capture = capture, .program = program};
+    const lb_program *program = side->program;
+    *w = (lb_witness){.side = side, .program = program};
     w->bytes = calloc(program->n_values + 1, sizeof *w->bytes);
     w->wanted = calloc(program->n_values + 1, 1), w->exact = calloc(program->n_values + 1, 1);
     if (w->bytes && w->wanted && w->exact) return LB_OK;
@@ -39,9 +40,16 @@ static uint32_t base_of(const lb_program *p, uint32_t value)
     return base;
 }
 
+static bool has_bytes(const lb_side *side, uint32_t value)
+{
+    uint32_t row;
+    const lb_program *recorded = lb_side_recorded(side, value, &row);
+    return lb_capture_has_value(side->capture, recorded, row);
+}
+
 void lb_witness_want(lb_witness *w, uint32_t value)
 {
-    if (value == LB_NONE || lb_capture_has_value(w->capture, w->program, value)) return;
+    if (value == LB_NONE || has_bytes(w->side, value)) return;
     uint32_t base = base_of(w->program, value);
     if (base == LB_NONE || w->wanted[base]) return;
     w->wanted[base] = 1, w->n_wanted++;
@@ -51,7 +59,7 @@ static bool note_event(void *context, const lb_event *event)
 {
     lb_witness *w = context;
     for (uint32_t i = 0; i < event->n_results; i++) {
-        uint32_t v = event->values[i];
+        uint32_t v = lb_side_value_of(w->side, event->program, event->values[i]);
         const lb_tensor *t = &event->computed[i];
         if (v == LB_NONE || !w->wanted[v] || w->bytes[v] || !t->data || t->dtype != w->program->values[v].dtype)
             continue;
@@ -65,23 +73,16 @@ static bool note_event(void *context, const lb_event *event)
 
 lb_status lb_witness_run(lb_witness *w, lb_err *err)
 {
-    lb_replay *replay = NULL;
-    if (!w->n_wanted) return LB_OK;
-    LB_TRY(lb_replay_open(w->capture, &replay, err));
     lb_plan plan = LB_PLAN_INIT;
-    plan.first_step = plan.last_step = w->program->step;
-    plan.ranks = &w->program->rank, plan.n_ranks = 1;
     lb_observer observer = {.context = w, .op = note_event};
-    lb_status status = lb_replay_run(replay, &plan, &observer, NULL, err);
-    lb_replay_close(replay);
-    return status;
+    return w->n_wanted ? lb_side_replay(w->side, plan, &observer, NULL, err) : LB_OK;
 }
 
 bool lb_witness_value(const lb_witness *w, uint32_t value, lb_tensor *t, bool *exact)
 {
     if (value == LB_NONE) return false;
     *exact = true;
-    if (lb_capture_value(w->capture, w->program, value, t, NULL) == LB_OK) return true;
+    if (lb_side_value(w->side, value, t, NULL) == LB_OK) return true;
     uint32_t base = w->bytes[value] ? value : base_of(w->program, value);
     if (base == LB_NONE || !w->bytes[base]) return false;
     const lb_value *row = &w->program->values[value];

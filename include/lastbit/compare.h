@@ -48,7 +48,7 @@ typedef struct lb_difference {
     double max_ulp; /* distance in representable values of the dtype; integers: |a-b| */
     double p99_ulp; /* 99th percentile over all elements, rounded up to a power of two */
     lb_pattern pattern;
-    char detail[96]; /* what the pattern is about: "dimension 1, slices 3 and 7" */
+    char detail[192]; /* what the pattern is about: "dimension 1, slices 3 and 7" */
 } lb_difference;
 
 /* One pass over both values. Shapes must agree (LB_ERR_INVALID); dtypes may differ, then both are compared as f64 values and

@@ -56,8 +56,9 @@ typedef struct lb_diff_row {
     const char *layer; /* module path in A, or the name of a parameter or state */
     bool value;        /* the row of a named value, not of a layer */
     const char *op;    /* NULL in layer rows */
-    uint32_t index;    /* op in A's program; LB_NONE in layer rows */
-    uint32_t other;    /* its partner in B's program, or LB_NONE */
+    uint32_t index;    /* op in A's program; LB_NONE in layer rows, or when A has none of that name */
+    uint32_t other;    /* its partner in B's program, of that rank; or LB_NONE */
+    int32_t other_rank;
     lb_verdict verdict, local, inherited;
     const char *why; /* one sentence, "" when identical */
     bool measured;   /* `difference` was computed from recorded bytes */
@@ -115,6 +116,7 @@ typedef struct lb_diff_report {
     lb_diff_routing *routings;
     uint32_t n_routings;     /* one per (step, rank, layer) */
     uint64_t ops, identical; /* aligned computing ops; of them with equal digests */
+    uint64_t sources, sources_identical; /* parameters, states and inputs that both sides have */
     void *store;
 } lb_diff_report;
 

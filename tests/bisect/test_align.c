@@ -40,7 +40,11 @@ static uint32_t add_source(lb_program *p, const char *name, int64_t storage, int
 static lb_alignment align(const lb_program *a, const lb_program *b, const lb_map_rules *rules)
 {
     lb_alignment al;
-    assert_int_equal(lb_alignment_make(a, b, rules, &al, NULL), LB_OK);
+    lb_side sa, sb;
+    assert_int_equal(lb_side_init(NULL, &a, 1, &sa, NULL), LB_OK);
+    assert_int_equal(lb_side_init(NULL, &b, 1, &sb, NULL), LB_OK);
+    assert_int_equal(lb_alignment_make(&sa, &sb, rules, NULL, &al, NULL), LB_OK);
+    lb_side_release(&sa), lb_side_release(&sb);
     return al;
 }
 
@@ -49,7 +53,8 @@ static void inserted_ops_leave_the_rest_aligned(void **state)
     (void)state;
     lb_program *a = lb_program_new(), *b = lb_program_new();
     const char *names_a[] = {"aten::mm", "aten::add.Tensor", "aten::mul.Tensor", "aten::mm", "aten::sum"};
-    const char *names_b[] = {"aten::mm", "aten::_to_copy", "aten::add.Tensor", "aten::mm", "aten::exp", "aten::sum"};
+    const char *names_b[] = {"aten::mm", "aten::_to_copy", "aten::add.Tensor",
+                             "aten::mm", "aten::exp",      "aten::sum"};
     uint32_t ia[5], ib[6];
     for (int i = 0; i < 5; i++) ia[i] = add_op(a, "layers.0", names_a[i], 0);
     for (int i = 0; i < 6; i++) ib[i] = add_op(b, "layers.0", names_b[i], 0);
@@ -112,7 +117,8 @@ static void known_frameworks_meet_under_one_spelling(void **state)
         {"layers.7.feed_forward.w1", "model.layers.7.mlp.gate_proj"},
         {"gpt_neox.embed_in", "tok_embeddings"},
         {"output", "lm_head"},
-        {"optimizer.exp_avg:transformer.h.0.ln_1.weight", "optimizer.exp_avg:model.layers.0.input_layernorm.weight"},
+        {"optimizer.exp_avg:transformer.h.0.ln_1.weight",
+         "optimizer.exp_avg:model.layers.0.input_layernorm.weight"},
     };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         char *x = lb_name_spelled(pairs[i][0]), *y = lb_name_spelled(pairs[i][1]);
@@ -129,7 +135,8 @@ static void only_names_that_do_not_meet_are_spelled_anew(void **state)
     uint32_t a1 = add_op(a, "transformer.h.0.mlp", "aten::silu", 0);
     uint32_t a2 = add_op(a, "mixer.attn", "aten::sin", 0), a3 = add_op(a, "mixer.attention", "aten::sin", 0);
     uint32_t b0 = add_op(b, "model.layers.0.self_attn.o_proj", "aten::mm", 0);
-    uint32_t b1 = add_op(b, "transformer.h.0.mlp", "aten::silu", 0), b2 = add_op(b, "mixer.self_attn", "aten::sin", 0);
+    uint32_t b1 = add_op(b, "transformer.h.0.mlp", "aten::silu", 0),
+             b2 = add_op(b, "mixer.self_attn", "aten::sin", 0);
     lb_alignment al = align(a, b, NULL);
     assert_int_equal(al.b_of_a[a0], b0);
     assert_int_equal(al.b_of_a[a1], b1);

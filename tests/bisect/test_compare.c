@@ -210,6 +210,20 @@ static void each_pattern_is_named_by_its_fault(void **state)
     expect(LB_PATTERN_SATURATION);
 }
 
+static void a_lost_shard_is_named_among_roundings(void **state)
+{
+    (void)state;
+    fill(ref, bad);
+    for (int i = 0; i < N; i++) {
+        if (i % 3 == 0) bad[i] *= 1 + 0x1p-22f;
+        if (i % COLS >= 26 && i % COLS < 39) bad[i] = 0;
+    }
+    lb_difference d = compare(ref, bad);
+    assert_int_equal(d.pattern, LB_PATTERN_ROWS);
+    assert_non_null(strstr(
+        d.detail, "dimension 1, 26 to 38 of 65 (part 3 of 5); zero on the second side; the rest differs"));
+}
+
 static void a_stale_tail_of_a_flat_buffer_is_named(void **state)
 {
     (void)state;
@@ -234,6 +248,7 @@ int main(void)
         cmocka_unit_test(transposed_views_are_compared_by_index),
         cmocka_unit_test(other_shapes_are_refused),
         cmocka_unit_test(each_pattern_is_named_by_its_fault),
+        cmocka_unit_test(a_lost_shard_is_named_among_roundings),
         cmocka_unit_test(a_stale_tail_of_a_flat_buffer_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,27 +1,41 @@
 """Diff on freshly recorded pairs: innocent ones are never `diverged`, planted differences are found where they are."""
+import concurrent.futures
 import re
+import sys
 
 import pytest
 import torch
 
+from conftest import ROOT
+
 HYBRID = "samples/hybrid_lm.py"
-HF = "tests/programs/hf_train.py"
 
 
 @pytest.fixture(scope="module")
 def recorded(lastbit, tmp_path_factory):
-    """Records a program once per settings and session."""
+    """Records programs, each once per settings and two at a time."""
     folder = tmp_path_factory.mktemp("pairs")
     done = {}
 
-    def get(program, *args, steps="0-0"):
-        key = (program, args, steps)
+    def record(key):
+        program, args, steps = key
         if key not in done:
-            done[key] = folder / f"run{len(done)}.lb"
+            done[key] = folder / f"run{abs(hash(key))}.lb"
             lastbit.record(done[key], program, *args, options=("--steps", steps, "--level", "ops"))
         return done[key]
 
+    def get(*runs, steps="0-0"):
+        keys = [(program, args, steps) for program, *args in runs for args in [tuple(args)]]
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            return list(pool.map(record, keys))
+
     return get
+
+
+@pytest.fixture(scope="module")
+def clean_and_faulty(recorded):
+    """Two steps each, which most tests look at the first of."""
+    return recorded(*((HYBRID, "--steps", "2", *fault) for fault in ((), ("--fault", "dropped-term"))), steps="0-1")
 
 
 def diff(lastbit, a, b, *options):
@@ -30,35 +44,36 @@ def diff(lastbit, a, b, *options):
     return answer
 
 
-def test_the_same_program_twice_is_identical(lastbit, recorded, tmp_path):
-    a = recorded(HYBRID, "--steps", "1")
-    lastbit.record(tmp_path / "again.lb", HYBRID, "--steps", "1", options=("--steps", "0-0", "--level", "ops"))
-    answer = diff(lastbit, a, tmp_path / "again.lb", "--exact")
+def test_the_same_program_twice_is_identical(lastbit, recorded, clean_and_faulty):
+    again, = recorded((HYBRID, "--steps", "1"))
+    answer = diff(lastbit, clean_and_faulty[0], again, "--exact", "--steps", "0")
     assert answer["verdict"] == "identical" and answer["first"] is None
 
 
 CALM = ("--steps", "1", "--muon-dtype", "float32")  # Newton-Schulz in bf16 amplifies rounding to percents
 
 INNOCENT = {
-    "threads": ((HYBRID, *CALM, "--threads", "1"), (HYBRID, *CALM, "--threads", "2")),
-    "experts": ((HYBRID, "--steps", "1", "--experts-kind", "eager"), (HYBRID, "--steps", "1", "--experts-kind", "grouped")),
-    "attention": ((HYBRID, *CALM, "--attention", "eager"), (HYBRID, *CALM, "--attention", "sdpa")),
-    "adamw": ((HYBRID, *CALM, "--adamw", "foreach"), (HYBRID, *CALM, "--adamw", "single")),
-    "accumulation": ((HYBRID, *CALM, "--accumulate", "1"), (HYBRID, *CALM, "--accumulate", "2")),
+    "threads": ((HYBRID, *CALM), (HYBRID, *CALM, "--threads", "2")),
+    "experts": ((HYBRID, "--steps", "1"), (HYBRID, "--steps", "1", "--experts-kind", "grouped")),
+    "attention": ((HYBRID, *CALM), (HYBRID, *CALM, "--attention", "sdpa")),
+    "adamw": ((HYBRID, *CALM), (HYBRID, *CALM, "--adamw", "foreach")),
+    "accumulation": ((HYBRID, *CALM), (HYBRID, *CALM, "--accumulate", "2")),
 }
 
 
 @pytest.mark.parametrize("pair", INNOCENT)
 def test_innocent_pairs_are_never_diverged(lastbit, recorded, pair):
-    first, second = INNOCENT[pair]
-    answer = diff(lastbit, recorded(*first), recorded(*second))
+    answer = diff(lastbit, *recorded(*INNOCENT[pair]))
     guilty = [layer for layer in answer["layers"] if layer["verdict"] == "diverged"]
     assert answer["verdict"] in ("identical", "reordered", "rounding") and not guilty, answer["first"]
 
 
 @pytest.mark.parametrize("fault", ["dropped-term", "differs-eps"])
-def test_a_planted_difference_is_found_where_it_is(lastbit, recorded, fault):
-    answer = diff(lastbit, recorded(HYBRID, "--steps", "1"), recorded(HYBRID, "--steps", "1", "--fault", fault))
+def test_a_planted_difference_is_found_where_it_is(lastbit, recorded, clean_and_faulty, fault):
+    first, second = clean_and_faulty
+    if fault == "differs-eps":
+        second, = recorded((HYBRID, "--steps", "1", "--fault", fault))
+    answer = diff(lastbit, first, second, "--steps", "0")
     phase = {"dropped-term": "backward", "differs-eps": "forward"}[fault]
     first = answer["first"]
     assert answer["verdict"] == "diverged"
@@ -70,15 +85,14 @@ def test_a_planted_difference_is_found_where_it_is(lastbit, recorded, fault):
 def test_an_extra_cast_is_rounding(lastbit, recorded):
     """In the first step the norm's weight is 1 and the order of cast and product shows in no bit."""
     bf16 = ("--steps", "2", "--precision", "bf16", "--muon-dtype", "float32")
-    answer = diff(lastbit, recorded(HYBRID, *bf16, steps="1-1"), recorded(HYBRID, *bf16, "--fault", "differs-cast", steps="1-1"))
+    answer = diff(lastbit, *recorded((HYBRID, *bf16), (HYBRID, *bf16, "--fault", "differs-cast"), steps="1-1"))
     assert answer["verdict"] == "rounding", answer["first"]
     assert any(re.search("layers.3.norm", row["layer"]) for row in answer["structure"])
 
 
-def test_what_the_step_before_left_different_stays_diverged(lastbit, recorded):
+def test_what_the_step_before_left_different_stays_diverged(lastbit, clean_and_faulty):
     """Both shadows of step 1 start from the same parameters and agree; the parameters do not."""
-    pair = [recorded(HYBRID, "--steps", "2", *fault, steps="0-1") for fault in ((), ("--fault", "dropped-term"))]
-    answer = diff(lastbit, *pair)
+    answer = diff(lastbit, *clean_and_faulty)
     verdicts = {row["layer"]: (row["local"], row["inherited"]) for row in answer["layers"] if not row["value"]}
     assert answer["first"]["step"] == 0 and answer["first"]["layer"] == "layers.3.norm"
     assert {layer for layer, (local, _) in verdicts.items() if local == "diverged"} == {"layers.3.norm"}
@@ -86,8 +100,8 @@ def test_what_the_step_before_left_different_stays_diverged(lastbit, recorded):
         assert verdicts[layer][1] == "diverged", (layer, verdicts[layer])
 
 
-def test_the_text_is_short_and_its_commands_run(lastbit, recorded, tmp_path):
-    a, b = (recorded(HYBRID, "--steps", "2", *fault, steps="0-1") for fault in ((), ("--fault", "dropped-term")))
+def test_the_text_is_short_and_its_commands_run(lastbit, clean_and_faulty, tmp_path):
+    a, b = clean_and_faulty
     text = lastbit.run("diff", a, b, expect=1).stdout
     head, rest = text.split("\n\n", 1)
     assert head.startswith("verdict: diverged") and "layers.3.norm, aten::mul.Tensor" in rest
@@ -106,32 +120,58 @@ def test_the_text_is_short_and_its_commands_run(lastbit, recorded, tmp_path):
     assert "optimizer.exp_avg_sq:layers.5.norm.weight " in everything  # the whole name
 
 
+@pytest.fixture(scope="module")
+def tensor_parallel(lastbit, tmp_path_factory):
+    """The same steps on one process and on two that hold half of every weight; the second rank loses half of a weight after step 1."""
+    folder = tmp_path_factory.mktemp("shards")
+    lastbit.record(folder / "one.lb", "tests/programs/tensor_parallel.py", expect=0)
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    lastbit.run("record", "-o", folder / "two.lb", "--", *torchrun, ROOT / "tests/programs/tensor_parallel.py", "--ranks", "2",
+                "--fault", "down", expect=0)
+    return folder / "one.lb", folder / "two.lb"
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_shards_are_put_together_before_they_are_compared(lastbit, tensor_parallel, turned):
+    pair = tensor_parallel[::-1] if turned else tensor_parallel
+    before = lastbit.json("diff", "--steps", "0", *pair, expect=0)
+    assert before["verdict"] == "rounding" and before["ops"]["aligned"] > 40, before["first"]
+    measured = {row["layer"]: row["elements"] for row in before["layers"] if row["max_abs"]}
+    assert measured["1.up"] == 64 * 32  # the gradient of both halves
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_lost_shard_is_named_with_its_slice(lastbit, tensor_parallel, turned):
+    pair = tensor_parallel[::-1] if turned else tensor_parallel
+    answer = lastbit.json("diff", *pair, expect=1)
+    first, side = answer["first"], "first" if turned else "second"
+    assert answer["verdict"] == "diverged" and (first["step"], first["layer"]) == (1, "1.down.weight"), first
+    assert f": dimension 1, 32 to 63 of 64 (part 2 of 2); zero on the {side} side; the rest differs by" in first["pattern"], first["pattern"]
+    assert first["why"] == f"aten::zero_ writes it last, on the {side} side only; exact values differ"
+
+
 ORDERS = "tests/programs/orders_of_sums.py"
+# Each a step: the first side's way, the second's, the op that differs and the order that is found.
+ORDER = {
+    "a sum on more threads": ("torch:1:1:64", "torch:2:1:64", "aten::sum", "torch:2"),
+    "a product on more threads": ("torch:1:1:1100", "torch:2:1:1100", "aten::mm", "torch:2"),
+    "a sum by numpy": ("torch:1:40:64", "numpy:1:40:64", "aten::sum.dim_IntList", "numpy"),
+    "a sum in blocks": ("torch:1:40:64", "blocked:1:40:64", "aten::sum.dim_IntList", "blocked:512"),
+}
 
 
-def check_order(lastbit, first, second, op, order):
-    answer = lastbit.json("diff", first, second, expect=0)
+@pytest.mark.parametrize("case", ORDER)
+def test_a_sum_in_another_order_is_named(lastbit, recorded, case):
+    op, order = ORDER[case][2:]
+    if op == "aten::mm" and not (torch.backends.mkl.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512"):
+        pytest.skip("known of MKL with AVX-512 only")
+    runs = recorded(*((ORDERS, *(row[side] for row in ORDER.values())) for side in range(2)), steps="0-3")
+    step = ("--steps", list(ORDER).index(case))
+    answer = lastbit.json("diff", *step, *runs, expect=0)
     found = answer["first"]
     assert answer["verdict"] == found["local"] == "reordered" and found["op"] == op, found
     assert f"those of torch:1, the second's of {order} (" in found["why"], found["why"]
-    assert lastbit.run("diff", "--exact", first, second).returncode == 1
-
-
-def test_a_sum_on_more_threads_is_named(lastbit, recorded):
-    check_order(lastbit, recorded(ORDERS), recorded(ORDERS, "--threads", "2"), "aten::sum", "torch:2")
-
-
-@pytest.mark.parametrize("how,order", [("numpy", "numpy"), ("blocked", "blocked:512")])
-def test_a_sum_by_other_code_is_named(lastbit, recorded, how, order):
-    rows = ("--rows", "40")
-    check_order(lastbit, recorded(ORDERS, *rows), recorded(ORDERS, *rows, "--how", how), "aten::sum.dim_IntList", order)
-
-
-def test_a_product_in_another_order_is_named(lastbit, recorded):
-    if not torch.backends.mkl.is_available() or torch.backends.cpu.get_cpu_capability() != "AVX512":
-        pytest.skip("known of MKL with AVX-512 only")
-    long = ("--inner", "1100")
-    check_order(lastbit, recorded(ORDERS, *long), recorded(ORDERS, *long, "--threads", "2"), "aten::mm", "torch:2")
+    assert lastbit.run("diff", "--exact", *step, *runs).returncode == 1
 
 
 NOISY = "tests/programs/noisy_sum.py"
@@ -139,7 +179,7 @@ NOISY = "tests/programs/noisy_sum.py"
 
 def test_what_two_runs_of_the_first_side_differ_by_is_noise(lastbit, recorded):
     """The order of the additions really changes from run to run, and nobody can replay it."""
-    runs = [recorded(NOISY, "--run", str(i)) for i in range(4)]
+    runs = recorded(*((NOISY, "--run", str(i)) for i in range(4)))
     alone = lastbit.json("diff", *runs[:2], expect=1)
     assert alone["verdict"] == "missing" and alone["first"]["op"] == "noisy::gather_rows"
     known = lastbit.json("diff", *runs[:2], "--noise", runs[2], "--noise", runs[3], expect=0)
@@ -149,7 +189,7 @@ def test_what_two_runs_of_the_first_side_differ_by_is_noise(lastbit, recorded):
 
 
 def test_a_difference_above_the_noise_is_none(lastbit, recorded):
-    runs = [recorded(NOISY, "--run", str(i)) for i in (0, 2, 3)]
-    answer = lastbit.json("diff", runs[0], recorded(NOISY, "--scale", "1.001"), "--noise", runs[1], "--noise", runs[2], expect=1)
+    first, scaled, *again = recorded((NOISY, "--run", "0"), (NOISY, "--scale", "1.001"), *((NOISY, "--run", str(i)) for i in (2, 3)))
+    answer = lastbit.json("diff", first, scaled, "--noise", again[0], "--noise", again[1], expect=1)
     assert answer["verdict"] == "diverged" and answer["first"]["op"] == "aten::mul.Tensor", answer["first"]
     assert answer["earliest"]["op"] == "noisy::gather_rows" and answer["earliest"]["verdict"] == "noise"

@@ -1,18 +1,13 @@
-"""Sums whose order depends on --threads or on who computes them (--how)."""
+"""Sums whose order depends on the number of threads or on who computes them. Each CASE is HOW:THREADS:ROWS:INNER and a forward pass
+of its own: who adds (torch, numpy, blocked), on how many threads, how many rows are summed, terms of the products."""
 import argparse
 
 import numpy
 import torch
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--threads", type=int, default=1)
-parser.add_argument("--rows", type=int, default=1)
-parser.add_argument("--inner", type=int, default=64, help="terms of the products")
-parser.add_argument("--how", choices=["torch", "numpy", "blocked"], default="torch")
+parser.add_argument("case", nargs="+")
 args = parser.parse_args()
-torch.set_num_threads(args.threads)
-torch.manual_seed(0)
-a, x = torch.randn(48, args.inner), torch.randn(100000)
 
 
 def numpy_sum(rows, dim, keepdim=False, dtype=None):
@@ -26,20 +21,21 @@ def blocked_sum(rows, dim, keepdim=False, dtype=None):
     return torch.tensor(total)
 
 
-library = torch.library.Library("aten", "IMPL")
-if args.how != "torch":
-    library.impl("sum.dim_IntList", {"numpy": numpy_sum, "blocked": blocked_sum}[args.how], "CPU")
-
-
 class Sums(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.randn(args.inner, 64))
-
     def forward(self, a, x):
-        return (a @ self.weight)[0, 0] * (x.sum() if args.rows == 1 else x.view(args.rows, -1).sum(1))
+        return (a @ self.weight)[0, 0] * (x.sum() if self.rows == 1 else x.view(self.rows, -1).sum(1))
 
 
 model = Sums()
-with torch.no_grad():
-    print(model(a, x).flatten()[0].item())
+for case in args.case:
+    how, threads, rows, inner = (part if i == 0 else int(part) for i, part in enumerate(case.split(":")))
+    library = torch.library.Library("aten", "IMPL")
+    if how != "torch":
+        library.impl("sum.dim_IntList", {"numpy": numpy_sum, "blocked": blocked_sum}[how], "CPU")
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    a, x = torch.randn(48, inner), torch.randn(100000)
+    model.rows, model.weight = rows, torch.nn.Parameter(torch.randn(inner, 64))
+    with torch.no_grad():
+        print(model(a, x).flatten()[0].item())
+    library._destroy()

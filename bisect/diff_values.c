@@ -1,0 +1,194 @@
+/* Bits and measures of values: see diff_values.h. */
+#include "diff_values.h"
+
+#include "pattern.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { PATTERN_ELEMENTS = 1 << 18 };
+
+/* ---- bits ---- */
+
+bool lb_walk_value_differs(const lb_walk *w, uint32_t va, uint32_t vb)
+{
+    if (va == LB_NONE || vb == LB_NONE) return (va == LB_NONE) != (vb == LB_NONE);
+    const lb_value *a = &w->pa->values[va], *b = &w->pb->values[vb];
+    if (lb_digest_is_none(a->logical) || lb_digest_is_none(b->logical)) return false;
+    return !lb_digest_equal(a->logical, b->logical);
+}
+
+bool lb_walk_pair_differs(const lb_walk *w, uint32_t ia, uint32_t ib)
+{
+    const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
+    if (lb_outcomes(a) != lb_outcomes(b)) return true;
+    for (uint32_t i = 0; i < lb_outcomes(a); i++)
+        if (lb_walk_value_differs(w, lb_outcome(w->pa, a, i), lb_outcome(w->pb, b, i))) return true;
+    return false;
+}
+
+bool lb_walk_source_differs(const lb_walk *w, uint32_t ia)
+{
+    uint32_t ib = w->alignment.source_b_of_a[ia], join = w->alignment.join_of_a[ia];
+    if (join != LB_NONE) return lb_walk_join_differs(w, &w->alignment.joins.list[join]);
+    if (ib == LB_NONE) return false;
+    return lb_walk_value_differs(w, lb_op_results(w->pa, &w->pa->ops[ia])[0],
+                                 lb_op_results(w->pb, &w->pb->ops[ib])[0]);
+}
+
+bool lb_walk_same_rounded(const lb_walk *w, uint32_t va, uint32_t vb)
+{
+    lb_tensor a, b;
+    if (w->pa->values[va].dtype == w->pb->values[vb].dtype) return false;
+    if (lb_side_value(w->a, va, &a, NULL) != LB_OK || lb_side_value(w->b, vb, &b, NULL) != LB_OK) return false;
+    bool b_narrower = lb_dtype_precision(b.dtype) < lb_dtype_precision(a.dtype);
+    const lb_tensor *wide = b_narrower ? &a : &b, *narrow = b_narrower ? &b : &a;
+    int64_t n = lb_layout_numel(&wide->layout);
+    if (!lb_dtype_is_float(wide->dtype) || !lb_layout_is_contiguous(&a.layout) ||
+        !lb_layout_is_contiguous(&b.layout))
+        return false;
+    void *rounded = malloc(lb_dtype_bytes(narrow->dtype, (size_t)n) + 1);
+    if (!rounded) return false;
+    lb_convert(narrow->dtype, rounded, wide->dtype, wide->data, (size_t)n, NULL);
+    bool same = memcmp(rounded, narrow->data, lb_dtype_bytes(narrow->dtype, (size_t)n)) == 0;
+    free(rounded);
+    return same;
+}
+
+/* ---- measures ---- */
+
+/* What is compared of a row so far. */
+typedef struct measurement {
+    lb_walk *w;
+    lb_diff_row *row;
+    bool inside_noise; /* all that differs was measured and lies inside the noise */
+} measurement;
+
+/* Of large values only what may be to blame is worth the passes of a pattern. */
+static void add(measurement *m, uint32_t va, const lb_tensor *a, const lb_tensor *b)
+{
+    lb_difference d;
+    const lb_tensor *first = m->w->swapped ? b : a, *second = m->w->swapped ? a : b;
+    if (lb_compare_numbers(first, second, &d, NULL) != LB_OK) {
+        m->inside_noise = false;
+        return;
+    }
+    if (d.elements <= PATTERN_ELEMENTS || m->row->local == LB_VERDICT_DIVERGED)
+        lb_pattern_find(first, second, &d);
+    m->inside_noise &= lb_noise_covers(&m->w->noise, va, &d);
+    if (!m->row->measured || d.rel_l2 > m->row->difference.rel_l2) m->row->difference = d;
+    m->row->measured = true;
+}
+
+static void add_values(measurement *m, uint32_t va, uint32_t vb)
+{
+    lb_tensor a, b;
+    if (va == LB_NONE || vb == LB_NONE || !lb_walk_value_differs(m->w, va, vb)) return;
+    if (lb_side_value(m->w->a, va, &a, NULL) == LB_OK && lb_side_value(m->w->b, vb, &b, NULL) == LB_OK)
+        add(m, va, &a, &b);
+    else
+        m->inside_noise = false;
+}
+
+bool lb_walk_measure_pair(lb_walk *w, uint32_t ia, uint32_t ib, lb_diff_row *row)
+{
+    const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
+    measurement m = {w, row, true};
+    for (uint32_t i = 0; i < lb_outcomes(a) && i < lb_outcomes(b); i++)
+        add_values(&m, lb_outcome(w->pa, a, i), lb_outcome(w->pb, b, i));
+    return row->measured && m.inside_noise;
+}
+
+/* ---- joins ---- */
+
+/* Result `i` of the whole, and its parts put together (data malloc'ed). False when they lack bytes or are a sum. */
+static bool assemble(const lb_walk *w, const lb_join *join, uint32_t i, uint32_t *va, lb_tensor *a,
+                     lb_tensor *b)
+{
+    uint32_t *values = malloc((join->parts + 1) * sizeof *values);
+    *va = lb_outcome(w->pa, &w->pa->ops[join->whole], i);
+    bool done = values && *va != LB_NONE && lb_join_values(&w->alignment.joins, join, w->pb, i, values);
+    if (done) {
+        int dim = lb_join_dim(w->pa, *va, w->pb, values, join->parts);
+        done = dim >= 0 && lb_side_value(w->a, *va, a, NULL) == LB_OK &&
+               lb_join_assemble(w->b, &w->pa->values[*va].layout, dim, values, join->parts, b);
+    }
+    free(values);
+    return done;
+}
+
+/* The first part that is not the whole although it has its shape. */
+static void add_unlike_part(measurement *m, const lb_join *join, uint32_t i)
+{
+    const lb_walk *w = m->w;
+    uint32_t va = lb_outcome(w->pa, &w->pa->ops[join->whole], i);
+    for (uint32_t k = 0; k < join->parts && !m->row->measured; k++) {
+        const lb_op *part = &w->pb->ops[w->alignment.joins.part_ops[join->first + k]];
+        add_values(m, va, lb_outcome(w->pb, part, i));
+    }
+}
+
+/* Are all parts the whole, bit for bit? */
+static bool each_is_whole(const lb_walk *w, const lb_join *join, uint32_t i)
+{
+    const lb_op *whole = &w->pa->ops[join->whole];
+    uint32_t va = lb_outcome(w->pa, whole, i);
+    for (uint32_t k = 0; k < join->parts; k++) {
+        const lb_op *part = &w->pb->ops[w->alignment.joins.part_ops[join->first + k]];
+        uint32_t vb = i < lb_outcomes(part) ? lb_outcome(w->pb, part, i) : LB_NONE;
+        if (va == LB_NONE || vb == LB_NONE) return va == vb;
+        if (lb_digest_is_none(w->pa->values[va].logical) || lb_walk_value_differs(w, va, vb)) return false;
+    }
+    return true;
+}
+
+bool lb_walk_join_differs(const lb_walk *w, const lb_join *join)
+{
+    for (uint32_t i = 0; i < lb_outcomes(&w->pa->ops[join->whole]); i++) {
+        lb_tensor a, b;
+        uint32_t va;
+        if (each_is_whole(w, join, i)) continue;
+        if (!assemble(w, join, i, &va, &a, &b)) return true;
+        bool same = a.dtype == b.dtype && lb_digest_equal(lb_digest_tensor(&a), lb_digest_tensor(&b));
+        free(b.data);
+        if (!same) return true;
+    }
+    return false;
+}
+
+bool lb_walk_measure_join(lb_walk *w, const lb_join *join, lb_diff_row *row)
+{
+    measurement m = {w, row, true};
+    bool source = strcmp(row->op, "lb::source") == 0;
+    for (uint32_t i = 0; i < lb_outcomes(&w->pa->ops[join->whole]); i++) {
+        lb_tensor a, b;
+        uint32_t va;
+        if (!assemble(w, join, i, &va, &a, &b)) {
+            if (source) add_unlike_part(&m, join, i);
+            m.inside_noise &= source;
+            continue;
+        }
+        add(&m, va, &a, &b);
+        free(b.data);
+    }
+    return row->measured && m.inside_noise;
+}
+
+bool lb_walk_measure_final(lb_walk *w, const lb_shadow_final *final, lb_diff_row *row)
+{
+    measurement m = {w, row, true};
+    const lb_shadow_part *parts = &w->shadows.final_parts[final->first];
+    uint32_t *values = malloc((final->parts + 1) * sizeof *values);
+    lb_tensor a, b;
+    for (uint32_t k = 0; values && k < final->parts; k++) {
+        values[k] = parts[k].value;
+        if (final->dim == LB_JOIN_SAME && !row->measured) add_values(&m, final->whole.value, values[k]);
+    }
+    if (values && final->dim >= 0 && lb_side_value(w->a, final->whole.value, &a, NULL) == LB_OK &&
+        lb_join_assemble(w->b, &a.layout, final->dim, values, final->parts, &b)) {
+        add(&m, final->whole.value, &a, &b);
+        free(b.data);
+    }
+    free(values);
+    return row->measured && m.inside_noise;
+}

@@ -1,0 +1,32 @@
+/* Values of both sides against each other: do their bits differ, and by how much? Private to diff*.c. */
+#ifndef LB_BISECT_DIFF_VALUES_H
+#define LB_BISECT_DIFF_VALUES_H
+
+#include "diff_walk.h"
+
+/* Results and written values of an op, as one list. */
+static inline uint32_t lb_outcomes(const lb_op *op)
+{
+    return op->results + op->written;
+}
+static inline uint32_t lb_outcome(const lb_program *p, const lb_op *op, uint32_t i)
+{
+    return i < op->results ? lb_op_results(p, op)[i] : lb_op_written(p, op)[i - op->results];
+}
+
+/* By digests; undefined bytes are no finding. LB_NONE differs from a value. */
+bool lb_walk_value_differs(const lb_walk *walk, uint32_t value_a, uint32_t value_b);
+/* Results and written values of an aligned pair; of a join, whose parts are put together; of a source and its partner (none:
+ * no difference). A join whose bytes were not kept, or that is a sum, differs. */
+bool lb_walk_pair_differs(const lb_walk *walk, uint32_t op_a, uint32_t op_b);
+bool lb_walk_join_differs(const lb_walk *walk, const lb_join *join);
+bool lb_walk_source_differs(const lb_walk *walk, uint32_t op_a);
+/* The same numbers after rounding to the narrower dtype? Then the difference is one of precision. */
+bool lb_walk_same_rounded(const lb_walk *walk, uint32_t value_a, uint32_t value_b);
+
+/* Fills row->difference with the worst of what differs. True when all of it was measured and lies inside the noise. */
+bool lb_walk_measure_pair(lb_walk *walk, uint32_t op_a, uint32_t op_b, lb_diff_row *row);
+bool lb_walk_measure_join(lb_walk *walk, const lb_join *join, lb_diff_row *row);
+bool lb_walk_measure_final(lb_walk *walk, const lb_shadow_final *final, lb_diff_row *row);
+
+#endif

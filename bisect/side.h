@@ -1,0 +1,39 @@
+/* One side of a comparison: a step of one rank, or several recorded programs taken as one.
+ *
+ * A full forward pass is compared with a prefill and decode steps, one process with many ranks, a batch with micro-batches.
+ * The programs of a side are put one after the other into a single one, in which the values and ops of part p begin at
+ * parts[p].first_value and first_op. Nothing replays that program: alignment and the walk read it.
+ */
+#ifndef LB_BISECT_SIDE_H
+#define LB_BISECT_SIDE_H
+
+#include <lastbit/archive.h>
+
+typedef struct lb_side_part {
+    const lb_program *program; /* as recorded */
+    uint32_t first_op, first_value;
+} lb_side_part;
+
+typedef struct lb_side {
+    lb_capture *capture;
+    const lb_program *program; /* that of the one part, or all of them */
+    lb_program *merged;        /* NULL: one part */
+    lb_side_part *parts;
+    uint32_t n_parts;
+} lb_side;
+
+/* The programs stay the capture's. LB_ERR_NOMEM is the only failure. */
+lb_status lb_side_init(lb_capture *capture, const lb_program *const *programs, uint32_t n, lb_side *side,
+                       lb_err *err);
+void lb_side_release(lb_side *side);
+/* The part that an op of the whole lies in. */
+uint32_t lb_side_part_of(const lb_side *side, uint32_t op);
+/* The op of the whole that is op `op` of that recorded program; LB_NONE when the side has no such part. */
+uint32_t lb_side_op(const lb_side *side, const lb_program *recorded, uint32_t op);
+uint32_t lb_side_value_of(const lb_side *side, const lb_program *recorded, uint32_t value);
+/* As lb_capture_value, of a value of the whole. */
+lb_status lb_side_value(const lb_side *side, uint32_t value, lb_tensor *tensor, lb_err *err);
+/* The recorded program and row of a value of the whole. */
+const lb_program *lb_side_recorded(const lb_side *side, uint32_t value, uint32_t *row);
+
+#endif
