@@ -23,8 +23,9 @@
 /* Objects of Python that are given once, by name. */
 #define LB_PYTHON_OBJECTS(X)                                                                                   \
     X(none)                                                                                                    \
-    X(true_) X(false_) X(not_implemented) X(empty) /* () */                                                    \
-        X(exception) X(failed)                     /* classes */                                               \
+    X(true_)                                                                                                   \
+    X(false_) X(not_implemented) X(empty) /* () */                                                             \
+        X(exception) X(failed)            /* classes */                                                        \
         X(tensor) X(parameter) X(int_) X(float_) X(bool_) X(str_) X(list) X(tuple) X(dict) X(size) X(dtype)    \
             X(complex_) X(untyped_storage) X(data_ptr) X(storage_offset) X(stride)                             \
                 X(nbytes) /* of a tensor or a storage */                                                       \
@@ -35,6 +36,7 @@
         X(is_foreign)                                /* (types): one of them unwraps itself */                 \
         X(decompose)  /* (mode, func, args, kwargs) -> result or NotImplemented */                             \
         X(collective) /* (func, args, kwargs) -> result */                                                     \
+        X(is_fake)    /* (type) -> whether its tensors have no bytes */                                        \
         X(instead)    /* (tensor) -> a tensor that can be read, or what to note: a text */                     \
         X(plain)      /* (object) -> the same as int, float, bool, str, list */                                \
         X(fields)     /* (object) -> what it holds as a list, or None */                                       \
@@ -63,7 +65,7 @@ typedef struct lb_plan {
     int writing_switch;
     int chance; /* the argument without which nothing is drawn; -1 */
     bool ignored, collective, two_halves, masks;
-    int8_t decomposes; /* -1: not asked yet */
+    int8_t decomposes; /* in inference mode; -1: not asked yet, 2: always */
 } lb_plan;
 #define LB_INT_MEANS_FLOAT 128
 

@@ -99,7 +99,7 @@ static lb_plan *plan_of(lb_binding *b, PyObject *description)
     p->collective = integer_item(description, "collective");
     p->masks = integer_item(description, "masks");
     p->two_halves = p->collective || p->flags & LB_OP_MUTABLE;
-    p->decomposes = -1;
+    p->decomposes = integer_item(description, "in_parts") ? 2 : -1;
     if (p->func && p->callee && p->names && p->defaults && text && bytes && !py.PyErr_Occurred() &&
         py.PyTuple_Size(p->names) == n && py.PyTuple_Size(p->defaults) == n) {
         p->name = strdup(text);
@@ -268,7 +268,8 @@ static lb_status add_numbers(lb_recorder *recorder, const results *r, lb_err *er
     for (uint32_t i = 0; i < r->n; i++) {
         const lb_operand *o = &r->items[i];
         if (o->tag == LB_ARG_FLOAT) LB_TRY(lb_recorder_scalar(recorder, "item", o->u.f, err));
-        if (o->tag == LB_ARG_INT || o->tag == LB_ARG_BOOL) LB_TRY(lb_recorder_scalar(recorder, "item", (double)o->u.i, err));
+        if (o->tag == LB_ARG_INT || o->tag == LB_ARG_BOOL)
+            LB_TRY(lb_recorder_scalar(recorder, "item", (double)o->u.i, err));
     }
     return LB_OK;
 }
@@ -358,6 +359,19 @@ static PyObject *record_by_halves(lb_binding *b, lb_plan *plan, const asked *a)
     return lb_op_end(b, pending, out, false, NULL) ? out : despite(b, out);
 }
 
+/* A tensor of a type that has no bytes: somebody works out shapes by running ops on nothing. */
+static bool is_fake(lb_binding *b, PyObject *out)
+{
+    PyObject *type = py.PyObject_Type(out);
+    py.Py_DecRef(type);
+    if (type == b->of.tensor || type == b->of.tuple || type == b->of.list || out == b->of.none) return false;
+    PyObject *answer = py.PyObject_CallFunctionObjArgs(b->of.is_fake, type, NULL);
+    const bool fake = is_true(answer);
+    if (!answer) py.PyErr_Clear();
+    py.Py_DecRef(answer);
+    return fake;
+}
+
 static PyObject *record_whole(lb_binding *b, lb_plan *plan, const asked *a)
 {
     PyObject *out = call_through(plan->callee, a);
@@ -365,24 +379,35 @@ static PyObject *record_whole(lb_binding *b, lb_plan *plan, const asked *a)
         if (b->live) note_failed(b, plan, a);
         return NULL;
     }
-    if (!b->live) return out;
+    if (!b->live || is_fake(b, out)) return out;
     lb_pending *pending = lb_op_begin(b, plan, a->args, a->kwargs);
     return pending && lb_op_end(b, pending, out, false, NULL) ? out : despite(b, out);
 }
 
-/* In inference mode composite ops arrive whole. NULL with an exception; NotImplemented: record it as it is. */
-static PyObject *decomposed(lb_binding *b, lb_plan *plan, PyObject *mode, const asked *a)
+/* -1 with an exception. */
+static int comes_in_parts(lb_binding *b, lb_plan *plan, PyObject *func)
 {
+    if (plan->decomposes == 2) return 1;
     PyObject *inference = py.PyObject_CallFunctionObjArgs(b->of.inference_enabled, NULL);
     py.Py_DecRef(inference);
-    if (!inference) return NULL;
-    if (inference == b->of.true_ && plan->decomposes < 0) {
-        PyObject *can = py.PyObject_CallMethodObjArgs(a->func, b->names._can_decompose, NULL);
+    if (!inference) return -1;
+    if (inference != b->of.true_) return 0;
+    if (plan->decomposes < 0) {
+        PyObject *can = py.PyObject_CallMethodObjArgs(func, b->names._can_decompose, NULL);
         plan->decomposes = (int8_t)is_true(can);
         py.Py_DecRef(can);
-        if (!can) return NULL;
+        if (!can) return -1;
     }
-    if (inference != b->of.true_ || !plan->decomposes) {
+    return plan->decomposes;
+}
+
+/* In inference mode composite ops arrive whole, and some always do. NULL with an exception; NotImplemented: record it as it
+ * is. */
+static PyObject *decomposed(lb_binding *b, lb_plan *plan, PyObject *mode, const asked *a)
+{
+    const int parts = comes_in_parts(b, plan, a->func);
+    if (parts < 0) return NULL;
+    if (!parts) {
         py.Py_IncRef(b->of.not_implemented);
         return b->of.not_implemented;
     }
@@ -410,14 +435,15 @@ static PyObject *record(lb_binding *b, PyObject *mode, const asked *a)
     return plan->two_halves ? record_by_halves(b, plan, a) : record_whole(b, plan, a);
 }
 
-/* 1: one of the types unwraps itself, and its inner ops come back to us; -1 with an exception. */
+/* 1: one of the types unwraps itself, and its inner ops come back to us; 2: one has no bytes, and there is nothing to record;
+ * -1 with an exception. */
 static int is_foreign(lb_binding *b, PyObject *types)
 {
     PyObject *type = py.PyObject_Type(types);
     py.Py_DecRef(type);
     if (type == b->of.tuple && py.PyTuple_Size(types) == 0) return 0;
     PyObject *answer = py.PyObject_CallFunctionObjArgs(b->of.is_foreign, types, NULL);
-    int foreign = answer ? py.PyObject_IsTrue(answer) : -1;
+    int foreign = answer ? (int)py.PyLong_AsLongLong(answer) : -1;
     py.Py_DecRef(answer);
     return foreign;
 }
@@ -464,10 +490,10 @@ static PyObject *dispatch(PyObject *mode, PyObject *const *args, Py_ssize_t n, P
     int foreign = b->live ? is_foreign(b, a.types) : 0;
     if (foreign < 0 && !lb_binding_swallow(b)) {
         out = NULL;
-    } else if (foreign > 0) {
+    } else if (foreign == 1) {
         py.Py_IncRef(out = b->of.not_implemented);
     } else {
-        out = b->live ? record(b, mode, &a) : call_through(a.func, &a);
+        out = b->live && !foreign ? record(b, mode, &a) : call_through(a.func, &a);
     }
     b->inside--;
     py.Py_DecRef(made);

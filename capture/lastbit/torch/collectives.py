@@ -1,6 +1,6 @@
 """Collectives: group, operation, sequence number, each rank's input before and output after completion.
 
-Collectives are waited for, which changes what overlaps but no bits. Point-to-point and functional operations that are not
+Collectives are waited for, functional ones too, which changes what overlaps but no bits. Point-to-point operations that are not
 complete when their call returns are read later, when their storage is next used or the step ends (the program must have
 waited by then). Until then we hold the storages, not the tensors.
 """
@@ -42,7 +42,11 @@ class Collectives:
         if work is not None and base not in ("send", "recv_", "recv_any_source_"):
             # Views of the output are taken before the program waits (DDP's buckets): there is no later moment to read it.
             work.wait()
-        later = space.startswith("_c10d_functional") or (work is not None and not work.is_completed())
+            work = None  # gloo's reduce_scatter does not call itself complete even now
+        if space.startswith("_c10d_functional"):
+            for t in _tensors(out):
+                torch.ops._c10d_functional.wait_tensor(t)
+        later = work is not None and not work.is_completed()
         row = native.end(begun, out, later)
         if later and work is not None:
             self.waiting.append((work, [t.untyped_storage() for t in _tensors((args, kwargs))]))

@@ -2,6 +2,8 @@
 
 The mode's handler is C (capture/python_dispatch.c): it sees every op below autograd, runs it and records what it was.
 """
+import sys
+
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -22,6 +24,9 @@ _HIDDEN_WRITES = {
 }
 _SEEN_WHOLE = {"aten", "prims", "prim", "c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "quantized"}
 _IGNORED = {"profiler", "streams"}
+_WRAPPING = {"_wrap_tensor_autograd"}  # the same tensor in another class
+# Ops that are a few lines of Python and hide what they write: op -> where those lines are. They are run under the mode.
+_LINES = {"fsdp::all_gather_copy_in": ("torch.distributed.fsdp._fully_shard._fsdp_collectives", "all_gather_copy_in_cuda")}
 _COLLECTIVE_SPACES = {"c10d", "_c10d_functional", "_c10d_functional_autograd"}
 
 
@@ -51,7 +56,7 @@ def describe(func, writing=False):
         "func": func, "callee": _callee(func), "name": schema.name + ("." + schema.overload_name if schema.overload_name else ""),
         "flags": flags, "arg_flags": bytes(arg_flags), "names": tuple(names), "chance": chance, "masks": masks,
         "defaults": tuple(a.default_value if a.has_default_value() else None for a in arguments),
-        "ignored": space in _IGNORED, "collective": bool(flags & COLLECTIVE),
+        "ignored": space in _IGNORED or base in _WRAPPING, "in_parts": _parts(func) is not None, "collective": bool(flags & COLLECTIVE),
         "writing": describe(func, True) if hidden and not writing and not schema.is_mutable else None,
         "writing_switch": names.index(switch) if switch in names else -1,
     }
@@ -135,7 +140,13 @@ class Recording(TorchDispatchMode):
         return False
 
 
+def _parts(func):
+    module, name = _LINES.get(func._schema.name, ("", ""))
+    return getattr(sys.modules.get(module), name, None)
+
+
 def decompose(mode, func, args, kwargs):
-    """In inference mode composite ops arrive whole: their parts come back to the mode."""
+    """An op that arrived whole: its parts come back to the mode. In inference mode all composite ops do."""
+    parts = _parts(func) or func.decompose
     with mode:
-        return func.decompose(*args, **(kwargs or {}))
+        return parts(*args, **(kwargs or {}))

@@ -37,11 +37,16 @@ def given():
 # ---- what the recorder asks
 
 
+def local(t):
+    """What lies on this rank of a tensor that is spread over several (DTensor)."""
+    return getattr(t, "_local_tensor", t)
+
+
 def instead(t):
     """A tensor whose bytes cannot be had in one piece: the one inside it, or what it was as a text."""
-    local = getattr(t, "_local_tensor", None)
-    if local is not None and local is not t:
-        return local
+    inside = local(t)
+    if inside is not t:
+        return inside
     try:
         shape = tuple(t.shape)
     except RuntimeError:  # nested tensors have none
@@ -86,8 +91,7 @@ def number_of(t):
     if isinstance(t, (int, float)):
         return float(t)
     try:
-        if hasattr(t, "_local_tensor"):
-            t = t._local_tensor
+        t = local(t)
         if not isinstance(t, Tensor) or t.numel() != 1 or not t.is_cpu:
             return None
         data = ctypes.string_at(t.data_ptr(), t.element_size())

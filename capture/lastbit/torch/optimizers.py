@@ -2,7 +2,7 @@
 import torch
 
 from . import library
-from .objects import number_of
+from .objects import local, number_of
 
 
 def _same(function):
@@ -149,7 +149,7 @@ class Optimizers:
                     self.session.role(value, library.STATE, library.IS_STATE, "optimizer.%s:%s" % (key, name))
 
     def _group(self, class_name, index, group, names):
-        members = [(names.get(id(p), "?"), p, p.grad) for p in group["params"]]
+        members = [(names.get(id(p), "?"), local(p), local(p.grad)) for p in group["params"]]
         options = []
         for key, value in group.items():
             if key == "params":

@@ -77,7 +77,7 @@ class Session:
         """The calls of the C recorder, which are told what to call here."""
         return library.bind(dict(
             objects.given(), failed=library.Failed, node=self.modules.node, sequence=self.modules.sequence, fail=self.fail,
-            plan_for=self.plan_for, is_foreign=self.is_foreign, decompose=dispatch.decompose, collective=self.collectives.run,
+            plan_for=self.plan_for, is_foreign=self.is_foreign, is_fake=self.is_fake, decompose=dispatch.decompose, collective=self.collectives.run,
             instead=objects.instead, plain=objects.plain, fields=objects.fields, owner=self.modules.owner))
 
     def plan_for(self, func):
@@ -487,8 +487,15 @@ class Session:
         self.mode = None
 
     def is_foreign(self, types):
-        """One of these subclasses unwraps itself."""
-        return any(kind in self.unwrapped or (kind is not torch.Tensor and self.is_wrapper(kind)) for kind in types)
+        """1 when one of these subclasses unwraps itself, 2 when one has no bytes."""
+        if any(kind in self.unwrapped or (kind is not torch.Tensor and self.is_wrapper(kind)) for kind in types):
+            return 1
+        return 2 if any(map(self.is_fake, types)) else 0
+
+    @staticmethod
+    def is_fake(kind):
+        """Tensors of this class have no bytes: torch works out shapes with them (DTensor does, and the compiler)."""
+        return kind.__name__ in ("FakeTensor", "FunctionalTensor") and kind.__module__.startswith("torch.")
 
     def backward(self, begins):
         """Backward begins or ends in this thread; how many run in it now."""
@@ -500,7 +507,7 @@ class Session:
 
     def is_wrapper(self, kind):
         """Subclasses that unwrap themselves: their inner ops come back to us."""
-        if kind in self.plain:
+        if kind in self.plain or self.is_fake(kind):
             return False
         if kind.__name__ in ("DTensor", "AsyncCollectiveTensor", "ShardedTensor") or hasattr(kind, "__tensor_flatten__"):
             self.unwrapped.add(kind)
@@ -511,7 +518,7 @@ class Session:
     # ---- names and numbers
 
     def role(self, tensor, kind, flags, name):
-        self.native.role(tensor, kind, flags, name)
+        self.native.role(objects.local(tensor), kind, flags, name)
 
     def parameter_names(self):
         return self.names
