@@ -327,34 +327,59 @@ static void pad(const attention *a, char *lse, int64_t rows)
  * the rounding of p hides, but not the log-sum-exp: 5.4e-5 / (8 * 2^-24), rounded up. */
 #define FAST_EXP 128
 
-/* t_j = scale sum |q k_j| + |mask| + |score - max|; y's twin is sum p_j |v_j| (1 + t_j + sum p t), times the roundings of p. */
+/* How far off a score may be whose terms add up to t: an exponential of it is off by the factor exp of that, which matters when t is
+ * beyond 1e5. */
+static double exponent_error(const attention *a, double t)
+{
+    const lb_op_row *row = a->frame.call->row;
+    double terms = (double)(a->h.keys > a->h.size ? a->h.keys : a->h.size);
+    bool f64 = tensor_at(a->frame.call, a->form->query)->dtype == LB_F64;
+    return t * (row->roundings + row->roundings_per_term * terms) * (f64 ? 0x1p-53 : 0x1p-24);
+}
+
+/* t_j = scale sum |q k_j| + |mask| */
+static double score_terms(const head *h, const double *q, const double *k, const double *mask, int64_t i,
+                          int64_t j)
+{
+    double t = mask && !isinf(mask[i * h->keys + j]) ? fabs(mask[i * h->keys + j]) : 0;
+    for (int64_t d = 0; d < h->size; d++) t += fabs(h->scale * q[i * h->size + d] * k[j * h->size + d]);
+    return t;
+}
+
+/* With t_j besides |score - max|, y's twin is sum p_j |v_j| (1 + t_j + sum p t), times the roundings of p. `t` holds the keys. */
 static void twin_head(const attention *a, const double *q, const double *k, const double *v, const double *mask,
-                      double *scores, double *sum, double *y, double *lse)
+                      double *scores, double *t, double *sum, double *y, double *lse)
 {
     const head *h = &a->h;
     double rounding = a->form->wide ? 1 : lb_twin_scale(a->frame.call, a->form->query - 1u);
     if (!head_scores_f64(h, q, k, mask, scores)) return;
     for (int64_t i = 0; i < h->queries; i++) {
-        double *row = scores + i * h->keys, top = -INFINITY, total = 0, weighted = 0;
+        double *row = scores + i * h->keys, top = -INFINITY, most = 0, total = 0, weighted = 0;
         for (int64_t j = 0; j < h->keys; j++) top = row[j] > top ? row[j] : top;
-        for (int64_t j = 0; j < h->keys; j++) total += row[j] == -INFINITY ? 0 : exp(row[j] - top);
         memset(y + i * h->values, 0, (size_t)h->values * sizeof *y);
-        for (int pass = 0; pass < 2; pass++)
-            for (int64_t j = 0; j < h->keys; j++) {
-                if (row[j] == -INFINITY) continue;
-                double p = exp(row[j] - top) / total,
-                       t = fabs(row[j] - top) + (mask ? fabs(mask[i * h->keys + j]) : 0);
-                for (int64_t d = 0; d < h->size; d++)
-                    t += fabs(h->scale * q[i * h->size + d] * k[j * h->size + d]);
-                if (pass == 0)
-                    weighted += p * t;
-                else
-                    for (int64_t d = 0; d < h->values; d++)
-                        y[i * h->values + d] += p * fabs(v[j * h->values + d]) * (rounding + t + weighted);
-                if (pass == 1 && a->form->weights) row[j] = p * (1 + t + weighted);
+        for (int64_t j = 0; j < h->keys; j++) {
+            t[j] = row[j] == -INFINITY ? 0 : score_terms(h, q, k, mask, i, j);
+            if (row[j] == top) most = t[j];
+            total += row[j] == -INFINITY ? 0 : exp(row[j] - top);
+        }
+        for (int64_t j = 0; j < h->keys; j++) { /* rows become p */
+            if (row[j] == -INFINITY) {
+                row[j] = 0;
+                continue;
             }
-        for (int64_t j = 0; a->form->weights && j < h->keys; j++) row[j] = row[j] == -INFINITY ? 0 : row[j];
-        lse[i] = isinf(top) ? 0 : fabs(top) + fabs(log(total)) + 1 + weighted + (rounding > 1 ? FAST_EXP : 0);
+            double p = exp(row[j] - top + exponent_error(a, t[j] + most)) / total;
+            t[j] += fabs(row[j] - top);
+            row[j] = p > 1 ? 1 : p;
+            weighted += row[j] * t[j];
+        }
+        for (int64_t j = 0; j < h->keys; j++) {
+            const double p = row[j];
+            for (int64_t d = 0; p != 0 && d < h->values; d++)
+                y[i * h->values + d] += p * fabs(v[j * h->values + d]) * (rounding + t[j] + weighted);
+            if (a->form->weights) row[j] = p * (1 + t[j] + weighted);
+        }
+        lse[i] =
+            isinf(top) ? 0 : fabs(top) + fabs(log(total)) + 1 + weighted + most + (rounding > 1 ? FAST_EXP : 0);
         sum[i] = 1;
     }
 }
@@ -401,6 +426,7 @@ lb_status lb_attention_forward(lb_call *call, const lb_attention_form *form, boo
     lb_tensor result = heads_first(&a, &call->results[0]);
     char *y = lb_frame_output_view(f, &result, heads * a.tokens * values), *lse = lse_output(&a, &rows);
     char *scores = lb_frame_reals(f, square), *sum = lb_frame_reals(f, a.tokens);
+    double *terms = twin ? lb_frame_scratch(f, (size_t)a.kv_tokens * sizeof *terms) : NULL;
     bool keep = form->weights && call->n_results > 1 && call->results[1].data;
     void *weights = keep ? lb_frame_output(f, 1, heads * square) : NULL;
     if (lb_frame_ok(f) && a.ragged) memset(y, 0, (size_t)(heads * a.tokens * values * a.element));
@@ -415,7 +441,8 @@ lb_status lb_attention_forward(lb_call *call, const lb_attention_form *form, boo
             char *log_sum = lse + lse_at(&a, &one, s, i, rows);
             bool done = true;
             if (twin)
-                twin_head(&a, q, k, v, mask_of(&a, i), (double *)scores, (double *)sum, out, (double *)log_sum);
+                twin_head(&a, q, k, v, mask_of(&a, i), (double *)scores, terms, (double *)sum, out,
+                          (double *)log_sum);
             else
                 done = head_forward(&a, q, k, v, mask_of(&a, i), scores, sum, out, log_sum);
             if (!done) lb_frame_fail(f, LB_ERR_NOMEM, "no memory for a product");
@@ -433,8 +460,9 @@ typedef struct gradients {
     void *p, *ds, *part, *dq, *dk, *dv;
 } gradients;
 
-/* With t as in twin_head (|score - lse| for |score - max|): |ds| is p (sum |dy v| + sum |dy y|) (r + t) where r is the growth by
- * 16-bit roundings, and dv's weights are p (r + t). */
+/* With t as in twin_head, |score - lse| for |score - max|, `most` that of the largest, from which lse comes: |ds| is p (sum |dy v| +
+ * sum |dy y|) (r + t) where r is the growth by 16-bit roundings, and dv's weights are p (r + t). */
+#define VACUOUS 1e150
 static void twin_head_backward(const attention *a, const gradients *g, const double *q, const double *k,
                                const double *v, const double *mask)
 {
@@ -445,22 +473,25 @@ static void twin_head_backward(const attention *a, const gradients *g, const dou
     if (!head_scores_f64(h, q, k, mask, p)) return;
     memset(dq, 0, (size_t)(h->queries * h->size) * sizeof *dq);
     for (int64_t i = 0; i < h->queries; i++) {
-        double delta = 0;
+        double delta = 0, top = -INFINITY, most = 0;
+        for (int64_t j = 0; j < h->keys; j++)
+            if (p[i * h->keys + j] > top) top = p[i * h->keys + j], most = score_terms(h, q, k, mask, i, j);
         for (int64_t d = 0; d < h->values; d++) delta += fabs(dy[i * h->values + d] * y[i * h->values + d]);
         for (int64_t j = 0; j < h->keys; j++) {
-            double s = p[i * h->keys + j], t = fabs(s - lse[i]) + (mask ? fabs(mask[i * h->keys + j]) : 0),
-                   dp = delta;
+            double s = p[i * h->keys + j], dp = delta;
             ds[i * h->keys + j] = 0;
             if (s == -INFINITY || isinf(lse[i])) continue;
-            for (int64_t d = 0; d < h->size; d++) t += fabs(h->scale * q[i * h->size + d] * k[j * h->size + d]);
+            double t = score_terms(h, q, k, mask, i, j), error = exponent_error(a, t + most);
             for (int64_t d = 0; d < h->values; d++) dp += fabs(dy[i * h->values + d] * v[j * h->values + d]);
-            double weight = exp(s - lse[i]) * (rounding + t);
+            double weight = exp(s - lse[i] + error) * (rounding + t + fabs(s - lse[i]));
+            const double vacuous = weight > VACUOUS; /* infinity, which times a 0 is NaN */
+            if (vacuous) weight = VACUOUS, dp += 1;
             ds[i * h->keys + j] = weight * dp;
             for (int64_t d = 0; d < h->values; d++)
-                dv[j * h->values + d] += weight * fabs(dy[i * h->values + d]);
+                dv[j * h->values + d] += weight * (fabs(dy[i * h->values + d]) + vacuous);
             for (int64_t d = 0; d < h->size; d++) {
-                dq[i * h->size + d] += weight * dp * scale * fabs(k[j * h->size + d]);
-                dk[j * h->size + d] += weight * dp * scale * fabs(q[i * h->size + d]);
+                dq[i * h->size + d] += weight * dp * scale * (fabs(k[j * h->size + d]) + vacuous);
+                dk[j * h->size + d] += weight * dp * scale * (fabs(q[i * h->size + d]) + vacuous);
             }
         }
     }

@@ -1,6 +1,7 @@
 /* Running error bounds: see bound.h. */
 #include "bound.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -121,6 +122,8 @@ void lb_bound_release(lb_bound *bound)
 /* One element. `limit`: where the type overflows; beyond it infinity (or saturation) is the right answer. */
 static double element_ratio(const lb_bound *bound, lb_dtype dtype, double limit, double value, double exact, double twin)
 {
+    /* Terms of finite inputs that overflow what is computed in: on the way to either value one may have become infinite, or not. */
+    if (isfinite(twin) && fabs(twin) >= limit && fabs(twin) >= FLT_MAX) return 0;
     if (isnan(exact)) return isnan(value) ? 0 : INFINITY;
     double room = bound->factor * fabs(twin) + bound->tiny;
     double half_ulp = 0.5 * lb_ulp(dtype, exact);

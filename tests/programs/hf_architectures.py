@@ -80,8 +80,8 @@ def build(args):
     config = configuration(args)
     cls = getattr(transformers, MODELS[args.model][1])
     model = cls.from_config(config) if MODELS[args.model][1].startswith("Auto") else cls(config)
-    if args.dtype == "bf16":
-        model.to(torch.bfloat16)
+    if args.dtype in ("bf16", "fp16"):
+        model.to({"bf16": torch.bfloat16, "fp16": torch.float16}[args.dtype])
     return model
 
 
@@ -135,7 +135,7 @@ def train(args, model):
     wanted = [p for p in model.parameters() if p.requires_grad]
     choices = {"adamw": lambda: torch.optim.AdamW(wanted, lr=1e-3), "foreach": lambda: torch.optim.AdamW(wanted, lr=1e-3, foreach=True),
                "fused": lambda: torch.optim.AdamW(wanted, lr=1e-3, fused=True), "amsgrad": lambda: torch.optim.AdamW(wanted, lr=1e-3, amsgrad=True, foreach=True),
-               "sgd": lambda: torch.optim.SGD(wanted, lr=1e-2, momentum=0.9, nesterov=True), "adafactor": lambda: torch.optim.Adafactor(wanted, lr=1e-3),
+               "sgd": lambda: torch.optim.SGD(wanted, lr=args.lr, momentum=0.9, nesterov=True), "adafactor": lambda: torch.optim.Adafactor(wanted, lr=1e-3),
                "rmsprop": lambda: torch.optim.RMSprop(wanted, lr=1e-3), "nadam": lambda: torch.optim.NAdam(wanted, lr=1e-3),
                "radam": lambda: torch.optim.RAdam(wanted, lr=1e-3), "adagrad": lambda: torch.optim.Adagrad(wanted, lr=1e-3)}
     optimizer = choices[args.optimizer]()
@@ -170,10 +170,11 @@ def decode(args, model):
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--model", choices=MODELS, default="llama")
-parser.add_argument("--dtype", choices=["fp32", "bf16", "autocast"], default="fp32")
+parser.add_argument("--dtype", choices=["fp32", "bf16", "fp16", "autocast"], default="fp32")
 parser.add_argument("--attention", choices=["eager", "sdpa"], default="sdpa")
 parser.add_argument("--experts", choices=["eager", "batched_mm", "grouped_mm"], default="grouped_mm")
 parser.add_argument("--optimizer", default="adamw")
+parser.add_argument("--lr", type=float, default=1e-2, help="of SGD")
 for flag in ("dropout", "padding", "decode", "sample", "checkpointing", "lora"):
     parser.add_argument(f"--{flag}", action="store_true")
 parser.add_argument("--seq", type=int, default=16)

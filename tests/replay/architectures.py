@@ -47,6 +47,8 @@ def cases():
         found[f"{model} lora"] = ["--lora", "--dropout"]
     for optimizer in OPTIMIZERS:
         found[f"llama {optimizer}"] = ["--optimizer", optimizer]
+    for length in (12, 16, 40):  # fewer keys than a vector has lanes, as many, and more: NaNs go other ways
+        found[f"llama fp16 to NaN, {length}"] = ["--dtype", "fp16", "--optimizer", "sgd", "--lr", "30", "--steps", "4", "--seq", str(length)]
     return {name: ["--model", name.split()[0], *arguments] for name, arguments in found.items()}
 
 
