@@ -262,7 +262,7 @@ int lb_cmd_bisect(int argc, const char **argv)
     };
     const lb_command command = {
         .name = "bisect",
-        .synopsis = "CAPTURE | --run CMD --flag …",
+        .synopsis = "CAPTURE | --run CMD --flag ...",
         .about = "Finds why a recorded window fails: it replays the window with one thing changed at a time, "
                  "Muon first, then\n"
                  "every precision below f32, then ranks, then classes of residual blocks, and narrows the "

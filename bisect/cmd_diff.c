@@ -131,7 +131,7 @@ static const struct poptOption options[] = {
      "another run of the first side: what it differs by is noise; repeatable", "CAPTURE"},
     {"kinds", 0, POPT_ARG_STRING, &kinds_path, 0, "kinds of tokens: one integer per token of a step (.npy)",
      "FILE"},
-    {"kind-names", 0, POPT_ARG_STRING, &kind_names, 0, "names of kinds 0, 1, …", "A,B,…"},
+    {"kind-names", 0, POPT_ARG_STRING, &kind_names, 0, "names of kinds 0, 1, ...", "A,B,..."},
     {"exact", 0, POPT_ARG_NONE, &exact, 0, "exit 0 only when every bit is the same", NULL},
     {"digests", 0, POPT_ARG_NONE, &digests_only, 0, "compare digests and kept bytes only, replay nothing",
      NULL},

@@ -2,10 +2,8 @@
 #define _GNU_SOURCE /* open_memstream */
 #include "window.h"
 
-#include "shell_word.h"
-
 #include <inttypes.h>
-#include <jansson.h>
+#include <lastbit/bisect.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,45 +51,20 @@ lb_lack lb_window_lack(const lb_inquiry *q)
     return lack;
 }
 
-/* "torchrun --nproc-per-node 4 train.py --lr 1", as far as the receipt tells. */
-static void put_program(FILE *out, const json_t *receipt, uint32_t world)
-{
-    const json_t *process = json_object_get(receipt, "process"), *argv = json_object_get(process, "argv"), *arg;
-    const json_t *environment = json_object_get(receipt, "environment");
-    const char *executable = json_string_value(json_object_get(process, "executable"));
-    size_t i;
-    if (!json_array_size(argv)) {
-        fputs("YOUR PROGRAM", out);
-        return;
-    }
-    if (world > 1 &&
-        (json_object_get(environment, "TORCHELASTIC_RUN_ID") || json_object_get(environment, "LOCAL_RANK")))
-        fprintf(out, "torchrun --nproc-per-node %u", world);
-    else
-        lb_shell_word(out, executable ? executable : "python");
-    json_array_foreach((json_t *)argv, i, arg)
-    {
-        fputc(' ', out);
-        lb_shell_word(out, json_string_value(arg) ? json_string_value(arg) : "");
-    }
-}
-
 char *lb_window_record_again(const lb_inquiry *q, int64_t failing)
 {
-    const char *table = lb_capture_table(q->capture, q->ranks[0], "receipt");
     const lb_program *p = lb_inquiry_program(q, q->ranks[0], q->steps[0]);
-    json_t *receipt = table ? json_loads(table, 0, NULL) : NULL;
+    char *program = lb_recorded_program(q->capture, q->ranks[0], p ? (uint32_t)p->world : 1);
     /* A culprit may act steps before the failure: an optimizer step shows in the next forward, momentum one later. */
     int64_t first = failing - 2 > q->steps[0] ? failing - 2 : q->steps[0];
     char *text = NULL;
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);
     if (out) {
-        fprintf(out, "lastbit record -o again.lb --level sources --steps %" PRId64 "-%" PRId64 " -- ", first,
-                failing);
-        put_program(out, receipt, p ? (uint32_t)p->world : 1);
+        fprintf(out, "lastbit record -o again.lb --level sources --steps %" PRId64 "-%" PRId64 " -- %s", first, failing,
+                program ? program : "YOUR PROGRAM");
         fclose(out);
     }
-    json_decref(receipt);
+    free(program);
     return text;
 }

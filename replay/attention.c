@@ -337,6 +337,14 @@ static double exponent_error(const attention *a, double t)
     return t * (row->roundings + row->roundings_per_term * terms) * (f64 ? 0x1p-53 : 0x1p-24);
 }
 
+/* What rounding one p or ds below the normal numbers of its 16 bits adds, as a twin. */
+static double underflow(const attention *a)
+{
+    const lb_tensor *q = tensor_at(a->frame.call, a->form->query);
+    if (a->form->wide || lb_dtype_bits(q->dtype) != 16) return 0;
+    return 0.5 * lb_dtype_min_subnormal(q->dtype) / (0x1p-24 * a->frame.call->row->roundings);
+}
+
 /* t_j = scale sum |q k_j| + |mask| */
 static double score_terms(const head *h, const double *q, const double *k, const double *mask, int64_t i,
                           int64_t j)
@@ -351,7 +359,8 @@ static void twin_head(const attention *a, const double *q, const double *k, cons
                       double *scores, double *t, double *sum, double *y, double *lse)
 {
     const head *h = &a->h;
-    double rounding = a->form->wide ? 1 : lb_twin_scale(a->frame.call, a->form->query - 1u);
+    double rounding = a->form->wide ? 1 : lb_twin_scale(a->frame.call, a->form->query - 1u),
+           least = underflow(a);
     if (!head_scores_f64(h, q, k, mask, scores)) return;
     for (int64_t i = 0; i < h->queries; i++) {
         double *row = scores + i * h->keys, top = -INFINITY, most = 0, total = 0, weighted = 0;
@@ -375,7 +384,7 @@ static void twin_head(const attention *a, const double *q, const double *k, cons
         for (int64_t j = 0; j < h->keys; j++) {
             const double p = row[j];
             for (int64_t d = 0; p != 0 && d < h->values; d++)
-                y[i * h->values + d] += p * fabs(v[j * h->values + d]) * (rounding + t[j] + weighted);
+                y[i * h->values + d] += fabs(v[j * h->values + d]) * (p * (rounding + t[j] + weighted) + least);
             if (a->form->weights) row[j] = p * (1 + t[j] + weighted);
         }
         lse[i] =
@@ -469,9 +478,16 @@ static void twin_head_backward(const attention *a, const gradients *g, const dou
     const head *h = &a->h;
     const double *dy = g->dy, *y = g->y, *lse = g->lse;
     double *p = g->p, *ds = g->ds, *dq = g->dq, *dk = g->dk, *dv = g->dv;
-    double rounding = lb_twin_scale(a->frame.call, a->form->query - 1u), scale = fabs(h->scale);
+    double rounding = lb_twin_scale(a->frame.call, a->form->query - 1u), scale = fabs(h->scale),
+           least = underflow(a);
     if (!head_scores_f64(h, q, k, mask, p)) return;
     memset(dq, 0, (size_t)(h->queries * h->size) * sizeof *dq);
+    /* The gradients hold 16 bits too while blocks and heads are added to them. */
+    const double parts = (double)(h->queries / query_block(h) + 1),
+                 key_parts = (double)(h->keys / KEY_BLOCK + 1);
+    for (int64_t j = 0; j < h->keys * h->values; j++) dv[j] += least * parts;
+    for (int64_t j = 0; j < h->keys * h->size; j++) dk[j] += least * parts;
+    for (int64_t j = 0; j < h->queries * h->size; j++) dq[j] += least * key_parts;
     for (int64_t i = 0; i < h->queries; i++) {
         double delta = 0, top = -INFINITY, most = 0;
         for (int64_t j = 0; j < h->keys; j++)
@@ -488,10 +504,10 @@ static void twin_head_backward(const attention *a, const gradients *g, const dou
             if (vacuous) weight = VACUOUS, dp += 1;
             ds[i * h->keys + j] = weight * dp;
             for (int64_t d = 0; d < h->values; d++)
-                dv[j * h->values + d] += weight * (fabs(dy[i * h->values + d]) + vacuous);
+                dv[j * h->values + d] += (weight + least) * (fabs(dy[i * h->values + d]) + vacuous);
             for (int64_t d = 0; d < h->size; d++) {
-                dq[i * h->size + d] += weight * dp * scale * (fabs(k[j * h->size + d]) + vacuous);
-                dk[j * h->size + d] += weight * dp * scale * (fabs(q[i * h->size + d]) + vacuous);
+                dq[i * h->size + d] += (weight * dp + least) * scale * (fabs(k[j * h->size + d]) + vacuous);
+                dk[j * h->size + d] += (weight * dp + least) * scale * (fabs(q[i * h->size + d]) + vacuous);
             }
         }
     }

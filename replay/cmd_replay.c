@@ -1,6 +1,7 @@
 /* lastbit replay: re-execute recorded steps, as they were or under swaps, and say how they compare with the recording. */
 #include "../bisect/command_line.h"
 #include "cmd_coverage.h"
+#include "cmd_missing.h"
 #include "cmd_tensorfile.h"
 
 #include <lastbit/precision.h>
@@ -32,8 +33,13 @@ typedef struct report {
     uint32_t n_worst, room;
     uint64_t verdicts[LB_VERDICT_OPAQUE + 1];
     lb_coverage *coverage;
-    uint64_t done, nan_ops;
-    finding first_nan;
+    lb_missing missing;
+    char *missing_text; /* NULL: nothing is */
+    uint64_t done;
+    struct found {
+        uint64_t ops;
+        finding first;
+    } nan, inf;
     lb_tensorfile *file; /* of --write, or NULL */
     bool wants_digest;
     lb_digest digest; /* of everything computed, in order */
@@ -97,12 +103,18 @@ static void chain_digest(report *r, const lb_event *event)
     }
 }
 
-static bool computed_nan(const lb_event *event)
+/* Masks of forwards are made of -inf: it counts in other phases only. */
+static void look_for_nonfinite(report *r, const lb_event *event, const finding *f)
 {
-    for (uint32_t i = 0; i < event->n_results; i++)
-        if (event->computed[i].data && lb_dtype_is_float(event->computed[i].dtype) && lb_statistics_of(&event->computed[i]).nan)
-            return true;
-    return false;
+    bool nan = false, inf = false;
+    for (uint32_t i = 0; i < event->n_results; i++) {
+        if (!event->computed[i].data || !lb_dtype_is_float(event->computed[i].dtype)) continue;
+        const lb_statistics s = lb_statistics_of(&event->computed[i]);
+        nan |= s.nan > 0;
+        inf |= s.pos_inf > 0 || (s.neg_inf > 0 && event->program->ops[event->op].phase != LB_PHASE_FORWARD);
+    }
+    if (nan && r->nan.ops++ == 0) r->nan.first = *f;
+    if (inf && r->inf.ops++ == 0) r->inf.first = *f;
 }
 
 static bool watch(void *context, const lb_event *event)
@@ -117,7 +129,8 @@ static bool watch(void *context, const lb_event *event)
                  lb_op_layer(event->program, op), lb_phase_name((lb_phase)op->phase), NAN};
     if (r->wants_digest) chain_digest(r, event);
     if (r->file && event->selected) lb_tensorfile_add(r->file, event);
-    if (computed_nan(event) && r->nan_ops++ == 0) r->first_nan = f;
+    look_for_nonfinite(r, event, &f);
+    lb_missing_add(&r->missing, event);
     if (!severity(event->verdict)) return true;
     bool kept = r->n_worst < r->room || (r->room && worse(&f, &r->worst[r->room - 1]));
     if (kept) f.max_abs = max_abs(event);
@@ -145,11 +158,11 @@ static const char *mode_name(lb_replay_mode mode)
 
 static json_t *number(double x) { return isfinite(x) ? json_real(x) : isinf(x) ? json_string("inf") : json_null(); }
 
-static json_t *nan_json(const report *r)
+static json_t *found_json(const struct found *found)
 {
-    const finding *f = &r->first_nan;
-    if (!r->nan_ops) return json_pack("{s:i}", "ops", 0);
-    return json_pack("{s:I, s:{s:s, s:s, s:s, s:I, s:i, s:i}}", "ops", (json_int_t)r->nan_ops, "first", "op", f->op, "layer",
+    const finding *f = &found->first;
+    if (!found->ops) return json_pack("{s:i}", "ops", 0);
+    return json_pack("{s:I, s:{s:s, s:s, s:s, s:I, s:i, s:i}}", "ops", (json_int_t)found->ops, "first", "op", f->op, "layer",
                      f->layer, "phase", f->phase, "step", (json_int_t)f->step, "rank", (int)f->rank, "index", (int)f->index);
 }
 
@@ -210,7 +223,9 @@ static json_t *as_json(const lb_plan *plan, const lb_replay_summary *s, const re
                      "ops", "total", (json_int_t)s->ops, "native", (json_int_t)s->native, "opaque", (json_int_t)s->opaque,
                      "views", (json_int_t)s->views, "bitwise", (json_int_t)s->bitwise, "compared", (json_int_t)s->compared,
                      "verdict", lb_verdict_name(s->verdict), "verdicts", verdicts, "worst", worst, "opaque_ops", opaque,
-                     "undecided", s->undecided, "undecided_at", s->undecided_at, "seconds", s->seconds, "nan", nan_json(r));
+                     "undecided", s->undecided, "undecided_at", s->undecided_at, "seconds", s->seconds, "nan", found_json(&r->nan));
+    json_object_set_new(all, "inf", found_json(&r->inf));
+    if (r->missing_text) json_object_set_new(all, "missing", json_string(r->missing_text));
     json_object_set_new(all, "swaps", swaps_json(plan));
     if (coverage) json_object_set_new(all, "coverage", lb_coverage_json(r->coverage, false));
     if (*s->note) json_object_set_new(all, "note", json_string(s->note));
@@ -224,6 +239,14 @@ static json_t *as_json(const lb_plan *plan, const lb_replay_summary *s, const re
     lb_digest_format(r->digest, text);
     if (r->wants_digest) json_object_set_new(all, "digest", json_string(text));
     return all;
+}
+
+static void print_found(const char *what, const struct found *found)
+{
+    const finding *f = &found->first;
+    if (found->ops)
+        printf("%s in the results of %llu ops, first in op %u %s of \"%s\" (%s, step %lld, rank %d)\n", what,
+               (unsigned long long)found->ops, f->index, f->op, f->layer, f->phase, (long long)f->step, (int)f->rank);
 }
 
 static void print_text(const lb_plan *plan, const lb_replay_summary *s, const report *r, bool coverage)
@@ -241,10 +264,9 @@ static void print_text(const lb_plan *plan, const lb_replay_summary *s, const re
         if (!plan->touched[i])
             printf("--%s %s%s%s concerned nothing\n", lb_swap_option(plan->swaps[i].kind), plan->swaps[i].selector,
                    *plan->swaps[i].argument ? "=" : "", plan->swaps[i].argument);
-    if (r->nan_ops)
-        printf("NaN in the results of %llu ops, first in op %u %s of \"%s\" (%s, step %lld, rank %d)\n",
-               (unsigned long long)r->nan_ops, r->first_nan.index, r->first_nan.op, r->first_nan.layer, r->first_nan.phase,
-               (long long)r->first_nan.step, (int)r->first_nan.rank);
+    print_found("NaN", &r->nan);
+    print_found("inf", &r->inf);
+    if (r->missing_text) fputs(r->missing_text, stdout);
     if (r->wants_digest) {
         char text[33];
         lb_digest_format(r->digest, text);
@@ -408,6 +430,7 @@ static int run(const char *path, const options *o, bool json)
     if (status != LB_OK) {
         code = err.status == LB_ERR_INVALID ? lb_command_misused("replay", "%s", err.message) : lb_command_fail("replay", &err);
     } else {
+        r.missing_text = lb_missing_text(&r.missing, capture, path, plan.mode);
         if (json) lb_print_json("replay", as_json(&plan, &summary, &r, o->coverage));
         else print_text(&plan, &summary, &r, o->coverage);
         if (r.table && !json) print_table(r.table);
@@ -418,6 +441,7 @@ static int run(const char *path, const options *o, bool json)
     lb_capture_close(capture);
     lb_precision_table_free(r.table);
     free(r.worst);
+    free(r.missing_text);
     free(touched);
     lb_coverage_free(r.coverage);
     return code;

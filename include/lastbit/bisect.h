@@ -189,6 +189,10 @@ LB_API char *lb_bisection_cure(const lb_bisection *bisection, const char *captur
 /* The verdict for a person, several lines; malloc'ed. `capture_path`: as to be typed again. */
 LB_API char *lb_bisection_text(const lb_bisection *bisection, const char *capture_path);
 
+/* The program that `rank` recorded, as one would type it: "torchrun --nproc-per-node 4 train.py --lr 1", as far as its receipt
+ * tells; malloc'ed. */
+LB_API char *lb_recorded_program(lb_capture *capture, int32_t rank, uint32_t world);
+
 #ifdef __cplusplus
 }
 #endif

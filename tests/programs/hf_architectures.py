@@ -51,7 +51,7 @@ MODELS = {
     "siglip_vision": ("SiglipVisionConfig", "SiglipVisionModel", VISION, "pooled", {"attention_dropout": 0.1}),
     "qwen2_vl": ("Qwen2VLConfig", "Qwen2VLForConditionalGeneration", None, "vision-text", None),
 }
-WITHOUT_SDPA = {"mamba2", "gpt_oss"}
+WITHOUT_SDPA = {"mamba2", "gemma2", "gpt_oss"}
 EXPERTS = {"qwen3_moe", "mixtral", "deepseek_v3", "qwen3_next", "gpt_oss"}
 
 
@@ -105,7 +105,7 @@ def loss_of(args, model, draw):
     if kind in ("causal", "masked"):
         return model(input_ids=tokens, labels=torch.where(mask > 0, tokens, -100), **given).loss
     if kind == "seq2seq":
-        return model(input_ids=tokens, labels=tokens[:, :8], **given).loss
+        return model(input_ids=tokens, labels=tokens[:, :8].contiguous(), **given).loss
     if kind == "contrastive":
         states = [model(input_ids=t, attention_mask=mask).last_hidden_state for t in (tokens, tokens.roll(1, 1))]
         weight = mask[..., None].to(states[0].dtype)

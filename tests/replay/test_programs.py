@@ -52,3 +52,20 @@ def test_coverage_counts_ops_and_says_why_one_was_not_computed(lastbit, tmp_path
     assert sum(row["count"] for row in answer["coverage"]) == answer["ops"]["total"]
     text = lastbit.run("replay", capture, "--coverage", expect=0).stdout
     assert "house::scale_rows" in text and "no row of the op table has this name" in text
+
+
+def test_what_could_not_be_judged_is_explained(lastbit, tmp_path):
+    capture = tmp_path / "run.lb"
+    lastbit.record(capture, "tests/programs/two_linears.py", options=("--level", "sources"), expect=0)
+    answer = lastbit.json("replay", capture, expect=125)
+    assert answer["verdict"] == "missing" and answer["verdicts"]["missing"] > 0
+    assert "--mode chained" in answer["missing"] and "--level ops --steps 0-4" in answer["missing"] and "two_linears.py" in answer["missing"]
+    assert answer["missing"] in lastbit.run("replay", capture, expect=125).stdout
+    chained = lastbit.json("replay", capture, "--mode", "chained", expect=0)
+    assert "missing" not in chained and chained["inf"]["ops"] == chained["nan"]["ops"] == 0
+
+
+@pytest.mark.parametrize("command", ["record", "doctor", "ls", "show", "verify", "recover", "pack", "diff", "replay", "bisect", "order"])
+def test_help_is_ascii(lastbit, command):
+    """popt drops what follows another character in its column."""
+    assert lastbit.run(command, "--help", expect=0).stdout.isascii()
