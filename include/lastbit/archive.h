@@ -38,6 +38,7 @@ LB_API lb_status lb_writer_program(lb_writer *writer, const lb_program *program,
 LB_API lb_status lb_writer_table(lb_writer *writer, const char *name, const char *json, lb_err *err);
 /* Everything so far becomes permanent. */
 LB_API lb_status lb_writer_commit(lb_writer *writer, lb_err *err);
+/* At most what the archive will have if it is closed now. */
 LB_API uint64_t lb_writer_bytes(const lb_writer *writer);
 /* Commit, index, closing record. The writer is gone whatever the status. NULL is fine. */
 LB_API lb_status lb_writer_close(lb_writer *writer, lb_err *err);

@@ -8,7 +8,8 @@
  *
  * The host is never harmed: nothing here prints, exits or aborts on input. After the first failure the recorder is dead:
  * every further call returns LB_ERR_STATE at once, what was committed stays readable, and the archive says why it ended.
- * A used-up budget is no failure: less is kept, and the coverage table says so.
+ * A budget leaves out bytes first, and the coverage table says so; when not even the program of a step fits, step_end gives
+ * LB_ERR_LIMIT and recording ends.
  *
  * Threads: every function may be called from any thread (one mutex); the bytes of a tensor are read inside the call that
  * passes it and never afterwards, unless that function says so.
@@ -61,7 +62,7 @@ LB_API lb_status lb_recorder_close(lb_recorder *recorder, lb_err *err);
 LB_API void lb_recorder_abandon(lb_recorder *recorder);
 /* Stops recording for good, as after a failure: `why` goes to the archive. */
 LB_API void lb_recorder_stop(lb_recorder *recorder, const char *why);
-/* Archive path, and bytes written so far. */
+/* Archive path; at most the bytes it has if it is closed now. */
 LB_API const char *lb_recorder_path(const lb_recorder *recorder);
 LB_API uint64_t lb_recorder_bytes(const lb_recorder *recorder);
 
