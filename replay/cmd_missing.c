@@ -18,23 +18,21 @@ void lb_missing_add(lb_missing *missing, const lb_event *event)
     missing->ops++;
 }
 
-char *lb_missing_text(const lb_missing *missing, lb_capture *capture, const char *path, lb_replay_mode mode)
+char *lb_missing_text(const lb_missing *missing, lb_capture *capture)
 {
     if (!missing->ops) return NULL;
     char *text = NULL, *program = lb_recorded_program(capture, missing->rank, missing->world);
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);
     if (out) {
-        const bool sources = missing->level >= LB_LEVEL_SOURCES, chained = mode == LB_REPLAY_CHAINED;
-        fprintf(out, "missing: the bytes of %s of %" PRIu64 " ops were not kept at level %s\n",
-                chained ? "sources" : "inputs", missing->ops, lb_level_name((lb_level)missing->level));
-        if (sources && !chained)
-            fprintf(out, "  from the sources on:   lastbit replay --mode chained %s\n", path);
         fprintf(out,
-                "  to record them again:  lastbit record -o again.lb --level %s --steps %" PRId64 "-%" PRId64
+                "missing: %" PRIu64
+                " ops cannot be judged: bytes of their inputs or results were not kept at level %s\n",
+                missing->ops, lb_level_name((lb_level)missing->level));
+        fprintf(out,
+                "  to record them again: lastbit record -o again.lb --level ops --steps %" PRId64 "-%" PRId64
                 " -- %s\n",
-                chained ? "sources" : "ops", missing->first_step, missing->last_step,
-                program ? program : "YOUR PROGRAM");
+                missing->first_step, missing->last_step, program ? program : "YOUR PROGRAM");
         fclose(out);
     }
     free(program);

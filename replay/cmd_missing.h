@@ -15,7 +15,7 @@ typedef struct lb_missing {
 } lb_missing;
 
 void lb_missing_add(lb_missing *missing, const lb_event *event);
-/* What is missing and the commands that help, in lines; malloc'ed, NULL when nothing is missing. */
-char *lb_missing_text(const lb_missing *missing, lb_capture *capture, const char *path, lb_replay_mode mode);
+/* What is missing and the command that helps, in lines; malloc'ed, NULL when nothing is missing. */
+char *lb_missing_text(const lb_missing *missing, lb_capture *capture);
 
 #endif

@@ -430,7 +430,7 @@ static int run(const char *path, const options *o, bool json)
     if (status != LB_OK) {
         code = err.status == LB_ERR_INVALID ? lb_command_misused("replay", "%s", err.message) : lb_command_fail("replay", &err);
     } else {
-        r.missing_text = lb_missing_text(&r.missing, capture, path, plan.mode);
+        r.missing_text = lb_missing_text(&r.missing, capture);
         if (json) lb_print_json("replay", as_json(&plan, &summary, &r, o->coverage));
         else print_text(&plan, &summary, &r, o->coverage);
         if (r.table && !json) print_table(r.table);
