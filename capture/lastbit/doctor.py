@@ -161,7 +161,8 @@ def check_distributed(report, torch):
 
 def check_compile(report):
     report.add(NOTE, "torch.compile", "compiled functions run as eager code while steps are recorded",
-               "what is recorded are the bits of the eager program; with --steps the others run compiled")
+               "what is recorded are the bits of the eager program; with --steps what comes before the first of them and after the "
+               "last runs compiled, and a step is counted only where a module is called outside compiled functions")
 
 
 def check_disk(report, folder):

@@ -221,6 +221,19 @@ def settings_of(folder, settings):
     return env
 
 
+def _warn_as_usual():
+    """The test runner keeps warnings for itself."""
+    import warnings
+
+    def show(message):
+        sys.stderr.write(warnings.formatwarning(message.message, message.category, message.filename, message.lineno, message.line))
+
+    warnings._showwarnmsg_impl = show
+    warnings.resetwarnings()
+    for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+        warnings.simplefilter("ignore", category)
+
+
 def _become(code, env, cwd, arguments):
     """The rest of a forked child: runs `code` as python would run a script, and never returns."""
     import atexit
@@ -235,6 +248,7 @@ def _become(code, env, cwd, arguments):
         sys.argv = ["-c", *map(str, arguments)]
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False, buffering=1)
         sys.excepthook = sys.__excepthook__
+        _warn_as_usual()
         main = sys.modules["__main__"] = types.ModuleType("__main__")
         if "LASTBIT_OUT" in env:
             import lastbit.torch

@@ -24,7 +24,8 @@ _HIDDEN_WRITES = {
 }
 _SEEN_WHOLE = {"aten", "prims", "prim", "c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "quantized"}
 _IGNORED = {"profiler", "streams"}
-_WRAPPING = {"_wrap_tensor_autograd"}  # the same tensor in another class
+# The same tensor in another class, or another storage in the same tensor, as `t.data = x`: no byte is written.
+_REBINDING = {"_wrap_tensor_autograd", "set_"}
 # Ops that are a few lines of Python and hide what they write: op -> where those lines are. They are run under the mode.
 _LINES = {"fsdp::all_gather_copy_in": ("torch.distributed.fsdp._fully_shard._fsdp_collectives", "all_gather_copy_in_cuda")}
 _COLLECTIVE_SPACES = {"c10d", "_c10d_functional", "_c10d_functional_autograd"}
@@ -56,7 +57,7 @@ def describe(func, writing=False):
         "func": func, "callee": _callee(func), "name": schema.name + ("." + schema.overload_name if schema.overload_name else ""),
         "flags": flags, "arg_flags": bytes(arg_flags), "names": tuple(names), "chance": chance, "masks": masks,
         "defaults": tuple(a.default_value if a.has_default_value() else None for a in arguments),
-        "ignored": space in _IGNORED or base in _WRAPPING, "in_parts": _parts(func) is not None, "collective": bool(flags & COLLECTIVE),
+        "ignored": space in _IGNORED or base in _REBINDING, "in_parts": _parts(func) is not None, "collective": bool(flags & COLLECTIVE),
         "writing": describe(func, True) if hidden and not writing and not schema.is_mutable else None,
         "writing_switch": names.index(switch) if switch in names else -1,
     }

@@ -46,6 +46,18 @@ class Modules:
         hooks = torch.nn.modules.module
         self.handles.append(hooks.register_module_forward_pre_hook(self.enter))
         self.handles.append(hooks.register_module_forward_hook(self.leave, always_call=True))
+        self.session.replace(hooks, "_has_any_global_hook", self._others)
+
+    def _others(self, original):
+        """torch.compile warns of global hooks; ours are none that its user could do something about."""
+        hooks = torch.nn.modules.module
+        places = [name for name in vars(hooks) if name.startswith("_global_") and "hooks" in name]
+
+        def has_any_global_hook():
+            ours = {handle.id for handle in self.handles}
+            return any(key not in ours for name in places for key in getattr(hooks, name) or ())
+
+        return has_any_global_hook
 
     def remove(self):
         for handle in self.handles:
@@ -113,7 +125,11 @@ class Modules:
 
     # ---- hooks
 
+    # When the compiler traces a module it traces its hooks: they must end before anything that it does not know.
+
     def enter(self, module, args):
+        if torch.compiler.is_compiling():
+            return
         session = self.session
         if session.dead:
             return
@@ -133,6 +149,8 @@ class Modules:
             session.fail(error)
 
     def leave(self, module, args, output):
+        if torch.compiler.is_compiling():
+            return
         session = self.session
         if session.dead:
             return

@@ -63,6 +63,8 @@ class Optimizers:
 
         def make(function):
             def clipping(*args, **kwargs):
+                if torch.compiler.is_compiling():
+                    return function(*args, **kwargs)
                 session.optimizer_depth += 1
                 try:
                     result = function(*args, **kwargs)
@@ -85,7 +87,7 @@ class Optimizers:
 
         def make(original):
             def backward(tensors, *args, **kwargs):
-                if session.dead:
+                if session.dead or torch.compiler.is_compiling():
                     return original(tensors, *args, **kwargs)
                 if session.backward(True) == 1 and session.live:
                     session.loss(tensors)
@@ -114,6 +116,8 @@ class Optimizers:
     # ---- steps
 
     def before(self, optimizer, args, kwargs):
+        if torch.compiler.is_compiling():
+            return
         session = self.session
         session.optimizer_depth += 1
         self.exist = True
@@ -126,6 +130,8 @@ class Optimizers:
             session.fail(error)
 
     def after(self, optimizer, args, kwargs):
+        if torch.compiler.is_compiling():
+            return
         session = self.session
         session.optimizer_depth = max(0, session.optimizer_depth - 1)
         session.optimizer_stepped = True

@@ -119,6 +119,7 @@ class Session:
         atexit.register(self.close)
         self._wrap_excepthook()
         self._watch_escapes()
+        self._wrap_compile()
         if self.settings["ring"]:
             self._wait_for_signal()
 
@@ -167,6 +168,36 @@ class Session:
 
         self.replace(threading.Thread, "start", make)
 
+    def _wrap_compile(self):
+        """A compiled function that runs before our mode is there runs its modules where no hook of theirs is called, and no step
+        would ever be found. So the mode is there first, when the first step is wanted."""
+        session = self
+
+        def make(compile):
+            def compiled(*args, **kwargs):
+                if not session.dead and session.wants_step(session.step + 1) and threading.current_thread() is threading.main_thread():
+                    session.push()
+                function = compile(*args, **kwargs)
+                session.set_eager(session.mode is not None)
+                return function
+
+            return compiled
+
+        self.replace(torch, "compile", make)
+
+    def set_eager(self, eager):
+        """Under a dispatch mode compiled functions run eagerly, and with fullgraph=True they raise: unless it was asked for."""
+        dynamo = sys.modules.get("torch._dynamo.eval_frame")
+        stance = getattr(getattr(dynamo, "_stance", None), "stance", None)
+        if eager and stance == "default":
+            torch.compiler.set_stance("force_eager")
+            self.forced_eager = True
+        elif not eager and self.forced_eager:
+            torch.compiler.set_stance("default")
+            self.forced_eager = False
+
+    forced_eager = False
+
     def _watch_escapes(self):
         """Storages shared with NumPy or through DLPack may be written where nobody sees it: they are checked at each use."""
         session = self
@@ -192,7 +223,7 @@ class Session:
             self.replace(torch, name, incoming)
 
     def escaped(self, tensor):
-        if self.dead or not self.opened:
+        if torch.compiler.is_compiling() or self.dead or not self.opened:
             return
         try:
             self.native.escaped(tensor)
@@ -374,8 +405,6 @@ class Session:
             if self.live and not self.optimizer_depth:
                 self.name_inputs(module, args)
             return
-        if torch.compiler.is_compiling():
-            return
         fresh = not self.modules.is_root(module)
         if fresh:
             self.modules.add_root(module)
@@ -472,6 +501,7 @@ class Session:
             return False
         self.mode = dispatch.Recording(self.native)
         self.mode.__enter__()
+        self.set_eager(True)
         return True
 
     def modes_active(self):
@@ -485,6 +515,7 @@ class Session:
             return
         mode.__exit__(None, None, None)
         self.mode = None
+        self.set_eager(False)
 
     def is_foreign(self, types):
         """1 when one of these subclasses unwraps itself, 2 when one has no bytes."""

@@ -1,0 +1,92 @@
+"""Programs that use torch.compile: they run as without us, and what is recorded is said truly."""
+import recorded
+
+MODEL = """
+    import torch
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 1))
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    ran = 0
+
+    def backend(graph, example):
+        def run(*args):
+            global ran
+            ran += 1
+            return graph.forward(*args)
+        return run
+"""
+COMPILED_MODULE = MODEL + """
+    compiled = torch.compile(model, backend=backend)
+    for step in range(5):
+        before = ran
+        loss = compiled(torch.randn(4, 8)).pow(2).mean()
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+        print(step, "compiled" if ran > before else "eager", loss.item())
+"""
+WHOLE_GRAPH = MODEL + """
+    @torch.compile(backend=backend, fullgraph=True)
+    def forward(x):
+        return model(x).pow(2).mean()
+
+    for step in range(2):
+        loss = forward(torch.randn(4, 8))
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+        print(loss.item(), ran)
+"""
+WORKERS = """
+    import torch
+
+    class Numbers(torch.utils.data.Dataset):
+        def __len__(self):
+            return 12
+
+        def __getitem__(self, i):
+            return torch.full((8,), float(i)), torch.tensor(i % 2)
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 2)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=1):
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        opt.step()
+        opt.zero_grad()
+"""
+
+
+def test_steps_that_are_not_wanted_run_compiled(tmp_path):
+    plain, _, _ = recorded.run(COMPILED_MODULE)
+    out, err, _ = recorded.run(COMPILED_MODULE, tmp_path / "run.lb", steps="2-3")
+    assert "Warning" not in err
+    assert [line.split()[1] for line in out.splitlines()] == ["compiled", "compiled", "eager", "eager", "compiled"]
+    assert [line.split()[2] for line in out.splitlines()] == [line.split()[2] for line in plain.splitlines()]
+    capture = recorded.Recorded(tmp_path / "run.lb")
+    assert capture.steps == [2, 3]
+    program = capture.programs[0][3]
+    assert {program.layer(op) for op in program.ops if program.name(op) == "aten::addmm"} == {"0", "2"}
+
+
+def test_function_that_must_be_one_graph_is_recorded_too(tmp_path):
+    out, err, _ = recorded.run(WHOLE_GRAPH, tmp_path / "run.lb")
+    assert "Warning" not in err and [line.split()[1] for line in out.splitlines()] == ["0", "0"]
+    assert recorded.Recorded(tmp_path / "run.lb").steps == [0, 1]
+
+
+def test_hooks_of_others_are_still_warned_of(tmp_path):
+    hooked = COMPILED_MODULE.replace("    compiled =", "    torch.nn.modules.module.register_module_forward_hook(lambda *a: None)\n    compiled =")
+    _, err, _ = recorded.run(hooked, tmp_path / "run.lb")
+    assert "when there are global hooks" in err
+
+
+def test_batches_of_workers_are_sources_and_no_writes(tmp_path):
+    recorded.run(WORKERS, tmp_path / "run.lb")
+    capture = recorded.Recorded(tmp_path / "run.lb")
+    assert capture.table("coverage")["unseen_writes"] == 0 and len(capture.steps) == 3
+    for program in capture.programs[0].values():
+        assert not [op for op in program.ops if "set_" in program.name(op)]
+        batch = [v for v in program.values if program.text(v.name).startswith("input:") and v.source]
+        assert batch and all(recorded.KINDS[v.source] == "batch" for v in batch)
