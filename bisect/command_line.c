@@ -7,10 +7,45 @@
 #include <string.h>
 #include <unistd.h>
 
+#define HELP_COLUMNS 96
+
+/* Adds the words of one line to the line being filled; gives its new length. */
+static size_t fill(const char *words, size_t n, size_t column)
+{
+    for (size_t at = 0; at < n;) {
+        const size_t word = strcspn(words + at, " \n");
+        if (column > 0 && column + 1 + word > HELP_COLUMNS) {
+            putchar('\n');
+            column = 0;
+        }
+        column += (size_t)printf("%s%.*s", column > 0 ? " " : "", (int)word, words + at);
+        at += word + strspn(words + at + word, " ");
+    }
+    return column;
+}
+
+/* Paragraphs as filled lines. Empty lines part them; indented lines are of a list and stay as they are. */
+static void print_filled(const char *text)
+{
+    size_t column = 0;
+    while (*text) {
+        const size_t line = strcspn(text, "\n");
+        if (line == 0 || *text == ' ') {
+            printf("%s%.*s\n", column > 0 ? "\n" : "", (int)line, text);
+            column = 0;
+        } else {
+            column = fill(text, line, column);
+        }
+        text += line + (text[line] == '\n');
+    }
+    if (column > 0) putchar('\n');
+}
+
 static void print_help(const lb_command *command, poptContext context)
 {
-    printf("usage: lastbit %s [OPTIONS] %s\n\n%s\n\nOptions:\n", command->name, command->synopsis,
-           command->about);
+    printf("usage: lastbit %s [OPTIONS]%s%s\n\n", command->name, *command->synopsis ? " " : "", command->synopsis);
+    print_filled(command->about);
+    printf("\nOptions:\n");
     /* popt begins with a usage line of its own, which knows neither `lastbit` nor the positional arguments. */
     char *text = NULL;
     size_t size = 0;
