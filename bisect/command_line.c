@@ -140,7 +140,8 @@ static const struct swap_option {
                             "SEL=DTYPE"},
     [LB_SWAP_KERNEL] = {"kernel",
                         "use a named kernel for matrix products: openblas (its bits vary from machine to machine), "
-                        "tensorcore:ARCH with v100, a100, ada, h100, h100-fp8 or b200",
+                        "tensorcore:ARCH with v100, a100, ada, h100, h100-fp8 or b200; finite: of any op, its own "
+                        "with 0 for what it gives that is NaN or infinite",
                         "SEL=NAME"},
     [LB_SWAP_ORDER] = {"order",
                        "of sums and products: sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, lanes:L, "

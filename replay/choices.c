@@ -45,8 +45,12 @@ static bool has_word(const char *words, const char *word)
     return false;
 }
 
+/* The op's own kernel, with 0 for what it gives that is not finite: any op has it. */
+static bool is_finite_kernel(const char *name) { return !strcmp(name, "finite"); }
+
 static lb_status parse_kernel(const parsed_swap *p, lb_err *err)
 {
+    if (is_finite_kernel(p->swap.argument)) return LB_OK;
     const lb_op_row *const *rows;
     const char *longest = "";
     const uint32_t n = lb_op_rows(&rows);
@@ -55,7 +59,7 @@ static lb_status parse_kernel(const parsed_swap *p, lb_err *err)
         if (has_word(rows[i]->kernels, p->swap.argument)) return LB_OK;
         if (strlen(rows[i]->kernels) > strlen(longest)) longest = rows[i]->kernels;
     }
-    return lb_fail(err, LB_ERR_INVALID, "--kernel: no op has a kernel \"%s\"; there are: %s", p->swap.argument, longest);
+    return lb_fail(err, LB_ERR_INVALID, "--kernel: no op has a kernel \"%s\"; there are: finite %s", p->swap.argument, longest);
 }
 
 static lb_status parse_order(parsed_swap *p, lb_err *err)
@@ -201,7 +205,9 @@ static bool concerns(const parsed_swap *p, const lb_prepared_op *op)
 {
     bool collective = op->action == LB_ACT_COLLECTIVE, computes = op->action != LB_ACT_NOTHING && op->action != LB_ACT_SOURCE;
     switch (p->swap.kind) {
-    case LB_SWAP_KERNEL: return op->row && has_word(op->row->kernels, p->swap.argument);
+    case LB_SWAP_KERNEL:
+        if (is_finite_kernel(p->swap.argument)) return computes && !collective;
+        return op->row && has_word(op->row->kernels, p->swap.argument);
     case LB_SWAP_ORDER:
         if (collective) return p->is_order;
         if (!p->is_schedule || !op->row) return false;
@@ -268,7 +274,10 @@ static void apply(const parsed_swap *p, lb_choice *choice)
     choice->swapped |= p->swap.kind != LB_SWAP_ROUTING; /* which alone computes nothing differently */
     switch (p->swap.kind) {
     case LB_SWAP_PRECISION: apply_precision(&p->recipe, choice); break;
-    case LB_SWAP_KERNEL: choice->method.kernel = p->swap.argument; break;
+    case LB_SWAP_KERNEL:
+        if (is_finite_kernel(p->swap.argument)) choice->finite = true;
+        else choice->method.kernel = p->swap.argument;
+        break;
     case LB_SWAP_ORDER:
         choice->reordered = true;
         if (p->is_schedule) choice->method.schedule = &p->schedule;
@@ -297,7 +306,7 @@ static bool same_choice(const lb_choice *a, const lb_choice *b)
            a->routing == b->routing && a->region == b->region && a->widen_only == b->widen_only &&
            a->swapped == b->swapped && a->reordered == b->reordered && a->order == b->order &&
            a->contribution == b->contribution && a->contents == b->contents && a->contents_step == b->contents_step &&
-           a->recipe == b->recipe && a->storage == b->storage && a->wide_compute == b->wide_compute &&
+           a->finite == b->finite && a->recipe == b->recipe && a->storage == b->storage && a->wide_compute == b->wide_compute &&
            a->wide_accumulate == b->wide_accumulate;
 }
 

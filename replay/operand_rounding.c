@@ -7,6 +7,7 @@
 #include "role.h"
 #include "scale_history.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -264,9 +265,25 @@ lb_status lb_round_operands(lb_machine *machine, const lb_op *op, lb_execution *
     return LB_OK;
 }
 
+static lb_status make_finite(lb_machine *machine, lb_execution *e)
+{
+    for (uint32_t i = 0; i < e->outputs.n; i++) {
+        lb_tensor *window = &e->outputs.tensors[i], copy;
+        if (!window->data || !lb_dtype_is_float(window->dtype) || lb_dtype_bits(window->dtype) < 8) continue;
+        const size_t n = (size_t)lb_layout_numel(&window->layout), size = lb_dtype_bits(window->dtype) / 8;
+        if (!n) continue;
+        if (!copy_of(machine, window, window->dtype, &copy)) return LB_ERR_LIMIT;
+        for (char *element = copy.data, *end = element + n * size; element < end; element += size)
+            if (!isfinite(lb_to_f64(window->dtype, element))) memset(element, 0, size);
+        lb_tensor_copy(window, &copy, NULL);
+    }
+    return LB_OK;
+}
+
 lb_status lb_round_results(lb_machine *machine, lb_execution *e)
 {
     const lb_recipe *recipe = lb_machine_choice(machine)->storage;
+    if (lb_machine_choice(machine)->finite && !machine->is_shadow) LB_TRY(make_finite(machine, e));
     if (!recipe || machine->is_shadow) return LB_OK;
     const lb_dtype grid = recipe->storage;
     for (uint32_t i = 0; i < e->outputs.n; i++) {

@@ -24,7 +24,7 @@ lb_status lb_operand_rounding_step(lb_operand_rounding *rounding, const lb_prepa
 
 /* Before the kernel: replaces tensors among e->args. */
 lb_status lb_round_operands(lb_machine *machine, const lb_op *op, lb_execution *e);
-/* After it: windows of results whose storage type is only a grid. */
+/* After it: windows of results whose storage type is only a grid, or that are to be finite. */
 lb_status lb_round_results(lb_machine *machine, lb_execution *e);
 
 #endif

@@ -22,7 +22,7 @@ typedef enum lb_swap_kind {
     LB_SWAP_PRECISION, /* argument "f64", "f32", "bf16", …: a region, values stay wide inside, rounded at its border;
                           "tf32[:rz|rna|rne]": what products read is rounded to TF32, and nothing else changes; compute,
                           accumulate and storage types each by itself, or a recipe: see replay/recipe.h */
-    LB_SWAP_KERNEL,    /* a named kernel: "openblas" */
+    LB_SWAP_KERNEL,    /* a named kernel: "openblas"; "finite": the op's own, with 0 for NaN and infinities in its results */
     LB_SWAP_ORDER,     /* a schedule: "sequential", "pairwise", "blocked:64", "ring", … */
     LB_SWAP_ROUNDING,  /* "rne", "rz", "stochastic:SEED": of results narrower than f32; f32 results are evaluated in f64 */
     LB_SWAP_SKIP,      /* the module becomes the identity (own residual add) or gives 0 */
