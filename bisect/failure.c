@@ -408,6 +408,14 @@ static lb_failure_kind kind_of_bits(uint8_t bits)
     return LB_FAILURE_OUTPUT;
 }
 
+/* What the program calls a parameter, or a tensor of optimizer state; "" when it has no name. */
+static const char *storage_name(const lb_program *p, int64_t storage)
+{
+    for (uint32_t i = 0; i < p->n_group_params; i++)
+        if (p->group_params[i].storage == storage) return lb_program_text(p, p->group_params[i].name);
+    return "";
+}
+
 static const char *thing(lb_failure_kind kind)
 {
     switch (kind) {
@@ -419,7 +427,8 @@ static const char *thing(lb_failure_kind kind)
     }
 }
 
-static void judge_nonfinite(lb_monitor *m, const watched *w, uint32_t op, uint8_t bits, const lb_statistics *s)
+static void judge_nonfinite(lb_monitor *m, const watched *w, uint32_t op, uint8_t bits, const lb_value *value,
+                            const lb_statistics *s)
 {
     int64_t bad = lb_statistics_nonfinite(s);
     if (bits == LB_WATCH_OUTPUT) bad -= s->neg_inf; /* a mask */
@@ -432,11 +441,13 @@ static void judge_nonfinite(lb_monitor *m, const watched *w, uint32_t op, uint8_
         return;
     }
     char what[200];
+    const char *name = kind == LB_FAILURE_PARAMETER ? storage_name(w->program, value->storage) : "";
     if (s->elements == 1)
-        snprintf(what, sizeof what, "%s is %s", thing(kind), s->nan ? "NaN" : "infinite");
+        snprintf(what, sizeof what, "%s%s%.80s is %s", thing(kind), *name ? " " : "", name,
+                 s->nan ? "NaN" : "infinite");
     else
-        snprintf(what, sizeof what, "%" PRId64 " of %" PRId64 " elements of %s are %s", bad, s->elements,
-                 thing(kind),
+        snprintf(what, sizeof what, "%" PRId64 " of %" PRId64 " elements of %s%s%.80s are %s", bad, s->elements,
+                 thing(kind), *name ? " " : "", name,
                  s->nan && bad > s->nan ? "NaN or infinite"
                  : s->nan               ? "NaN"
                                         : "infinite");
@@ -483,11 +494,11 @@ static void gather(lb_monitor *m, const watched *w, uint32_t op, uint8_t bits, c
     if (h->op == LB_NONE || key != -2) h->op = op;
 }
 
-static bool is_gross(const history *h, double now, char *what, size_t size)
+static bool is_gross(const history *h, const lb_program *p, double now, char *what, size_t size)
 {
     bool many = h->n >= 20;
     double limit, reference;
-    const char *name, *against;
+    const char *name, *against, *which = "";
     if (h->key == -1) {
         name = "the loss", reference = many ? h->mean : h->largest, limit = many ? 2 : 10;
         against = many ? "its mean" : "its largest";
@@ -497,12 +508,13 @@ static bool is_gross(const history *h, double now, char *what, size_t size)
         against = many ? "its EMA" : "its largest";
         if (h->n < 2) return false;
     } else {
-        name = "a parameter", reference = h->largest, limit = 1e4, against = "its largest";
+        name = "parameter ", which = storage_name(p, h->key), reference = h->largest, limit = 1e4,
+        against = "its largest";
         if (h->n < 1) return false;
     }
     if (!(reference > 0) || now <= limit * reference) return false;
-    snprintf(what, size, "%s is %.4g, %.3g times %s before (%.4g)", name, now, now / reference, against,
-             reference);
+    snprintf(what, size, "%s%.80s is %.4g, %.3g times %s before (%.4g)", name, which, now, now / reference,
+             against, reference);
     return true;
 }
 
@@ -514,7 +526,7 @@ void lb_monitor_step_end(lb_monitor *m, int32_t rank, int64_t step)
         char what[200];
         if (h->rank != rank || !h->seen) continue;
         double now = h->key == -2 ? sqrt(h->pending) : h->pending;
-        if (m->mode == LB_MONITOR_GROSS && is_gross(h, now, what, sizeof what))
+        if (m->mode == LB_MONITOR_GROSS && is_gross(h, w->program, now, what, sizeof what))
             report(m, w, h->op, LB_FAILURE_GROSS, what);
         if (m->predicate == PREDICATE_NORM && h->key == -2 && !(now <= m->limit)) {
             snprintf(what, sizeof what, "the local gradient norm is %.6g, above %g", now, m->limit);
@@ -554,7 +566,7 @@ static void judge(lb_monitor *m, const watched *w, uint32_t op, const lb_value *
     if (!bits || !lb_dtype_is_float(value->dtype) || m->excluded[w->rank_row] || !s->elements) return;
     if (m->mode == LB_MONITOR_NONFINITE) {
         if (bits & (uint8_t)~LB_WATCH_PREDICATE)
-            judge_nonfinite(m, w, op, bits & (uint8_t)~LB_WATCH_PREDICATE, s);
+            judge_nonfinite(m, w, op, bits & (uint8_t)~LB_WATCH_PREDICATE, value, s);
     } else {
         if (m->mode == LB_MONITOR_PREDICATE) judge_predicate(m, w, op, bits, s);
         gather(m, w, op, bits, value, s);

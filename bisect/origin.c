@@ -4,6 +4,8 @@
  * parameter or state came out of the one before. It ends where nothing that was read is bad. */
 #include "origin.h"
 
+#include "growth.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -170,8 +172,9 @@ static uint32_t writer_of_constant(const lb_trace_row *row, uint32_t op)
 {
     const lb_program *p = row->program;
     const lb_flow *flow = row->flow;
-    if (!is_source(p, op) || p->values[lb_op_results(p, &p->ops[op])[0]].source != LB_SOURCE_OTHER)
-        return LB_NONE;
+    if (!is_source(p, op)) return LB_NONE;
+    const lb_value *value = &p->values[lb_op_results(p, &p->ops[op])[0]];
+    if (value->source != LB_SOURCE_OTHER || value->layout.ndim) return LB_NONE;
     for (uint32_t u = flow->first_use[op]; u < flow->first_use[op + 1]; u++)
         if (p->ops[flow->uses[u]].flags & LB_OP_MUTABLE) return flow->uses[u];
     return LB_NONE;
@@ -193,7 +196,10 @@ void lb_origin_find(lb_inquiry *q)
     origin->op = LB_NONE;
     if (q->failure.kind == LB_FAILURE_NONE || !row || q->failure.op >= row->program->n_ops) return;
     uint32_t op = start_of(q, row);
-    if (!lb_trace_nonfinite(row, op)) return;
+    if (!lb_trace_nonfinite(row, op)) {
+        lb_growth_find(q, origin);
+        return;
+    }
     /* Where the failure itself is a -inf no -inf on the way is a mask. */
     const condition bad = lb_trace_bad(row, op) ? lb_trace_bad : lb_trace_nonfinite;
     for (;;) {

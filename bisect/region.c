@@ -14,6 +14,7 @@ typedef struct narrowing {
     lb_inquiry *q;
     const lb_region *region;
     int64_t step;
+    bool kinds;      /* the ops of rows stand for all of their name, layer and phase */
     char later[512]; /* steps after it that the cure needs, changed whole beside what is tried in it */
     lb_err *err;
 } narrowing;
@@ -59,22 +60,66 @@ static lb_status list_layers(const narrowing *n, const lb_program *p, lb_sites *
     return LB_OK;
 }
 
+static bool in_scopes(const lb_op *op, const uint32_t *scopes, uint32_t n_scopes)
+{
+    for (uint32_t k = 0; k < n_scopes; k++)
+        if (op->scope == scopes[k]) return true;
+    return false;
+}
+
 /* One site per op of these layers that can take the change; site k is op rows[k]. */
-static lb_status list_ops(const narrowing *n, const lb_program *p, const uint32_t *scopes, uint32_t n_scopes,
-                          lb_sites *sites, uint32_t *rows)
+static lb_status list_single_ops(const narrowing *n, const lb_program *p, const uint32_t *scopes,
+                                 uint32_t n_scopes, lb_sites *sites, uint32_t *rows)
 {
     char before[64], body[16];
     snprintf(before, sizeof before, "step=%" PRId64 "&index=", n->step);
     lb_site_form form = {n->region->kind, n->region->argument, before, "", ','};
     for (uint32_t i = 0; i < p->n_ops; i++) {
-        bool inside = false;
-        for (uint32_t k = 0; k < n_scopes; k++) inside |= p->ops[i].scope == scopes[k];
-        if (!inside || !n->region->touches(p, &p->ops[i])) continue;
+        if (!in_scopes(&p->ops[i], scopes, n_scopes) || !n->region->touches(p, &p->ops[i])) continue;
         rows[sites->n] = i;
         snprintf(body, sizeof body, "%u", i);
         LB_TRY(lb_sites_add(sites, &form, body, n->err));
     }
-    lb_sites_name(sites, "ops of %s%s %s",
+    return LB_OK;
+}
+
+/* One site per op name in a layer and phase; site k is all of the kind of rows[k], which is its first. An optimizer that does
+ * the same to each of hundreds of parameters is one culprit, not hundreds. */
+static lb_status list_op_kinds(const narrowing *n, const lb_program *p, const uint32_t *scopes,
+                               uint32_t n_scopes, lb_sites *sites, uint32_t *rows)
+{
+    char before[64], layer[320], name[160], body[512], after[40];
+    snprintf(before, sizeof before, "step=%" PRId64 "&", n->step);
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const lb_op *op = &p->ops[i];
+        bool known = !in_scopes(op, scopes, n_scopes) || !n->region->touches(p, op);
+        for (uint32_t k = 0; k < sites->n && !known; k++) {
+            const lb_op *first = &p->ops[rows[k]];
+            known = first->scope == op->scope && first->phase == op->phase && first->name == op->name;
+        }
+        if (known) continue;
+        rows[sites->n] = i;
+        lb_escape(lb_op_layer(p, op), layer, sizeof layer);
+        lb_escape(lb_op_name(p, op), name, sizeof name);
+        snprintf(body, sizeof body, "^%s/%s$", layer, name);
+        snprintf(after, sizeof after, "&phase=%s", lb_phase_name((lb_phase)op->phase));
+        lb_site_form form = {n->region->kind, n->region->argument, before, after, '|'};
+        LB_TRY(lb_sites_add(sites, &form, body, n->err));
+    }
+    return LB_OK;
+}
+
+static lb_status list_ops(narrowing *n, const lb_program *p, const uint32_t *scopes, uint32_t n_scopes,
+                          lb_sites *sites, uint32_t *rows)
+{
+    enum { MANY = 64 };
+    LB_TRY(list_single_ops(n, p, scopes, n_scopes, sites, rows));
+    n->kinds = sites->n > MANY;
+    if (n->kinds) {
+        lb_sites_release(sites);
+        LB_TRY(list_op_kinds(n, p, scopes, n_scopes, sites, rows));
+    }
+    lb_sites_name(sites, "%sops of %s%s %s", n->kinds ? "kinds of " : "",
                   n_scopes == 1 ? lb_program_text(p, p->scopes[scopes[0]].path) : "these layers",
                   n_scopes == 1 && !scopes[0] ? "no layer" : "", n->region->how);
     return LB_OK;
@@ -144,8 +189,10 @@ static lb_status blame_ops(const narrowing *n, const lb_program *p, const uint32
         if (status == LB_OK) status = lb_culprit_all_ranks(n->q, c, n->err);
         if (status != LB_OK) break;
         snprintf(c->why, sizeof c->why, "With %u %s of %s %s%s, %s, the window ends without the failure.", size,
-                 size == 1 ? "op" : "ops", layers, n->region->how, *n->later ? ", in later steps too" : "",
-                 lb_besides(n->q));
+                 n->kinds    ? (size == 1 ? "kind of op" : "kinds of ops")
+                 : size == 1 ? "op"
+                             : "ops",
+                 layers, n->region->how, *n->later ? ", in later steps too" : "", lb_besides(n->q));
     }
     lb_flow_free(flow);
     free(group);

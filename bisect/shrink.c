@@ -35,6 +35,15 @@ static bool same_place(const lb_culprit *a, const lb_culprit *b)
            !strcmp(a->layer, b->layer) && !strcmp(a->op, b->op);
 }
 
+/* Of several culprits any may be the one that the candidate shows: alone it is enough to fail. */
+static bool is_culprit(const shrinking *s, const lb_culprit *c)
+{
+    const lb_bisection *b = s->q->out;
+    bool same = same_place(c, s->culprit);
+    for (uint32_t i = 0; i < b->n_culprits && !same; i++) same = same_place(c, &b->culprits[i]);
+    return same;
+}
+
 static void say_candidate(const shrinking *s, const lb_bisection *again, bool same)
 {
     uint64_t ops, bytes;
@@ -62,7 +71,7 @@ static bool counts(const shrinking *s)
     bool same = lb_capture_open(q->options->reproducer, &capture, NULL) == LB_OK &&
                 lb_bisect(capture, &options, &again, NULL) == LB_OK && again->n_culprits;
     same = same && again->failure.kind == q->failure.kind && again->failure.step == q->failure.step &&
-           same_place(&again->culprits[0], s->culprit);
+           is_culprit(s, &again->culprits[0]);
     say_candidate(s, again, same);
     lb_bisection_free(again);
     lb_capture_close(capture);

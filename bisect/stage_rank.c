@@ -11,18 +11,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The first op of a rank that broke its result, in the steps up to the failing one; LB_NONE when nothing did. */
+/* Per op: it follows from what ranks have exchanged in this step, so that what it breaks may be another rank's fault. NULL when
+ * out of memory. */
+static uint8_t *after_exchange(const lb_trace_row *row)
+{
+    const lb_program *p = row->program;
+    uint8_t *marks = calloc((size_t)p->n_ops + 1, 1);
+    for (uint32_t i = 0; marks && i < p->n_ops; i++)
+        marks[i] = p->ops[i].flags & LB_OP_COLLECTIVE && p->ops[i].phase != LB_PHASE_FORWARD;
+    if (marks) lb_slice_grow(row->flow, false, 0, NULL, marks);
+    return marks;
+}
+
+/* The first op of a rank that broke its result by itself, in the steps up to the failing one; LB_NONE when nothing did. */
 static uint32_t first_broken(const lb_inquiry *q, int32_t rank, int64_t *step)
 {
-    for (uint32_t s = 0; s < lb_steps_until_failure(q); s++) {
+    uint32_t found = LB_NONE;
+    for (uint32_t s = 0; s < lb_steps_until_failure(q) && found == LB_NONE; s++) {
         const lb_trace_row *row = lb_trace_find(q->trace, rank, q->steps[s]);
-        for (uint32_t i = 0; row && i < row->program->n_ops; i++)
-            if (lb_trace_broke(row, i)) {
-                *step = q->steps[s];
-                return i;
-            }
+        uint8_t *shared = NULL;
+        for (uint32_t i = 0; row && i < row->program->n_ops && found == LB_NONE; i++) {
+            if (!lb_trace_broke(row, i)) continue;
+            if (!shared && !(shared = after_exchange(row))) break;
+            if (!shared[i]) found = i, *step = q->steps[s];
+        }
+        free(shared);
     }
-    return LB_NONE;
+    return found;
 }
 
 bool lb_rank_broke(const lb_inquiry *q, uint32_t rank_row)
@@ -31,12 +46,76 @@ bool lb_rank_broke(const lb_inquiry *q, uint32_t rank_row)
     return first_broken(q, q->ranks[rank_row], &step) != LB_NONE && step <= q->failure.step;
 }
 
+/* ---- finite, and far larger than on any other rank ------------------------------------------------------------------ */
+
+static bool same_op(const lb_program *p, uint32_t i, const lb_program *q, uint32_t k)
+{
+    return p->ops[i].phase == q->ops[k].phase &&
+           !strcmp(lb_op_name(p, &p->ops[i]), lb_op_name(q, &q->ops[k])) &&
+           !strcmp(lb_op_layer(p, &p->ops[i]), lb_op_layer(q, &q->ops[k]));
+}
+
+/* The first op whose result is more than a hundred times that of the same op on another rank; ops of one side are passed. */
+static uint32_t first_larger(const lb_trace_row *row, const lb_trace_row *other)
+{
+    enum { AHEAD = 64 };
+    const lb_program *p = row->program, *o = other->program;
+    for (uint32_t i = 0, k = 0; i < p->n_ops && k < o->n_ops; i++) {
+        uint32_t j = k;
+        while (j < o->n_ops && j < k + AHEAD && !same_op(p, i, o, j)) j++;
+        if (j == o->n_ops || j == k + AHEAD) continue;
+        k = j + 1;
+        if (other->sums[j].largest > 0 && row->sums[i].largest > 100 * other->sums[j].largest) return i;
+    }
+    return LB_NONE;
+}
+
+/* The first op, in any step, by which a rank exceeds all others. */
+static uint32_t outlying_op(const lb_inquiry *q, uint32_t rank_row, int64_t *step)
+{
+    for (uint32_t s = 0; s < lb_steps_until_failure(q); s++) {
+        const lb_trace_row *row = lb_trace_find(q->trace, q->ranks[rank_row], q->steps[s]);
+        uint32_t first = LB_NONE;
+        for (uint32_t r = 0; r < q->n_ranks && row; r++) {
+            const lb_trace_row *other =
+                r == rank_row ? NULL : lb_trace_find(q->trace, q->ranks[r], q->steps[s]);
+            if (!other) continue;
+            uint32_t op = first_larger(row, other);
+            if (op == LB_NONE)
+                row = NULL;
+            else if (first == LB_NONE || op > first)
+                first = op;
+        }
+        if (row && first != LB_NONE) {
+            *step = q->steps[s];
+            return first;
+        }
+    }
+    return LB_NONE;
+}
+
+/* Of a rank that is left out: the op to name, and in words why it is that one. */
+static uint32_t guilty_op(const lb_inquiry *q, uint32_t rank_row, int64_t *step, const char **why)
+{
+    const lb_origin *origin = &q->out->origin;
+    uint32_t op = first_broken(q, q->ranks[rank_row], step);
+    *why = " The op named is the first on that rank whose inputs are finite and whose result is not.";
+    if (op != LB_NONE) return op;
+    *why = " The op named is where the numbers that are not finite come from.";
+    if (origin->op != LB_NONE && origin->rank == q->ranks[rank_row]) return *step = origin->step, origin->op;
+    *why = " The op named is the first there whose result is over a hundred times that of any other rank.";
+    op = outlying_op(q, rank_row, step);
+    if (op == LB_NONE) *why = "";
+    return op;
+}
+
 static lb_status add_rank_culprit(lb_inquiry *q, const lb_sites *sites, const uint32_t *found, uint32_t n,
                                   lb_err *err)
 {
     int32_t first = q->ranks[sites->rows[found[0]].rank_row];
     int64_t step = q->failure.step;
-    uint32_t row = first_broken(q, first, &step);
+    const char *named;
+    uint32_t row = guilty_op(q, sites->rows[found[0]].rank_row, &step, &named);
     lb_culprit *c;
     LB_TRY(lb_culprit_add(q, LB_AXIS_RANK, first, step, row, &c, err));
     int32_t *ranks = realloc(c->ranks, n * sizeof *ranks);
@@ -46,10 +125,7 @@ static lb_status add_rank_culprit(lb_inquiry *q, const lb_sites *sites, const ui
     snprintf(c->why, sizeof c->why,
              "Without the contribution of %s, %s, the window ends without the failure; the others show none of "
              "their own.%s",
-             n == 1 ? "this rank" : "these ranks", lb_besides(q),
-             row == LB_NONE
-                 ? ""
-                 : " The op named is the first on that rank whose inputs are finite and whose result is not.");
+             n == 1 ? "this rank" : "these ranks", lb_besides(q), named);
     return LB_OK;
 }
 
@@ -84,6 +160,17 @@ static lb_status try_each(lb_inquiry *q, lb_sites *sites, uint32_t *guilty, bool
     return status;
 }
 
+/* Where all ranks break or none does: those that exceed all others, if there are any. */
+static void suspect_outliers(const lb_inquiry *q, bool *suspected, uint32_t *n)
+{
+    int64_t step;
+    uint32_t outliers = 0;
+    bool *is = calloc(q->n_ranks, sizeof *is);
+    for (uint32_t i = 0; is && i < q->n_ranks; i++) outliers += is[i] = outlying_op(q, i, &step) != LB_NONE;
+    if (outliers) memcpy(suspected, is, q->n_ranks * sizeof *is), *n = outliers;
+    free(is);
+}
+
 lb_status lb_stage_rank(lb_inquiry *q, bool *found, lb_err *err)
 {
     lb_sites sites = {0};
@@ -99,6 +186,7 @@ lb_status lb_stage_rank(lb_inquiry *q, bool *found, lb_err *err)
         failed += suspected[i];
     }
     lb_status status = suspected ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK && (failed == q->n_ranks || !failed)) suspect_outliers(q, suspected, &failed);
     if (status == LB_OK && failed == q->n_ranks) {
         lb_stage_end(q, "cleared", "every rank fails by itself");
     } else if (status == LB_OK) {

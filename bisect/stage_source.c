@@ -165,22 +165,24 @@ static bool from_outside(const lb_value *v)
            v->source == LB_SOURCE_STATE;
 }
 
-static bool spoilt(const lb_inquiry *q, const lb_program *p, uint32_t op)
+/* -inf alone may be a mask. */
+static bool spoilt(const lb_inquiry *q, const lb_program *p, uint32_t op, bool masks_too)
 {
     const lb_value *v = value_of(p, op);
     if (!lb_dtype_is_float(v->dtype)) return false;
     lb_statistics s = statistics_of(q, p, v);
-    return lb_statistics_nonfinite(&s) > 0;
+    return s.nan || s.pos_inf || (masks_too && s.neg_inf);
 }
 
-static lb_status list_spoilt(lb_inquiry *q, source_list *list, lb_err *err)
+static lb_status list_spoilt(lb_inquiry *q, bool masks_too, source_list *list, lb_err *err)
 {
-    for (uint32_t s = 0; s < lb_steps_until_failure(q); s++) {
-        const lb_program *p = lb_inquiry_program(q, q->failure.rank, q->steps[s]);
-        for (uint32_t i = 0; p && i < p->n_ops; i++)
-            if (is_source(p, i) && from_outside(value_of(p, i)) && spoilt(q, p, i))
-                LB_TRY(add_source(list, p->rank, p->step, i, "finite", err));
-    }
+    for (uint32_t s = 0; s < lb_steps_until_failure(q); s++)
+        for (uint32_t r = 0; r < q->n_ranks; r++) {
+            const lb_program *p = lb_inquiry_program(q, q->ranks[r], q->steps[s]);
+            for (uint32_t i = 0; p && i < p->n_ops; i++)
+                if (is_source(p, i) && from_outside(value_of(p, i)) && spoilt(q, p, i, masks_too))
+                    LB_TRY(add_source(list, p->rank, p->step, i, "finite", err));
+        }
     lb_sites_name(&list->sites, "sources with 0 for what is not finite");
     return LB_OK;
 }
@@ -259,12 +261,54 @@ static void say_what(const lb_inquiry *q, const source_row *row, bool finite, ch
              finite ? "0 in their place" : "what the same source held before in its place", lb_besides(q));
 }
 
+/* Ranks that hold the same source, spoilt alike, are one culprit. */
+static bool join_rank(lb_inquiry *q, const source_row *row, lb_err *err)
+{
+    const lb_program *p = lb_inquiry_program(q, row->rank, row->step);
+    for (uint32_t i = 0; i < q->out->n_culprits; i++) {
+        lb_culprit *c = &q->out->culprits[i];
+        const lb_program *first = lb_inquiry_program(q, c->ranks[0], c->step);
+        if (c->axis != LB_AXIS_SOURCE || c->step != row->step || c->ranks[0] == row->rank ||
+            !alike(p, value_of(p, row->op), first, value_of(first, c->row)))
+            continue;
+        int32_t *more = realloc(c->ranks, (c->n_ranks + 1) * sizeof *more);
+        if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory"), false;
+        c->ranks = more;
+        c->ranks[c->n_ranks++] = row->rank;
+        return true;
+    }
+    return false;
+}
+
+/* Is a source unlike its twin in the window's first step? Not finite, a hundred times as large or small, all the same number,
+ * or whole numbers out of the range. Any data cure what only some data meet: then what met them is the cause. */
+static bool stands_out(const lb_inquiry *q, const source_row *row)
+{
+    const lb_program *p = lb_inquiry_program(q, row->rank, row->step);
+    const lb_program *first = lb_inquiry_program(q, row->rank, q->steps[0]);
+    const uint32_t twin = twin_of(q, p, row->op);
+    const lb_statistics a = statistics_of(q, p, value_of(p, row->op));
+    const lb_statistics b = statistics_of(q, first, value_of(first, twin));
+    const double large = fmax(fabs(a.min), fabs(a.max)), before = fmax(fabs(b.min), fabs(b.max));
+    if (a.nan != b.nan || a.pos_inf != b.pos_inf || a.neg_inf != b.neg_inf) return true;
+    if ((a.min == a.max) != (b.min == b.max)) return true;
+    if (!lb_dtype_is_float(value_of(p, row->op)->dtype)) return large > 2 * before || (a.min < 0 && b.min >= 0);
+    return large > 100 * before || before > 100 * large;
+}
+
 static lb_status try_sources(lb_inquiry *q, source_list *list, bool finite, bool *found, lb_err *err)
 {
     uint32_t *guilty = NULL, n = 0;
     char why[320];
     lb_status status = list->sites.n ? narrow_sources(q, list, &guilty, &n, found, err) : LB_OK;
+    bool odd = finite || q->any_data;
+    for (uint32_t i = 0; i < n && !odd; i++) odd = stands_out(q, &list->rows[guilty[i]]);
+    if (status == LB_OK && n && !odd) { /* only if nothing else cures */
+        q->usual_data = true, *found = false, n = 0;
+        lb_sites_release(&q->cure);
+    }
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
+        if (join_rank(q, &list->rows[guilty[i]], err)) continue;
         say_what(q, &list->rows[guilty[i]], finite, why, sizeof why);
         status = blame(q, &list->rows[guilty[i]], why, err);
     }
@@ -279,11 +323,27 @@ static lb_status try_sources(lb_inquiry *q, source_list *list, bool finite, bool
     return status;
 }
 
+lb_status lb_stage_spoilt(lb_inquiry *q, bool *found, lb_err *err)
+{
+    source_list bad = {0};
+    lb_status status = list_spoilt(q, false, &bad, err);
+    if (status == LB_OK && bad.sites.n) {
+        status = lb_stage_begin(q, "source", err);
+        if (status == LB_OK) status = try_sources(q, &bad, true, found, err);
+        if (status == LB_OK)
+            lb_stage_end(q, *found ? "cured" : "cleared",
+                         *found ? "with 0 for what is not finite in it"
+                                : "fails with 0 for what is not finite in its sources, too");
+    }
+    release(&bad);
+    return status;
+}
+
 lb_status lb_stage_source(lb_inquiry *q, bool *found, lb_err *err)
 {
     source_list bad = {0}, batches = {0};
     LB_TRY(lb_stage_begin(q, "source", err));
-    lb_status status = list_spoilt(q, &bad, err);
+    lb_status status = list_spoilt(q, true, &bad, err);
     if (status == LB_OK) status = list_batches(q, &batches, err);
     if (status == LB_OK) status = try_sources(q, &bad, true, found, err);
     if (status == LB_OK && !*found) status = try_sources(q, &batches, false, found, err);
@@ -292,7 +352,8 @@ lb_status lb_stage_source(lb_inquiry *q, bool *found, lb_err *err)
                      *found                          ? "cured"
                      : bad.sites.n + batches.sites.n ? "cleared"
                                                      : "none",
-                     *found ? "by other data"
+                     *found          ? "by other data"
+                     : q->usual_data ? "other data cure, but what failed is not unlike what went before"
                      : bad.sites.n + batches.sites.n
                          ? "fails with the data of an earlier step too"
                          : "every source of the window is finite, and no earlier step has others");

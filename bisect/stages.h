@@ -16,10 +16,14 @@ lb_status lb_stage_muon(lb_inquiry *inquiry, bool *found, lb_err *err);
 lb_status lb_stage_precision(lb_inquiry *inquiry, bool *found, lb_err *err);
 lb_status lb_stage_rank(lb_inquiry *inquiry, bool *found, lb_err *err);
 lb_status lb_stage_block(lb_inquiry *inquiry, bool *found, lb_err *err);
+/* Sources that hold NaN or +inf, before anything is blamed for what it made of them. No stage when there are none. */
+lb_status lb_stage_spoilt(lb_inquiry *inquiry, bool *found, lb_err *err);
 /* The data, when no change of the program cures. */
 lb_status lb_stage_source(lb_inquiry *inquiry, bool *found, lb_err *err);
 /* When no stage alone cures: several changes together, then each culprit while the others are cured. */
 lb_status lb_stage_several(lb_inquiry *inquiry, bool *found, lb_err *err);
+/* Last: single ops, in no block or beside one, that make numbers of finite ones that are not. */
+lb_status lb_stage_op(lb_inquiry *inquiry, bool *found, lb_err *err);
 /* Sums in another order. */
 lb_status lb_stage_order(lb_inquiry *inquiry, bool *found, lb_err *err);
 

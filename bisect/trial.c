@@ -268,12 +268,16 @@ static void note_search(lb_inquiry *q, const lb_search_verdict *verdict)
     if (*note) snprintf(q->search_note, sizeof q->search_note, "%s", note);
 }
 
+/* One culprit among a million sites takes 40 trials. A search that takes more has found many, and each of them costs as much:
+ * what it has then cures and is small enough to be read. */
+enum { ENOUGH = 400 };
+
 lb_status lb_narrow(lb_inquiry *q, const lb_sites *sites, uint32_t **found, uint32_t *n, lb_err *err)
 {
     lb_search_options options = LB_SEARCH_OPTIONS_INIT;
     lb_search *search;
     options.sites = sites->n;
-    options.max_trials = q->options->max_trials;
+    options.max_trials = q->options->max_trials ? q->options->max_trials : ENOUGH;
     *found = NULL, *n = 0;
     if (!sites->n) return LB_OK;
     LB_TRY(lb_search_new(&options, &search, err));

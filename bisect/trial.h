@@ -38,6 +38,8 @@ typedef struct lb_inquiry {
     lb_sites background;   /* changed in every trial beside what it changes: what cures the other culprits */
     bool *left_out;        /* per rank: not judged, whatever a trial changes; NULL: none */
     lb_remedy remedy;      /* of the first culprit */
+    bool usual_data;       /* other data cure, though those of the failing step are like the others */
+    bool any_data;         /* then they are blamed: nothing else cures */
     lb_sites cure;         /* the smallest change so far that cures */
     char search_note[200]; /* what the last search had to say about its assumption, "" when it held */
 } lb_inquiry;

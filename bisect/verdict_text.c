@@ -134,7 +134,8 @@ static char *culprit_text(const lb_culprit *c)
     if (c->step < 0) /* of a live job: nothing more is known */
         fprintf(out, "%s%s%s", lb_axis_name(c->axis), *c->layer ? ": " : "", c->layer);
     else
-        fprintf(out, "%s: %s", lb_axis_name(c->axis), *c->layer ? c->layer : "(outside every module)");
+        fprintf(out, "%s: %s", c->axis == LB_AXIS_BLOCK && !c->block ? "op" : lb_axis_name(c->axis),
+                *c->layer ? c->layer : "(outside every module)");
     if (*c->op) fprintf(out, " %s", strcmp(c->op, "lb::source") ? c->op : "(its data)");
     if (c->n_ranks && c->step < 0) {
         fprintf(out, ", ");
@@ -172,19 +173,22 @@ static bool listed_before(const lb_bisection *b, uint32_t i)
 /* Culprits that differ from the first in their layer alone share a line. */
 static void put_culprits(FILE *out, const lb_bisection *b)
 {
-    char *alike = NULL;
+    enum { SHOWN = 6 };
+    char *alike = NULL, more[80];
     size_t size = 0;
-    uint32_t n = 0;
+    uint32_t n = 0, shown = 1;
     put_culprit(out, "culprit", &b->culprits[0]);
     FILE *list = open_memstream(&alike, &size);
     for (uint32_t i = 1; i < b->n_culprits && list; i++) {
-        if (!like_the_first(b, i))
-            put_culprit(out, "and", &b->culprits[i]);
-        else if (!listed_before(b, i))
+        if (!like_the_first(b, i)) {
+            if (shown++ < SHOWN) put_culprit(out, "and", &b->culprits[i]);
+        } else if (!listed_before(b, i))
             fprintf(list, "%s%s", n++ ? ", " : "", b->culprits[i].layer);
     }
     if (list) fclose(list);
     if (n) put_text(out, "likewise", alike);
+    snprintf(more, sizeof more, "%u more; --json lists them", shown - SHOWN);
+    if (shown > SHOWN) put_text(out, "and", more);
     free(alike);
     const lb_failure *f = &b->failure;
     if (b->culprits[0].n_ranks && b->culprits[0].step >= 0 && b->culprits[0].step < f->step) {

@@ -1,0 +1,126 @@
+/* Where numbers grew too large while they stayed finite: see growth.h. */
+#include "growth.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MUCH = 30 }; /* times, from one step to the next */
+
+typedef struct growth {
+    const lb_trace_row *row;
+    uint32_t op;
+    double before, now;
+    const lb_group *group;
+    const lb_group_param *param;
+} growth;
+
+/* Largest magnitude of a parameter when the step began: what the step before left, or what the recording held. */
+static double before_step(const lb_trace_row *row, int64_t storage)
+{
+    const lb_program *p = row->program;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        if (strcmp(lb_op_name(p, &p->ops[i]), "lb::source") || !p->ops[i].results) continue;
+        const lb_value *v = &p->values[lb_op_results(p, &p->ops[i])[0]];
+        if (v->storage != storage || v->statistics == LB_NONE) continue;
+        const lb_statistics *s = &p->statistics[v->statistics];
+        return s->elements > lb_statistics_nonfinite(s) ? fmax(fabs(s->min), fabs(s->max)) : 0;
+    }
+    return 0;
+}
+
+/* The last op of the step's optimizers that writes it, LB_NONE when none does. */
+static uint32_t update_of(const lb_program *p, int64_t storage)
+{
+    for (uint32_t i = p->n_ops; i-- > 0;) {
+        const lb_op *op = &p->ops[i];
+        for (uint32_t w = 0; w < op->written && op->phase == LB_PHASE_OPTIMIZER; w++) {
+            const uint32_t v = lb_op_written(p, op)[w];
+            if (v != LB_NONE && p->values[v].storage == storage) return i;
+        }
+    }
+    return LB_NONE;
+}
+
+/* The parameter of that step which its optimizer made larger by most. A bias that was 0 has nothing to be compared with. */
+static bool grown_parameter(const lb_trace_row *row, growth *g)
+{
+    const lb_program *p = row->program;
+    double most = MUCH;
+    g->op = LB_NONE;
+    for (uint32_t k = 0; k < p->n_groups; k++)
+        for (uint32_t i = 0; i < p->groups[k].params; i++) {
+            const lb_group_param *param = &p->group_params[p->groups[k].first_param + i];
+            const double before = before_step(row, param->storage);
+            const uint32_t op = update_of(p, param->storage);
+            if (op == LB_NONE || !(before > 0) || !(row->sums[op].largest > most * before)) continue;
+            most = row->sums[op].largest / before;
+            *g = (growth){row, op, before, row->sums[op].largest, &p->groups[k], param};
+        }
+    return g->op != LB_NONE;
+}
+
+/* The first op of that step whose result is much larger than in the step before, where both run the same ops. */
+static bool grown_op(const lb_trace_row *row, const lb_trace_row *earlier, growth *g)
+{
+    const lb_program *p = row->program, *q = earlier->program;
+    for (uint32_t i = 0; i < p->n_ops && i < q->n_ops; i++) {
+        const double before = earlier->sums[i].largest, now = row->sums[i].largest;
+        if (strcmp(lb_op_name(p, &p->ops[i]), lb_op_name(q, &q->ops[i]))) return false;
+        if (!(before > 0) || !(now > 100 * before)) continue;
+        *g = (growth){row, i, before, now, NULL, NULL};
+        return true;
+    }
+    return false;
+}
+
+static double learning_rate(const lb_program *p, const lb_group *group)
+{
+    for (uint32_t i = 0; group && i < group->options; i++) {
+        const lb_scalar *s = &p->scalars[group->first_option + i];
+        const char *name = lb_program_text(p, s->name);
+        if (!strncmp(name, "lr", 2)) return s->number;
+    }
+    return NAN;
+}
+
+static void describe(const growth *g, lb_origin *origin)
+{
+    const lb_program *p = g->row->program;
+    const lb_op *op = &p->ops[g->op];
+    *origin = (lb_origin){.step = p->step, .rank = p->rank, .phase = (lb_phase)op->phase, .op = g->op};
+    snprintf(origin->layer, sizeof origin->layer, "%s", lb_op_layer(p, op));
+    snprintf(origin->name, sizeof origin->name, "%s", lb_op_name(p, op));
+    if (!g->param) {
+        snprintf(origin->text, sizeof origin->text,
+                 "its largest result is %.3g, and was %.3g in the step before: the first op to give more than "
+                 "a hundred "
+                 "times as much",
+                 g->now, g->before);
+        return;
+    }
+    const double rate = learning_rate(p, g->group);
+    char with[80] = "";
+    if (isfinite(rate)) snprintf(with, sizeof with, " at a learning rate of %.3g", rate);
+    snprintf(origin->text, sizeof origin->text,
+             "%s makes %s %.3g times as large%s: its largest element was %.3g and is %.3g",
+             lb_program_text(p, g->group->optimizer), lb_program_text(p, g->param->name), g->now / g->before,
+             with, g->before, g->now);
+}
+
+void lb_growth_find(const lb_inquiry *q, lb_origin *origin)
+{
+    const lb_trace_row *earlier = NULL;
+    for (uint32_t s = 0; s < q->n_steps && q->steps[s] <= q->failure.step; s++) {
+        const lb_trace_row *row = lb_trace_find(q->trace, q->failure.rank, q->steps[s]);
+        growth g;
+        if (!row) continue;
+        /* A step's forward runs before its optimizer. */
+        if ((earlier && grown_op(row, earlier, &g)) || grown_parameter(row, &g)) {
+            describe(&g, origin);
+            return;
+        }
+        earlier = row;
+    }
+}
