@@ -1,9 +1,13 @@
 /* What Python tells of the run as it goes: a recording opens and closes, steps begin and end, modules are entered and left.
  * Each a builtin function; capture/lastbit/torch/ calls them. See python_call.h. */
 #include "python_call.h"
+#include "crash.h"
 #include "pool.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
 
 /* ---- life-cycle ----------------------------------------------------------------------------------------------------- */
 
@@ -60,6 +64,35 @@ CALL(stop, 1)
     pthread_mutex_lock(&b->lock);
     if (b->recorder) lb_recorder_stop(b->recorder, why);
     pthread_mutex_unlock(&b->lock);
+    return nothing(b);
+}
+
+/* In a thread of its own, while the process is about to end. Whoever holds the lock may never let it go. */
+static void rescue(int signal)
+{
+    lb_binding *b = lb_active;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 5;
+    if (!b || pthread_mutex_timedlock(&b->lock, &until) != 0) return;
+    b->live = false;
+    if (b->recorder) {
+        char why[32];
+        snprintf(why, sizeof why, "signal %d", signal);
+        lb_recorder_trigger(b->recorder, why, NULL);
+        lb_recorder_step_end(b->recorder, false, NULL);
+        if (lb_recorder_close(b->recorder, NULL) == LB_OK)
+            dprintf(STDERR_FILENO, "lastbit: the flight recorder wrote its steps: %s\n", why);
+        b->recorder = NULL;
+    }
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* The flight recorder gets to disk also when a signal ends the process. */
+CALL(watch_crashes, 0)
+{
+    (void)args;
+    lb_crash_watch(rescue);
     return nothing(b);
 }
 
@@ -327,29 +360,11 @@ CALL(backward, 1)
 }
 
 PyMethodDef lb_recording_methods[] = {
-    METHOD(open_recorder),
-    METHOD(close_recorder),
-    METHOD(abandon),
-    METHOD(stop),
-    METHOD(release),
-    METHOD(set_live),
-    METHOD(set_optimizer_depth),
-    METHOD(set_threads),
-    METHOD(step_begin),
-    METHOD(step_end),
-    METHOD(step_skip),
-    METHOD(sweep),
-    METHOD(next_op),
-    METHOD(nonfinite),
-    METHOD(bytes_so_far),
-    METHOD(scalar),
-    METHOD(notice),
-    METHOD(table),
-    METHOD(trigger),
-    METHOD(scope),
-    METHOD(enter),
-    METHOD(leave),
-    METHOD(tap),
-    METHOD(backward),
-    {NULL, NULL, 0, NULL},
+    METHOD(open_recorder), METHOD(close_recorder), METHOD(abandon),   METHOD(watch_crashes),
+    METHOD(stop),          METHOD(release),        METHOD(set_live),  METHOD(set_optimizer_depth),
+    METHOD(set_threads),   METHOD(step_begin),     METHOD(step_end),  METHOD(step_skip),
+    METHOD(sweep),         METHOD(next_op),        METHOD(nonfinite), METHOD(bytes_so_far),
+    METHOD(scalar),        METHOD(notice),         METHOD(table),     METHOD(trigger),
+    METHOD(scope),         METHOD(enter),          METHOD(leave),     METHOD(tap),
+    METHOD(backward),      {NULL, NULL, 0, NULL},
 };

@@ -237,6 +237,7 @@ def _warn_as_usual():
 def _become(code, env, cwd, arguments):
     """The rest of a forked child: runs `code` as python would run a script, and never returns."""
     import atexit
+    import faulthandler
     import threading
     import types
 
@@ -248,6 +249,7 @@ def _become(code, env, cwd, arguments):
         sys.argv = ["-c", *map(str, arguments)]
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False, buffering=1)
         sys.excepthook = sys.__excepthook__
+        faulthandler.disable()
         _warn_as_usual()
         main = sys.modules["__main__"] = types.ModuleType("__main__")
         if "LASTBIT_OUT" in env:

@@ -39,13 +39,18 @@ class Collectives:
         native = self.session.native
         space, _, base = func._schema.name.partition("::")
         group, reduce, work = self._describe(args, kwargs, out)
-        if work is not None and base not in ("send", "recv_", "recv_any_source_"):
-            # Views of the output are taken before the program waits (DDP's buckets): there is no later moment to read it.
-            work.wait()
-            work = None  # gloo's reduce_scatter does not call itself complete even now
-        if space.startswith("_c10d_functional"):
-            for t in _tensors(out):
-                torch.ops._c10d_functional.wait_tensor(t)
+        try:
+            if work is not None and base not in ("send", "recv_", "recv_any_source_"):
+                # Views of the output are taken before the program waits (DDP's buckets): there is no later moment to read it.
+                work.wait()
+                work = None  # gloo's reduce_scatter does not call itself complete even now
+            if space.startswith("_c10d_functional"):
+                for t in _tensors(out):
+                    torch.ops._c10d_functional.wait_tensor(t)
+        except RuntimeError as error:  # another rank is gone: the program learns it when it waits itself
+            native.failed_op(begun)
+            self.session.noticed("collective", "%s did not complete: %s" % (func._schema.name, error))
+            return
         later = work is not None and not work.is_completed()
         row = native.end(begun, out, later)
         if later and work is not None:

@@ -360,6 +360,8 @@ class Session:
                 self.native.open_recorder(get("out"), get("level"), rank + attempt, max(world, rank + attempt + 1), get("keep"),
                                           get("layers"), get("budget"), get("ring"))
                 self.opened = True
+                if get("ring"):
+                    self.native.watch_crashes()
                 break
             except library.Failed as error:
                 if error.status != -9 or world > 1:  # exists: a process beside us without a rank of its own
