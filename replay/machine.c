@@ -178,7 +178,13 @@ static lb_status gather_inputs(lb_machine *machine, const lb_op *op, lb_op_form 
     const lb_program *program = machine->prepared->program;
     *inputs = (lb_inputs)LB_INPUTS_INIT;
     uint32_t n = form == LB_FORM_OUT ? lb_operands_without_out(program, op) : op->args;
-    for (uint32_t i = 0; i < n; i++) LB_TRY(add_arg(machine, &lb_op_args(program, op)[i], inputs));
+    const lb_op_row *row = machine->prepared->ops[machine->next].row;
+    for (uint32_t i = 0; i < n; i++) {
+        const lb_arg *arg = &lb_op_args(program, op)[i];
+        /* Fresh memory that a custom op is to fill. */
+        if (row && row->flags & LB_ROW_WRITES && arg->tag == LB_ARG_VALUE && program->values[arg->u.value].flags & LB_VALUE_UNDEFINED) continue;
+        LB_TRY(add_arg(machine, arg, inputs));
+    }
     return LB_OK;
 }
 

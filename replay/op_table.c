@@ -30,7 +30,7 @@ static const lb_op_row *const families[] = {lb_rows_pointwise, lb_rows_logic,   
                                             lb_rows_extremum,  lb_rows_scan,       lb_rows_softmax,
                                             lb_rows_channel_norm, lb_rows_scaler,     lb_rows_resample, lb_rows_pool,
                                             lb_rows_recurrent, lb_rows_embedding_bag, lb_rows_composite, lb_rows_adagrad,
-                                            lb_rows_function};
+                                            lb_rows_function,  lb_rows_custom};
 
 /* Spellings that no rule gives. Left without "aten::". */
 static const struct alias {
@@ -268,7 +268,9 @@ const lb_op_row *lb_op_find(const char *name, lb_op_form *form)
 
     const lb_op_row *row = exact_row(name);
     if (row) {
-        if (inplace && !(row->flags & (LB_ROW_VIEW | LB_ROW_HOST)))
+        if (row->flags & LB_ROW_WRITES) *form = LB_FORM_MUTATES;
+        else if (row->flags & LB_ROW_OUT) *form = LB_FORM_OUT;
+        else if (inplace && !(row->flags & (LB_ROW_VIEW | LB_ROW_HOST)))
             *form = row->flags & (LB_ROW_RANDOM | LB_ROW_ELEMENTWISE) ? LB_FORM_INPLACE : LB_FORM_MUTATES;
         return row;
     }

@@ -87,7 +87,9 @@ enum lb_row_flags {
     LB_ROW_UNDEFINED = 1 << 7,    /* result bytes are whatever they are: empty_like */
     LB_ROW_DECISION = 1 << 8,
     LB_ROW_HOST = 1 << 9,         /* no numeric effect: profiler marks, barriers */
-    LB_ROW_COLLECTIVE = 1 << 10   /* collective.c does it */
+    LB_ROW_COLLECTIVE = 1 << 10,  /* collective.c does it */
+    LB_ROW_WRITES = 1 << 11,      /* a custom op that writes args without a name that says so: LB_FORM_MUTATES */
+    LB_ROW_OUT = 1 << 12          /* … whose written args stand last and are not read: LB_FORM_OUT */
 };
 /* `count` results from `first` on are by-products that no definition gives (a generator's state, a workspace): they are taken as
  * recorded, the kernel does not see them. */
@@ -130,6 +132,6 @@ extern const lb_op_row lb_rows_pointwise[], lb_rows_matmul[], lb_rows_reduction[
     lb_rows_logic[], lb_rows_activation[], lb_rows_loss[], lb_rows_scatter[], lb_rows_sort[],
     lb_rows_arrangement[], lb_rows_extremum[], lb_rows_scan[], lb_rows_softmax[],
     lb_rows_channel_norm[], lb_rows_scaler[], lb_rows_resample[], lb_rows_pool[], lb_rows_recurrent[],
-    lb_rows_embedding_bag[], lb_rows_composite[], lb_rows_adagrad[], lb_rows_function[];
+    lb_rows_embedding_bag[], lb_rows_composite[], lb_rows_adagrad[], lb_rows_function[], lb_rows_custom[];
 
 #endif

@@ -1,0 +1,452 @@
+/* Custom ops of serving and training stacks, as their public definitions compute them: norms, gated activations, rotary embedding,
+ * merged attention states, routers, and FSDP2's copies.
+ *
+ * Such ops come under many names, with their arguments in many orders, some returning their result, most writing it. A form says for
+ * one name where each ingredient stands (positions plus one); one function per computation does the rest. Results are what the op
+ * returns, then what it writes, in the order of its schema. All is evaluated in f64 and rounded once per result. The originals round
+ * intermediate values to 16 bits in places that differ from version to version: twins admit two such roundings.
+ *
+ * Names and schemas as registered in
+ *      _C::, _moe_C::   vllm-project/vllm csrc/torch_bindings.cpp, csrc/moe/torch_bindings.cpp
+ *      sgl_kernel::     sgl-project/sglang sgl-kernel/csrc/common_extension.cc
+ *      flashinfer::     flashinfer-ai/flashinfer flashinfer/norm.py, activation.py, cascade.py
+ *      fsdp::           pytorch/pytorch torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py
+ */
+#include "elementary.h"
+#include "frame.h"
+#include "memory.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef enum gate { SILU, GELU, GELU_TANH, GELU_QUICK, SWIGLU_OAI } gate;
+
+typedef struct form {
+    uint8_t x, residual, weight, eps, bias, flag, lse;
+    double one; /* added to every weight */
+    gate gate;
+    bool second; /* the second half is gated; the first kind of a choice */
+} form;
+
+typedef struct work {
+    lb_frame frame;
+    bool twin;
+    double slack; /* of a twin, relative: two roundings to 16 bits */
+} work;
+
+static work begin(lb_call *call, uint8_t x, bool twin)
+{
+    work w = {.frame = lb_frame_begin(call), .twin = twin};
+    w.slack = twin ? 1 + 2 * lb_twin_rounding(call, x - 1u) : 1;
+    return w;
+}
+static const lb_tensor *at(const lb_call *call, uint8_t position)
+{
+    return position ? lb_call_tensor(call, position - 1u) : NULL;
+}
+static double get(const work *w, const void *x, int64_t i)
+{
+    return w->frame.wide ? ((const double *)x)[i] : ((const float *)x)[i];
+}
+static void put(const work *w, void *y, int64_t i, double value)
+{
+    if (w->twin) value = fabs(value) * w->slack;
+    if (w->frame.wide)
+        ((double *)y)[i] = value;
+    else
+        ((float *)y)[i] = (float)value;
+}
+static int64_t last(const lb_tensor *t)
+{
+    return t->layout.ndim ? t->layout.shape[t->layout.ndim - 1] : 1;
+}
+static lb_status refuse(work *w, const char *why)
+{
+    lb_frame_fail(&w->frame, LB_ERR_UNSUPPORTED, why);
+    return lb_frame_end(&w->frame);
+}
+
+/* ---- norms -------------------------------------------------------------------------------------------------------------- */
+
+/* y = h rsqrt(mean h² + eps) (one + weight), h = x + residual; result 1 is h where there is a residual. The mean is of h before it is
+ * rounded to the residual's dtype in some versions, after it in others: with 16 bits the twin admits both. */
+static lb_status norm(lb_call *call, const form *f, bool twin)
+{
+    work w = begin(call, f->x, twin);
+    const lb_tensor *in = at(call, f->x), *gamma = at(call, f->weight);
+    const int64_t n = lb_tensor_numel(in), size = last(in);
+    const void *x = lb_frame_tensor(&w.frame, in);
+    const void *r = f->residual ? lb_frame_tensor(&w.frame, at(call, f->residual)) : NULL;
+    const void *g = gamma ? lb_frame_tensor(&w.frame, gamma) : NULL;
+    void *y = lb_frame_output(&w.frame, 0, n), *sum = f->residual ? lb_frame_output(&w.frame, 1, n) : NULL;
+    double *h = lb_frame_scratch(&w.frame, (size_t)size * sizeof *h);
+    if (gamma && lb_tensor_numel(gamma) != size)
+        return refuse(&w, "a weight of another size than the last dimension");
+    const double eps = lb_call_float(call, f->eps - 1u, 1e-6);
+    for (int64_t i = 0; lb_frame_ok(&w.frame) && i < n; i += size) {
+        double squares = 0;
+        for (int64_t k = 0; k < size; k++) {
+            h[k] = get(&w, x, i + k) + (r ? get(&w, r, i + k) : 0);
+            if (sum) put(&w, sum, i + k, twin ? fabs(get(&w, x, i + k)) + fabs(get(&w, r, i + k)) : h[k]);
+            squares += h[k] * h[k];
+        }
+        const double scale = 1 / sqrt(squares / (double)size + eps);
+        for (int64_t k = 0; k < size; k++) {
+            const double weight = g ? get(&w, g, k) : 1 - f->one;
+            double term = twin && r ? fabs(get(&w, x, i + k)) + fabs(get(&w, r, i + k)) : h[k];
+            put(&w, y, i + k, term * scale * (twin ? f->one + fabs(weight) : f->one + weight));
+        }
+    }
+    return lb_frame_end(&w.frame);
+}
+
+/* ---- gated activations ---------------------------------------------------------------------------------------------------- */
+
+/* Without cancellation for the twin: |x| times the largest that the factor can be. */
+static double activated(gate kind, double x, bool twin)
+{
+    if (twin) return fabs(x);
+    switch (kind) {
+    case SILU: return x * lb_sigmoid(x);
+    case GELU: return 0.5 * x * (1 + lb_erf(x * 0.70710678118654752440));
+    case GELU_TANH: return 0.5 * x * (1 + lb_tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+    case GELU_QUICK: return x * lb_sigmoid(1.702 * x);
+    case SWIGLU_OAI: break;
+    }
+    return x;
+}
+
+/* GPT-OSS: gate and up are interleaved; min(g, limit) sigmoid(alpha g) (clamp(u, ±limit) + 1). Args: out, input, alpha, limit. */
+static double gated_oai(const lb_call *call, double g, double u, bool twin)
+{
+    const double alpha = lb_call_float(call, 2, 1.702), limit = lb_call_float(call, 3, 7);
+    g = g > limit ? limit : g;
+    u = u > limit ? limit : u < -limit ? -limit : u;
+    return twin ? fabs(g) * (fabs(u) + 1) : g * lb_sigmoid(alpha * g) * (u + 1);
+}
+
+static lb_status gated(lb_call *call, const form *f, bool twin)
+{
+    work w = begin(call, f->x, twin);
+    const lb_tensor *in = at(call, f->x);
+    const int64_t width = last(in) / 2, rows = width ? lb_tensor_numel(in) / (2 * width) : 0;
+    const void *x = lb_frame_tensor(&w.frame, in);
+    void *y = lb_frame_output(&w.frame, 0, rows * width);
+    for (int64_t i = 0; lb_frame_ok(&w.frame) && i < rows; i++)
+        for (int64_t k = 0; k < width; k++) {
+            const int64_t base = 2 * i * width;
+            if (f->gate == SWIGLU_OAI) {
+                put(&w, y, i * width + k,
+                    gated_oai(call, get(&w, x, base + 2 * k), get(&w, x, base + 2 * k + 1), twin));
+                continue;
+            }
+            const double a = get(&w, x, base + k), b = get(&w, x, base + width + k);
+            put(&w, y, i * width + k,
+                f->second ? a * activated(f->gate, b, twin) : activated(f->gate, a, twin) * b);
+        }
+    return lb_frame_end(&w.frame);
+}
+
+static lb_status activation(lb_call *call, const form *f, bool twin)
+{
+    work w = begin(call, f->x, twin);
+    const int64_t n = lb_tensor_numel(at(call, f->x));
+    const void *x = lb_frame_tensor(&w.frame, at(call, f->x));
+    void *y = lb_frame_output(&w.frame, 0, n);
+    for (int64_t i = 0; lb_frame_ok(&w.frame) && i < n; i++)
+        put(&w, y, i, activated(f->gate, get(&w, x, i), twin));
+    return lb_frame_end(&w.frame);
+}
+
+/* ---- rotary embedding ----------------------------------------------------------------------------------------------------- */
+
+typedef struct rotation {
+    const int64_t *positions;
+    const void *cache; /* (positions, size): cosines, then sines */
+    int64_t tokens, head, size;
+    bool neox; /* halves are rotated against each other, else neighbours */
+} rotation;
+
+static void rotate(const work *w, const rotation *r, const void *x, void *y, int64_t n)
+{
+    const int64_t width = r->tokens ? n / r->tokens : 0, half = r->size / 2;
+    for (int64_t t = 0; t < r->tokens; t++)
+        for (int64_t h = 0; h < width; h += r->head) {
+            const int64_t base = t * width + h;
+            for (int64_t k = 0; k < half; k++) {
+                const double c = get(w, r->cache, r->positions[t] * r->size + k),
+                             s = get(w, r->cache, r->positions[t] * r->size + half + k);
+                const int64_t i = base + (r->neox ? k : 2 * k), j = base + (r->neox ? k + half : 2 * k + 1);
+                const double a = get(w, x, i), b = get(w, x, j);
+                put(w, y, i, w->twin ? fabs(a * c) + fabs(b * s) : a * c - b * s);
+                put(w, y, j, w->twin ? fabs(b * c) + fabs(a * s) : b * c + a * s);
+            }
+            for (int64_t k = r->size; k < r->head; k++) put(w, y, base + k, get(w, x, base + k));
+        }
+}
+
+/* positions, query, key, head_size, cos_sin_cache, is_neox; query and key are written. */
+static lb_status rotary(lb_call *call, const form *f, bool twin)
+{
+    work w = begin(call, f->x, twin);
+    const lb_tensor *q = at(call, 2), *k = at(call, 3), *cache = at(call, 5), *positions = at(call, 1);
+    rotation r = {.tokens = lb_tensor_numel(positions),
+                  .head = lb_call_int(call, 3, 0),
+                  .size = last(cache),
+                  .neox = lb_call_int(call, 5, 1) != 0};
+    const int64_t n = lb_tensor_numel(q), n_key = k ? lb_tensor_numel(k) : 0;
+    if (r.head < r.size || r.head < 1 || r.size % 2 || !r.tokens || n % (r.tokens * r.head) ||
+        n_key % (r.tokens * r.head))
+        return refuse(&w, "heads that are smaller than what is rotated");
+    r.positions = lb_frame_integers(&w.frame, positions);
+    r.cache = lb_frame_tensor(&w.frame, cache);
+    for (int64_t t = 0; lb_frame_ok(&w.frame) && t < r.tokens; t++)
+        if (r.positions[t] < 0 || (r.positions[t] + 1) * r.size > lb_tensor_numel(cache))
+            return refuse(&w, "a position outside the table");
+    const void *x = lb_frame_tensor(&w.frame, q), *x_key = k ? lb_frame_tensor(&w.frame, k) : NULL;
+    void *y = lb_frame_output(&w.frame, 0, n), *y_key = k ? lb_frame_output(&w.frame, 1, n_key) : NULL;
+    if (!lb_frame_ok(&w.frame)) return lb_frame_end(&w.frame);
+    rotate(&w, &r, x, y, n);
+    if (k) rotate(&w, &r, x_key, y_key, n_key);
+    return lb_frame_end(&w.frame);
+}
+
+/* ---- attention states ----------------------------------------------------------------------------------------------------- */
+
+/* Two parts of one softmax(…) v, weighed by e^lse, or 2^lse where `flag` is set: values (tokens, heads, size), their log-sum-exps
+ * (tokens, heads), or (heads, tokens) where `second` is set. x, residual: values; weight, lse: their log-sum-exps. */
+static lb_status merge(lb_call *call, const form *f, bool twin)
+{
+    work w = begin(call, f->x, twin);
+    const lb_tensor *va = at(call, f->x), *vb = at(call, f->residual), *sa = at(call, f->weight),
+                    *sb = at(call, f->lse);
+    if (va->layout.ndim != 3 || lb_tensor_numel(vb) != lb_tensor_numel(va))
+        return refuse(&w, "values that are not (tokens, heads, size)");
+    for (uint32_t i = (uint32_t)f->lse; f->second && i < call->n_args; i++)
+        if (lb_call_given(call, i)) return refuse(&w, "scales and borders are not computed");
+    const int64_t tokens = va->layout.shape[0], heads = va->layout.shape[1], size = va->layout.shape[2];
+    const void *a = lb_frame_tensor(&w.frame, va), *b = lb_frame_tensor(&w.frame, vb);
+    const void *la = lb_frame_tensor(&w.frame, sa), *lb = lb_frame_tensor(&w.frame, sb);
+    void *y = lb_frame_output(&w.frame, 0, tokens * heads * size),
+         *lse = lb_frame_output(&w.frame, 1, tokens * heads);
+    for (int64_t i = 0; lb_frame_ok(&w.frame) && i < tokens * heads; i++) {
+        const int64_t at_lse = f->second ? i % heads * tokens + i / heads : i;
+        const double p = get(&w, la, at_lse), q = get(&w, lb, at_lse), top = p > q ? p : q;
+        const double wa = top == -INFINITY ? 0 : f->flag ? lb_exp2(p - top) : lb_exp(p - top);
+        const double wb = top == -INFINITY ? 0 : f->flag ? lb_exp2(q - top) : lb_exp(q - top);
+        const double total = wa + wb, part = total > 0 ? wa / total : 0, other = total > 0 ? wb / total : 0;
+        const double spread = twin ? 1 + fabs(p - top) + fabs(q - top) : 1;
+        put(&w, lse, at_lse,
+            twin ? fabs(top) + 1 + fabs(lb_log(total > 0 ? total : 1))
+                 : top + (f->flag ? lb_log2(total) : lb_log(total)));
+        for (int64_t k = i * size; k < (i + 1) * size; k++)
+            put(&w, y, k,
+                twin ? (part * fabs(get(&w, a, k)) + other * fabs(get(&w, b, k))) *
+                           (isfinite(spread) ? spread : 1)
+                     : (part ? part * get(&w, a, k) : 0) + (other ? other * get(&w, b, k) : 0));
+    }
+    return lb_frame_end(&w.frame);
+}
+
+/* ---- experts -------------------------------------------------------------------------------------------------------------- */
+
+/* The k best of a row, the first of equal ones: their indices. */
+static void best(const double *p, int64_t n, int64_t k, int64_t *index)
+{
+    for (int64_t j = 0; j < k; j++) {
+        int64_t found = -1;
+        for (int64_t e = 0; e < n; e++) {
+            bool taken = false;
+            for (int64_t t = 0; t < j; t++) taken |= index[t] == e;
+            if (!taken && (found < 0 || p[e] > p[found])) found = e;
+        }
+        index[j] = found;
+    }
+}
+
+/* Results: weights, experts and (where `second`) the slots k * tokens + token. x: logits, flag: renormalize. */
+static lb_status router(lb_call *call, const form *f, bool twin)
+{
+    work w = begin(call, f->x, twin);
+    const lb_tensor *in = at(call, f->x);
+    const int64_t experts = last(in), tokens = experts ? lb_tensor_numel(in) / experts : 0,
+                  k = last(&call->results[0]);
+    for (uint32_t i = f->flag; f->flag && i < call->n_args; i++) /* a soft cap, a bias */
+        if (lb_call_given(call, i) &&
+            (call->args[i].tag == LB_OPERAND_TENSOR || lb_call_float(call, i, 0) != 0))
+            return refuse(&w, "soft caps and biases are not computed");
+    if (k > experts || in->layout.ndim != 2) return refuse(&w, "more experts are chosen than there are");
+    const bool renormalize = f->flag && lb_call_int(call, f->flag - 1u, 0);
+    const void *x = lb_frame_tensor(&w.frame, in);
+    void *weights = lb_frame_output(&w.frame, 0, tokens * k);
+    int64_t *ids = lb_frame_output_integers(&w.frame, 1, tokens * k);
+    int64_t *slots = f->second ? lb_frame_output_integers(&w.frame, 2, tokens * k) : NULL;
+    double *p = lb_frame_scratch(&w.frame, (size_t)experts * sizeof *p);
+    for (int64_t t = 0; lb_frame_ok(&w.frame) && t < tokens; t++) {
+        double top = -INFINITY, total = 0, chosen = 0;
+        for (int64_t e = 0; e < experts; e++)
+            top = get(&w, x, t * experts + e) > top ? get(&w, x, t * experts + e) : top;
+        for (int64_t e = 0; e < experts; e++) total += p[e] = lb_exp(get(&w, x, t * experts + e) - top);
+        best(p, experts, k, ids + t * k);
+        for (int64_t j = 0; j < k; j++) chosen += p[ids[t * k + j]];
+        for (int64_t j = 0; j < k; j++) {
+            const double far = twin ? 1 + fabs(get(&w, x, t * experts + ids[t * k + j]) - top) : 1;
+            put(&w, weights, t * k + j, p[ids[t * k + j]] / (renormalize ? chosen : total) * far);
+            if (slots) slots[t * k + j] = j * tokens + t;
+        }
+    }
+    return lb_frame_end(&w.frame);
+}
+
+/* (tokens, k, size) summed over k in order. */
+static lb_status expert_sum(lb_call *call, const form *f, bool twin)
+{
+    work w = begin(call, f->x, twin);
+    const lb_tensor *in = at(call, f->x);
+    if (in->layout.ndim != 3) return refuse(&w, "an input that is not (tokens, experts, size)");
+    const int64_t tokens = in->layout.shape[0], k = in->layout.shape[1], size = in->layout.shape[2];
+    const void *x = lb_frame_tensor(&w.frame, in);
+    void *y = lb_frame_output(&w.frame, 0, tokens * size);
+    for (int64_t i = 0; lb_frame_ok(&w.frame) && i < tokens * size; i++) {
+        double sum = 0;
+        for (int64_t j = 0; j < k; j++) {
+            const double term = get(&w, x, (i / size * k + j) * size + i % size);
+            sum += twin ? fabs(term) * (double)k : term;
+        }
+        put(&w, y, i, sum);
+    }
+    return lb_frame_end(&w.frame);
+}
+
+/* ---- FSDP2 ---------------------------------------------------------------------------------------------------------------- */
+
+/* all_gather_output, sizes, dim; result i is piece i. */
+static lb_status split_copy(lb_call *call)
+{
+    const lb_tensor *in = lb_call_tensor(call, 0);
+    int64_t sizes[1024], first = 0;
+    const int n = lb_call_ints(call, 1, sizes, 1024),
+              dim = lb_wrap_dim(lb_call_int(call, 2, 0), in->layout.ndim);
+    if (n != (int)call->n_results || dim < 0)
+        return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: more pieces than are counted", call->row->name);
+    for (int i = 0; i < n; first += sizes[i++]) {
+        lb_tensor piece = *in, *out = &call->results[i];
+        piece.layout.shape[dim] = sizes[i];
+        piece.layout.offset += first * in->layout.stride[dim];
+        if (sizes[i] < 0 || first + sizes[i] > in->layout.shape[dim])
+            return lb_fail(call->err, LB_ERR_INVALID, "%s: pieces beyond the end", call->row->name);
+        if (lb_tensor_numel(&piece) != lb_tensor_numel(out))
+            return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: a piece of another size", call->row->name);
+        if (out->data) lb_tensor_copy(out, &piece, call->method.cast);
+    }
+    return LB_OK;
+}
+
+/* tensors, dim, num_chunks: each is cut along dim 0 into equal chunks, the last padded with zeros; row c of the result is all chunks c,
+ * one behind the other. */
+static lb_status chunk_cat(lb_call *call)
+{
+    lb_tensor *out = &call->results[0];
+    const int64_t chunks = lb_call_int(call, 2, 1);
+    const lb_operand *list = &call->args[0];
+    if (lb_call_int(call, 1, 0) || list->tag != LB_OPERAND_TENSORS || out->layout.ndim != 2 ||
+        out->layout.shape[0] != chunks || out->layout.stride[1] != 1)
+        return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: chunks along another dimension than 0",
+                       call->row->name);
+    int64_t column = 0;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const lb_tensor *in = &list->tensors[i];
+        const int64_t rows = in->layout.shape[0], each = (rows + chunks - 1) / chunks,
+                      width = rows ? lb_tensor_numel(in) / rows : 0;
+        for (int64_t c = 0; c < chunks; c++) {
+            const int64_t first = c * each < rows ? c * each : rows,
+                          count = rows - first < each ? rows - first : each;
+            lb_tensor from = *in, to = {.dtype = out->dtype, .data = out->data};
+            from.layout.shape[0] = count;
+            from.layout.offset += first * in->layout.stride[0];
+            to.layout = lb_layout_contiguous(from.layout.ndim, from.layout.shape);
+            to.layout.offset = out->layout.offset + c * out->layout.stride[0] + column;
+            if (count) lb_tensor_copy(&to, &from, call->method.cast);
+            const size_t size = lb_dtype_bytes(out->dtype, 1);
+            memset((char *)out->data + (size_t)(to.layout.offset + count * width) * size, 0,
+                   (size_t)((each - count) * width) * size);
+        }
+        column += each * width;
+    }
+    return LB_OK;
+}
+
+/* ---- the names ------------------------------------------------------------------------------------------------------------ */
+
+#define AT(n) ((n) + 1)
+#define OP(RUN, ID, ...)                                                                                       \
+    static const form ID = {__VA_ARGS__};                                                                      \
+    static lb_status ID##_kernel(lb_call *call)                                                                \
+    {                                                                                                          \
+        return RUN(call, &ID, false);                                                                          \
+    }                                                                                                          \
+    static lb_status ID##_twin(lb_call *call)                                                                  \
+    {                                                                                                          \
+        return RUN(call, &ID, true);                                                                           \
+    }
+
+OP(norm, rms_out, .x = AT(1), .weight = AT(2), .eps = AT(3))
+OP(norm, rms_out_gemma, .x = AT(1), .weight = AT(2), .eps = AT(3), .one = 1)
+OP(norm, rms_add, .x = AT(0), .residual = AT(1), .weight = AT(2), .eps = AT(3))
+OP(norm, rms_add_gemma, .x = AT(0), .residual = AT(1), .weight = AT(2), .eps = AT(3), .one = 1)
+OP(gated, silu_mul, .x = AT(1), .gate = SILU)
+OP(gated, mul_silu, .x = AT(1), .gate = SILU, .second = true)
+OP(gated, gelu_mul, .x = AT(1), .gate = GELU)
+OP(gated, gelu_tanh_mul, .x = AT(1), .gate = GELU_TANH)
+OP(gated, swiglu_oai, .x = AT(1), .gate = SWIGLU_OAI)
+OP(activation, gelu_tanh_only, .x = AT(1), .gate = GELU_TANH)
+OP(activation, gelu_quick, .x = AT(1), .gate = GELU_QUICK)
+OP(rotary, rotary_write, .x = AT(1))
+OP(merge, merge_vllm, .x = AT(2), .weight = AT(3), .residual = AT(4), .lse = AT(5), .second = true)
+OP(merge, merge_flashinfer, .x = AT(0), .weight = AT(1), .residual = AT(2), .lse = AT(3), .flag = 1)
+OP(router, topk_vllm, .x = AT(3), .flag = AT(4), .second = true)
+OP(router, topk_sgl, .x = AT(2), .flag = AT(3))
+OP(expert_sum, moe_sum, .x = AT(0))
+
+#define ROW(NAME, ARGS, ID, ROUNDINGS)                                                                         \
+    {NAME, ARGS, ID##_kernel, ID##_twin, ROUNDINGS, 0, LB_ROW_WRITES, NULL, "custom"},
+/* Squares are summed in trees, whose depth counts, and half of that error enters. */
+#define NORM(NAME, ARGS, ID) ROW(NAME, ARGS, ID, 16)
+/* clang-format off */
+const lb_op_row lb_rows_custom[] = {
+    NORM("_C::rms_norm", "result input weight epsilon", rms_out)
+    NORM("_C::fused_add_rms_norm", "input residual weight epsilon", rms_add)
+    NORM("sgl_kernel::rmsnorm", "output input weight eps enable_pdl", rms_out)
+    NORM("sgl_kernel::gemma_rmsnorm", "output input weight eps enable_pdl", rms_out_gemma)
+    NORM("sgl_kernel::fused_add_rmsnorm", "input residual weight eps enable_pdl", rms_add)
+    NORM("sgl_kernel::gemma_fused_add_rmsnorm", "input residual weight eps enable_pdl", rms_add_gemma)
+    NORM("flashinfer::rmsnorm", "out input weight eps enable_pdl", rms_out)
+    NORM("flashinfer::gemma_rmsnorm", "out input weight eps enable_pdl", rms_out_gemma)
+    NORM("flashinfer::fused_add_rmsnorm", "input residual weight eps enable_pdl", rms_add)
+    NORM("flashinfer::gemma_fused_add_rmsnorm", "input residual weight eps enable_pdl", rms_add_gemma)
+    ROW("_C::silu_and_mul", "result input", silu_mul, 8)
+    ROW("_C::mul_and_silu", "out input", mul_silu, 8)
+    ROW("_C::gelu_and_mul", "out input", gelu_mul, 8)
+    ROW("_C::gelu_tanh_and_mul", "out input", gelu_tanh_mul, 8)
+    ROW("_C::swigluoai_and_mul", "out input alpha limit", swiglu_oai, 10)
+    ROW("_C::gelu_new", "out input", gelu_tanh_only, 8)
+    ROW("_C::gelu_fast", "out input", gelu_tanh_only, 8)
+    ROW("_C::gelu_quick", "out input", gelu_quick, 8)
+    ROW("sgl_kernel::silu_and_mul", "out input", silu_mul, 8)
+    ROW("sgl_kernel::gelu_and_mul", "out input", gelu_mul, 8)
+    ROW("sgl_kernel::gelu_tanh_and_mul", "out input", gelu_tanh_mul, 8)
+    ROW("flashinfer::silu_and_mul", "out input enable_pdl", silu_mul, 8)
+    ROW("flashinfer::gelu_and_mul", "out input enable_pdl", gelu_mul, 8)
+    ROW("flashinfer::gelu_tanh_and_mul", "out input enable_pdl", gelu_tanh_mul, 8)
+    ROW("_C::rotary_embedding", "positions query key head_size cos_sin_cache is_neox", rotary_write, 4)
+    ROW("sgl_kernel::rotary_embedding", "positions query key head_size cos_sin_cache is_neox", rotary_write, 4)
+    ROW("_C::merge_attn_states", "output output_lse prefix_output prefix_lse suffix_output suffix_lse", merge_vllm, 8)
+    {"flashinfer::merge_state", "v_a s_a v_b s_b", merge_flashinfer_kernel, merge_flashinfer_twin, 8, 0, 0, NULL, "custom"},
+    ROW("_moe_C::topk_softmax", "topk_weights topk_indices token_expert_indices gating_output renormalize bias", topk_vllm, 10)
+    ROW("sgl_kernel::topk_softmax", "topk_weights topk_indices gating_output renormalize moe_softcapping correction_bias", topk_sgl, 10)
+    ROW("_moe_C::moe_sum", "input output", moe_sum, 2)
+    ROW("sgl_kernel::moe_sum", "input output", moe_sum, 2)
+    {"fsdp::split_with_sizes_copy", "all_gather_output all_gather_input_split_sizes dim", split_copy, NULL, 0, 0,
+     LB_ROW_EXACT | LB_ROW_OUT, NULL, "custom"},
+    {"fsdp::chunk_cat", "tensors dim num_chunks", chunk_cat, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_OUT, NULL, "custom"},
+    {NULL}};

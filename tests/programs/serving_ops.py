@@ -1,0 +1,213 @@
+"""Custom ops by the names and schemas of vLLM, SGLang and FlashInfer, computed by their public definitions in plain torch.
+
+Stands for a serving stack: recorded unchanged, its custom ops must replay without torch. Definitions follow the native (torch) versions in
+vllm/model_executor/layers/{layernorm,activation,rotary_embedding}.py and vllm/model_executor/layers/fused_moe/, sglang's sgl-kernel tests,
+and flashinfer/{norm,activation,cascade}.py."""
+import argparse
+
+import torch
+import torch.nn.functional as F
+
+
+def rms(x, weight, eps, one=0.0):
+    x = x.float()
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * (weight.float() + one)
+
+
+def norm_into(one=0.0):
+    def run(out, x, weight, eps, *_):
+        out.copy_(rms(x, weight, eps, one))
+    return run
+
+
+def add_norm(one=0.0):
+    def run(x, residual, weight, eps, *_):
+        total = x.float() + residual.float()
+        residual.copy_(total)
+        x.copy_(rms(total, weight, eps, one))
+    return run
+
+
+def gate(function, second=False):
+    def run(out, x, *_):
+        a, b = x.float().chunk(2, -1)
+        out.copy_(a * function(b) if second else function(a) * b)
+    return run
+
+
+def swiglu_oai(out, x, alpha=1.702, limit=7.0):
+    g, u = x.float()[..., ::2], x.float()[..., 1::2]
+    g, u = g.clamp(max=limit), u.clamp(-limit, limit)
+    out.copy_(g * torch.sigmoid(g * alpha) * (u + 1))
+
+
+def pointwise(function):
+    return lambda out, x: out.copy_(function(x.float()))
+
+
+def rotary(positions, query, key, head_size, cache, neox):
+    size = cache.shape[-1]
+    cos, sin = cache[positions.flatten()].float()[:, None].chunk(2, -1)
+    for x in (query, key):
+        if x is None:
+            continue
+        heads = x.reshape(positions.numel(), -1, head_size)
+        rotated = heads.float().clone()
+        a, b = (heads[..., :size // 2], heads[..., size // 2:size]) if neox else (heads[..., 0:size:2], heads[..., 1:size:2])
+        first, second = a.float() * cos - b.float() * sin, b.float() * cos + a.float() * sin
+        rotated[..., :size] = torch.cat([first, second], -1) if neox else torch.stack([first, second], -1).flatten(-2)
+        x.copy_(rotated.reshape(x.shape))
+
+
+def merged(va, sa, vb, sb, two=False):
+    weights = torch.softmax(torch.stack([sa, sb]).float() * (0.6931471805599453 if two else 1.0), 0)[..., None]
+    lse = torch.logaddexp2(sa, sb) if two else torch.logaddexp(sa, sb)
+    return (weights[0] * va.float() + weights[1] * vb.float()).to(va.dtype), lse
+
+
+def merge_vllm(out, out_lse, va, sa, vb, sb):
+    v, lse = merged(va, sa.t(), vb, sb.t())
+    out.copy_(v)
+    out_lse.copy_(lse.t())
+
+
+def topk(weights, ids, logits, renormalize):
+    p = torch.softmax(logits.float(), -1)
+    best, index = torch.topk(p, weights.shape[-1], dim=-1)
+    weights.copy_(best / best.sum(-1, keepdim=True) if renormalize else best)
+    ids.copy_(index)
+
+
+def topk_vllm(weights, ids, slots, logits, renormalize):
+    topk(weights, ids, logits, renormalize)
+    slots.copy_(torch.arange(slots.numel(), dtype=slots.dtype).view(slots.shape[1], -1).t())
+
+
+def gelu_tanh(x):
+    return F.gelu(x, approximate="tanh")
+
+
+INTO = "(Tensor! out, Tensor input) -> ()"
+NORM = "(Tensor! out, Tensor input, Tensor weight, float eps{}) -> ()"
+ADD = "(Tensor! input, Tensor! residual, Tensor weight, float eps{}) -> ()"
+ROTARY = "(Tensor positions, Tensor! query, Tensor!? key, int head_size, Tensor cos_sin_cache, bool is_neox) -> ()"
+PDL = ", bool enable_pdl"
+OPS = {
+    "_C::rms_norm": (NORM.format(""), norm_into()),
+    "_C::fused_add_rms_norm": (ADD.format(""), add_norm()),
+    "sgl_kernel::rmsnorm": (NORM.format(PDL), norm_into()),
+    "sgl_kernel::gemma_rmsnorm": (NORM.format(PDL), norm_into(1.0)),
+    "sgl_kernel::fused_add_rmsnorm": (ADD.format(PDL), add_norm()),
+    "sgl_kernel::gemma_fused_add_rmsnorm": (ADD.format(PDL), add_norm(1.0)),
+    "flashinfer::rmsnorm": (NORM.format(", bool? enable_pdl"), norm_into()),
+    "flashinfer::gemma_rmsnorm": (NORM.format(", bool? enable_pdl"), norm_into(1.0)),
+    "flashinfer::fused_add_rmsnorm": (ADD.format(", bool? enable_pdl"), add_norm()),
+    "flashinfer::gemma_fused_add_rmsnorm": (ADD.format(", bool? enable_pdl"), add_norm(1.0)),
+    "_C::silu_and_mul": (INTO, gate(F.silu)),
+    "_C::mul_and_silu": (INTO, gate(F.silu, second=True)),
+    "_C::gelu_and_mul": (INTO, gate(F.gelu)),
+    "_C::gelu_tanh_and_mul": (INTO, gate(gelu_tanh)),
+    "_C::swigluoai_and_mul": ("(Tensor! out, Tensor input, float alpha=1.702, float limit=7.0) -> ()", swiglu_oai),
+    "_C::gelu_new": (INTO, pointwise(gelu_tanh)),
+    "_C::gelu_fast": (INTO, pointwise(gelu_tanh)),
+    "_C::gelu_quick": (INTO, pointwise(lambda x: x * torch.sigmoid(1.702 * x))),
+    "sgl_kernel::silu_and_mul": (INTO, gate(F.silu)),
+    "sgl_kernel::gelu_and_mul": (INTO, gate(F.gelu)),
+    "sgl_kernel::gelu_tanh_and_mul": (INTO, gate(gelu_tanh)),
+    "flashinfer::silu_and_mul": ("(Tensor! out, Tensor input, bool? enable_pdl) -> ()", gate(F.silu)),
+    "flashinfer::gelu_and_mul": ("(Tensor! out, Tensor input, bool? enable_pdl) -> ()", gate(F.gelu)),
+    "flashinfer::gelu_tanh_and_mul": ("(Tensor! out, Tensor input, bool? enable_pdl) -> ()", gate(gelu_tanh)),
+    "_C::rotary_embedding": (ROTARY, rotary),
+    "sgl_kernel::rotary_embedding": (ROTARY, rotary),
+    "_C::merge_attn_states": ("(Tensor! output, Tensor!? output_lse, Tensor prefix_output, Tensor prefix_lse, Tensor suffix_output, "
+                              "Tensor suffix_lse) -> ()", merge_vllm),
+    "flashinfer::merge_state": ("(Tensor v_a, Tensor s_a, Tensor v_b, Tensor s_b) -> (Tensor, Tensor)",
+                                lambda va, sa, vb, sb: merged(va, sa, vb, sb, two=True)),
+    "_moe_C::topk_softmax": ("(Tensor! topk_weights, Tensor! topk_indices, Tensor! token_expert_indices, Tensor gating_output, "
+                             "bool renormalize) -> ()", topk_vllm),
+    "sgl_kernel::topk_softmax": ("(Tensor! topk_weights, Tensor! topk_indices, Tensor gating_output, bool renormalize, "
+                                 "float moe_softcapping, Tensor? correction_bias) -> ()",
+                                 lambda weights, ids, logits, renormalize, *_: topk(weights, ids, logits, renormalize)),
+    "_moe_C::moe_sum": ("(Tensor input, Tensor! output) -> ()", lambda x, out: out.copy_(x.float().sum(1))),
+    "sgl_kernel::moe_sum": ("(Tensor input, Tensor! output) -> ()", lambda x, out: out.copy_(x.float().sum(1))),
+}
+LIBRARIES = {}
+
+
+def spoil(tensors):
+    """A fault in one element of the first result of floats."""
+    found = next(t for t in tensors if isinstance(t, torch.Tensor) and t.is_floating_point())
+    found.view(-1)[0] += 0.05 * found.abs().max()
+
+
+def implementation(schema, function, wrong):
+    written = [i for i, argument in enumerate(schema[1:schema.index(")")].split(",")) if "!" in argument]
+
+    def run(*args):
+        result = function(*args)
+        if wrong:
+            spoil(result if isinstance(result, tuple) else [args[i] for i in written])
+        return result if isinstance(result, tuple) else None
+    return run
+
+
+def define(wrong=False):
+    for name, (schema, function) in OPS.items():
+        space, _, op = name.partition("::")
+        library = LIBRARIES.setdefault(space, torch.library.Library(space, "FRAGMENT"))
+        library.define(op + schema)
+        library.impl(op, implementation(schema, function, wrong), "CPU")
+
+
+def call(name, *args):
+    space, _, op = name.partition("::")
+    return getattr(getattr(torch.ops, space), op)(*args)
+
+
+class Serve(torch.nn.Module):
+    """Every op at least once."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(4, 4)
+
+    def forward(self, draw, dtype):
+        def r(*shape, of=dtype):
+            return torch.randn(shape, generator=draw).to(of)
+        for name in OPS:
+            pdl = [False] if name.startswith(("sgl_kernel::", "flashinfer::")) else []
+            if "rms" in name:
+                fused = "add" in name
+                call(name, *((r(6, 64), r(6, 64)) if fused else (torch.empty(6, 64, dtype=dtype), r(6, 64))), r(64), 1e-6, *pdl)
+            elif "_and_" in name:
+                call(name, torch.empty(6, 48, dtype=dtype), r(6, 96) * 3, *([1.702, 7.0] if "oai" in name else [None] if pdl and "flash" in name else []))
+            elif "gelu" in name:
+                call(name, torch.empty(6, 48, dtype=dtype), r(6, 48))
+            elif "rotary" in name:
+                for neox, key in ((True, r(6, 2 * 16)), (False, r(6, 2, 16)), (True, None)):
+                    call(name, torch.tensor([0, 3, 1, 7, 2, 2]), r(6, 4 * 16), key, 16, r(8, 12, of=torch.float32), neox)
+            elif "attn_states" in name:
+                call(name, torch.empty(6, 4, 16, dtype=dtype), torch.empty(4, 6), r(6, 4, 16), r(4, 6, of=torch.float32), r(6, 4, 16),
+                     r(4, 6, of=torch.float32))
+            elif "merge_state" in name:
+                call(name, r(6, 4, 16), r(6, 4, of=torch.float32), r(6, 4, 16), r(6, 4, of=torch.float32))
+            elif "topk" in name:
+                for renormalize in (False, True):
+                    slots = [torch.empty(6, 2, dtype=torch.int32)] if name.startswith("_moe") else []
+                    rest = [0.0, None] if name.startswith("sgl") else []
+                    call(name, torch.empty(6, 2), torch.empty(6, 2, dtype=torch.int32), *slots, r(6, 8), renormalize, *rest)
+            else:
+                call(name, r(6, 2, 32), torch.empty(6, 32, dtype=dtype))
+        return self.head(r(2, 4, of=torch.float32))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16", "float16"])
+    parser.add_argument("--wrong", action="store_true", help="one element of every op's result is not what its definition gives")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    define(args.wrong)
+    with torch.no_grad():
+        Serve()(torch.Generator().manual_seed(0), getattr(torch, args.dtype))
+    print("ok", len(OPS))
