@@ -332,7 +332,7 @@ static lb_status split_copy(lb_call *call)
     for (int i = 0; i < n; first += sizes[i++]) {
         lb_tensor piece = *in, *out = &call->results[i];
         piece.layout.shape[dim] = sizes[i];
-        piece.layout.offset += first * in->layout.stride[dim];
+        piece.data = (char *)in->data + lb_dtype_bytes(in->dtype, (size_t)(first * in->layout.stride[dim]));
         if (sizes[i] < 0 || first + sizes[i] > in->layout.shape[dim])
             return lb_fail(call->err, LB_ERR_INVALID, "%s: pieces beyond the end", call->row->name);
         if (lb_tensor_numel(&piece) != lb_tensor_numel(out))
@@ -363,12 +363,13 @@ static lb_status chunk_cat(lb_call *call)
                           count = rows - first < each ? rows - first : each;
             lb_tensor from = *in, to = {.dtype = out->dtype, .data = out->data};
             from.layout.shape[0] = count;
-            from.layout.offset += first * in->layout.stride[0];
+            from.data = (char *)in->data + lb_dtype_bytes(in->dtype, (size_t)(first * in->layout.stride[0]));
             to.layout = lb_layout_contiguous(from.layout.ndim, from.layout.shape);
-            to.layout.offset = out->layout.offset + c * out->layout.stride[0] + column;
+            to.data =
+                (char *)out->data + lb_dtype_bytes(out->dtype, (size_t)(c * out->layout.stride[0] + column));
             if (count) lb_tensor_copy(&to, &from, call->method.cast);
             const size_t size = lb_dtype_bytes(out->dtype, 1);
-            memset((char *)out->data + (size_t)(to.layout.offset + count * width) * size, 0,
+            memset((char *)to.data + (size_t)(count * width) * size, 0,
                    (size_t)((each - count) * width) * size);
         }
         column += each * width;

@@ -9,8 +9,10 @@ PROGRAMS = {
     "decoding from a cache": ("tests/programs/generate_kv.py", ["--sample", "--dtype", "bfloat16"]),
     "two optimizers": ("tests/programs/gan_two_optimizers.py", []),
     "collectives": ("tests/programs/collectives.py", ["2"]),
+    "fully sharded": ("tests/programs/fsdp_two_linears.py", []),
 }
 FULL = {
+    "fully sharded, mixed precision": ("tests/programs/fsdp_two_linears.py", ["--mixed"]),
     "data parallel, gradients in buckets": ("tests/programs/ddp_accumulate.py", ["--bucket-view", "--spawn", "3"]),
     "decoding without inference mode": ("tests/programs/generate_kv.py", ["--mode", "no_grad"]),
     "decoding greedily": ("tests/programs/generate_kv.py", []),
