@@ -24,6 +24,22 @@ static const char *verdict_sentence(lb_verdict v)
     return "";
 }
 
+/* Checkpoints have tensors and no ops. */
+static bool only_tensors(const lb_diff_report *r)
+{
+    return r->ops == 0 && r->sources > 0;
+}
+
+static const char *tensors_sentence(lb_verdict v)
+{
+    switch (v) {
+    case LB_VERDICT_ROUNDING: return "the same tensors, rounded to another dtype";
+    case LB_VERDICT_DIVERGED: return "some tensors hold other numbers";
+    case LB_VERDICT_MISSING: return "one side lacks a tensor";
+    default: return verdict_sentence(v);
+    }
+}
+
 static const char *layer_name(const lb_diff_row *r)
 {
     return *r->layer ? r->layer : "(top level)";
@@ -70,12 +86,6 @@ static void print_numbers(FILE *out, const lb_diff_row *r)
     fprintf(out, "; %s%s%s\n", lb_pattern_text(d->pattern), d->detail[0] ? ": " : "", d->detail);
 }
 
-/* Checkpoints have tensors and no ops. */
-static bool only_tensors(const lb_diff_report *r)
-{
-    return r->ops == 0 && r->sources > 0;
-}
-
 static void print_place(FILE *out, const lb_diff_report *report, const char *title, const lb_diff_row *r)
 {
     fprintf(out, "%s: ", title);
@@ -93,7 +103,8 @@ static void print_place(FILE *out, const lb_diff_report *report, const char *tit
 
 static void print_head(FILE *out, const lb_diff_report *r)
 {
-    fprintf(out, "verdict: %s — %s\n", lb_verdict_name(r->verdict), verdict_sentence(r->verdict));
+    fprintf(out, "verdict: %s — %s\n", lb_verdict_name(r->verdict),
+            only_tensors(r) ? tensors_sentence(r->verdict) : verdict_sentence(r->verdict));
     if (only_tensors(r))
         fprintf(out, "%" PRIu64 " of %" PRIu64 " tensors that both sides have are the same\n",
                 r->sources_identical, r->sources);
@@ -220,8 +231,8 @@ static void print_table(FILE *out, const lb_diff_report *r, bool all)
 /* Of checkpoints, each tensor that differs, and how. */
 static void print_tensors(FILE *out, const lb_diff_report *r, bool all)
 {
-    uint32_t shown = 0, n = 0;
-    for (uint32_t i = 0; i < r->n_layers; i++) {
+    uint32_t shown = 0, n = 0, differing = (uint32_t)(r->sources - r->sources_identical);
+    for (uint32_t i = 0; i < r->n_layers && differing > 1; i++) { /* of a single one all was said above */
         const lb_diff_row *l = &r->layers[i];
         if (!l->value || !differs(l)) continue;
         n++;
@@ -233,7 +244,9 @@ static void print_tensors(FILE *out, const lb_diff_report *r, bool all)
         else
             fprintf(out, "%10s %9s", "-", "-");
         fprintf(out, "  %s", layer_name(l));
-        if (l->measured && l->difference.differing && l->difference.pattern != LB_PATTERN_SCATTERED)
+        if (!l->measured)
+            fprintf(out, ": %s", l->why);
+        else if (l->difference.differing && l->difference.pattern != LB_PATTERN_SCATTERED)
             fprintf(out, ": %s", l->difference.detail);
         fputc('\n', out);
     }

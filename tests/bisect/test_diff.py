@@ -4,6 +4,7 @@ import re
 import sys
 
 import pytest
+import safetensors.torch
 import torch
 
 from conftest import ROOT
@@ -148,6 +149,50 @@ def test_a_lost_shard_is_named_with_its_slice(lastbit, tensor_parallel, turned):
     assert answer["verdict"] == "diverged" and (first["step"], first["layer"]) == (1, "1.down.weight"), first
     assert f": dimension 1, 32 to 63 of 64 (part 2 of 2); zero on the {side} side; the rest differs by" in first["pattern"], first["pattern"]
     assert first["why"] == f"aten::zero_ writes it last, on the {side} side only; exact values differ"
+
+
+@pytest.fixture()
+def checkpoints(tmp_path):
+    """A LoRA adapter and what became of it."""
+    numbers = torch.Generator().manual_seed(0)
+    names = [f"layers.{i}.{m}.lora_{ab}.weight" for i in range(3) for m in ("q_proj", "down_proj") for ab in "AB"]
+    good = {n: torch.randn((16, 256) if "_A" in n else (512, 16), generator=numbers).bfloat16() for n in names}
+
+    def save(name, changes=(), without=()):
+        tensors = {n: x for n, x in {**good, **dict(changes)}.items() if n not in without}
+        safetensors.torch.save_file({n: x.contiguous() for n, x in tensors.items()}, tmp_path / f"{name}.safetensors")
+        return tmp_path / f"{name}.safetensors"
+
+    return good, save
+
+
+def test_a_shard_lost_from_a_checkpoint_is_named(lastbit, checkpoints):
+    good, save = checkpoints
+    down, up = "layers.1.down_proj.lora_A.weight", "layers.2.q_proj.lora_B.weight"
+    stale, zero = good[down].clone(), good[up].clone()
+    stale[:, 128:192] = good["layers.0.down_proj.lora_A.weight"][:, 128:192]
+    zero[384:] = 0
+    answer = lastbit.json("diff", save("good"), save("bad", {down: stale, up: zero}), expect=1)
+    found = {row["layer"]: row["pattern"].split(": ", 1)[1] for row in answer["layers"] if row["verdict"] == "diverged"}
+    assert found == {down: "dimension 1, 128 to 191 of 256 (part 3 of 4)", up: "dimension 0, 384 to 511 of 512 (part 4 of 4); zero on the second side"}
+    assert answer["sources"] == {"aligned": 12, "identical": 10} and answer["missing"] == []
+    text = lastbit.run("diff", save("good"), save("bad"), expect=0).stdout
+    assert text.splitlines()[:2] == ["verdict: identical — the same bits everywhere", "12 of 12 tensors that both sides have are the same"]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_tensor_that_is_not_there_or_has_another_shape_is_no_identity(lastbit, checkpoints, turned):
+    good, save = checkpoints
+    name = "layers.0.q_proj.lora_B.weight"
+    pair = lambda bad: (bad, save("good")) if turned else (save("good"), bad)
+    lost = lastbit.json("diff", *pair(save("lost", without=[name])), expect=1)
+    assert lost["verdict"] == "missing" and lost["missing"] == [f"{name} is on the {'second' if turned else 'first'} side only"]
+    half = lastbit.json("diff", *pair(save("half", {name: good[name][:256]})), expect=1)
+    shapes = ["[512, 16]", "[256, 16]"][::-1 if turned else 1]
+    assert half["verdict"] == "diverged" and half["first"]["layer"] == name
+    assert half["first"]["why"] == f"its shape is {shapes[0]} on the first side, {shapes[1]} on the second"
+    wide = lastbit.json("diff", *pair(save("wide", {n: x.float() for n, x in good.items()})), expect=0)
+    assert wide["verdict"] == "rounding" and all(row["differing"] == 0 for row in wide["layers"])
 
 
 ORDERS = "tests/programs/orders_of_sums.py"
