@@ -186,7 +186,9 @@ static uint32_t *match_groups(aligner *al, group a, group b, bool by_name)
 
 /* ---- one call against one ---- */
 
-static void pair_calls(aligner *al, group a, group b)
+/* `sure`: the sides call this layer equally often. Otherwise (an expert that got no token of a micro-batch) call i may be
+ * another one, although names and shapes agree. */
+static void pair_calls(aligner *al, group a, group b, bool sure)
 {
     lb_alignment *out = al->out;
     uint32_t *match = match_groups(al, a, b, false), pairs = 0;
@@ -199,7 +201,8 @@ static void pair_calls(aligner *al, group a, group b)
     free(match);
     out->pairs += pairs;
     /* Where something is unaligned, names and shapes alone may have paired what are not partners. */
-    for (uint32_t i = 0; i < a.n && (pairs != a.n || pairs != b.n); i++) out->irregular[a.first[i].op] = 1;
+    for (uint32_t i = 0; i < a.n && (pairs != a.n || pairs != b.n || !sure); i++)
+        out->irregular[a.first[i].op] = 1;
 }
 
 /* ---- one call against several ---- */
@@ -273,7 +276,7 @@ static void align_calls(aligner *al, const group *a, uint32_t na, const group *b
     }
     for (uint32_t i = 0, j = 0; i < na && j < nb && !several && !al->failed;) {
         int order = na == nb ? 0 : compare_calls(a[i].first, b[j].first);
-        if (order == 0) pair_calls(al, a[i], b[j]);
+        if (order == 0) pair_calls(al, a[i], b[j], na == nb);
         i += order <= 0, j += order >= 0;
     }
     free(parts);

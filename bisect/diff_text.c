@@ -373,7 +373,10 @@ char *lb_diff_text(const lb_diff_report *r, const char *a, const char *b, bool a
     print_tokens(out, r);
     print_routing(out, r);
     print_structure(out, r, all);
-    for (uint32_t i = 0; i < r->n_findings; i++) fprintf(out, "%snote: %s\n", i ? "" : "\n", r->findings[i]);
+    for (uint32_t i = 0; i < r->n_findings && (all || i < FEW); i++)
+        fprintf(out, "%snote: %s\n", i ? "" : "\n", r->findings[i]);
+    if (!all && r->n_findings > FEW)
+        fprintf(out, "note: … and %u more; --all lists them\n", r->n_findings - FEW);
     for (uint32_t i = 0; i < r->n_missing && (all || i < ROWS); i++)
         fprintf(out, "%smissing: %s\n", i ? "" : "\n", r->missing[i]);
     if (!all && r->n_missing > ROWS)

@@ -89,6 +89,8 @@ static void walk_source(lb_walk *w, uint32_t ia)
                          : made      ? "%s%s was made in Python after numbers that differ had been read"
                          : precision ? "%s%s is the other side's value rounded to a narrower dtype"
                                      : "%s%s is not the same on both sides";
+    if (value->source == LB_SOURCE_CARRIED && !carried)
+        format = "%s%s: the step before left it the same on both sides, and something wrote it since";
     char why[200];
     snprintf(why, sizeof why, format, lb_source_kind_name((lb_source_kind)value->source),
              *name ? "" : " input");
@@ -226,6 +228,16 @@ static void note_decision(lb_walk *w, const lb_inflow *in)
     w->decided = lb_report_worse(w->decided, lb_report_worse(in->verdict, in->carried));
 }
 
+/* Worth knowing: with other inputs these bits may part. */
+static void note_other_args(lb_walk *w, uint32_t ia)
+{
+    const lb_op *op = &w->pa->ops[ia];
+    char text[400];
+    snprintf(text, sizeof text, "step %lld, %s, %s (op %u): other arguments, the same bits",
+             (long long)w->pa->step, lb_op_layer(w->pa, op), lb_op_name(w->pa, op), ia);
+    lb_report_finding(w->report, text);
+}
+
 static void walk_pair(lb_walk *w, uint32_t ia, uint32_t ib)
 {
     const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
@@ -235,6 +247,7 @@ static void walk_pair(lb_walk *w, uint32_t ia, uint32_t ib)
     if (a->flags & LB_OP_DECISION) note_decision(w, &in);
     if (!w->differs[ia]) {
         w->report->identical++;
+        if (!w->alignment.irregular[ia] && !lb_op_same_args(w->pa, a, w->pb, b, false)) note_other_args(w, ia);
         lb_flow_out(w, a, &LB_TAINT_CLEAN(0));
         lb_report_layer(w->report, &row);
         return;
@@ -271,6 +284,14 @@ static void walk_pair(lb_walk *w, uint32_t ia, uint32_t ib)
 }
 
 /* ---- joins ---- */
+
+typedef struct count {
+    uint32_t n;
+} count;
+static void count_input(void *context, uint32_t value)
+{
+    ((count *)context)->n += value != LB_NONE;
+}
 
 /* A layer may put its tokens into another order and back: what differs is judged where something leaves it. */
 static bool is_inside(const lb_program *p, uint32_t op, uint32_t suspect)
@@ -315,6 +336,18 @@ static void settle_joined(lb_walk *w, uint32_t ia, const lb_evidence *e, lb_infl
         explain_disagreement(w, e, in);
 }
 
+/* Whole numbers made of nothing (positions in a batch) count anew in each part. */
+static bool counts_anew(const lb_walk *w, const lb_op *op)
+{
+    count inputs = {0};
+    lb_op_each_input(w->pa, op, count_input, &inputs);
+    for (uint32_t i = 0; i < lb_outcomes(op); i++) {
+        uint32_t v = lb_outcome(w->pa, op, i);
+        if (v != LB_NONE && lb_dtype_is_float(w->pa->values[v].dtype)) return false;
+    }
+    return inputs.n == 0 && !(op->flags & LB_OP_RANDOM);
+}
+
 static void walk_join(lb_walk *w, uint32_t ia, const lb_join *join)
 {
     const lb_op *a = &w->pa->ops[ia];
@@ -322,7 +355,7 @@ static void walk_join(lb_walk *w, uint32_t ia, const lb_join *join)
     lb_inflow in = lb_flow_in(w, a, NULL);
     w->report->ops++;
     if (a->flags & LB_OP_DECISION) note_decision(w, &in);
-    if (!w->differs[ia]) {
+    if (!w->differs[ia] || counts_anew(w, a)) {
         w->report->identical++;
         lb_flow_out(w, a, &LB_TAINT_CLEAN(0));
         lb_report_layer(w->report, &row);
@@ -334,6 +367,9 @@ static void walk_join(lb_walk *w, uint32_t ia, const lb_join *join)
     row.local = judge_joined(w, &e, &in, join, &row.why);
     row.inherited = lb_report_worse(in.verdict, in.carried);
     if (lb_walk_measure_join(w, join, &row)) call_noise(w, &row, row.local == LB_VERDICT_DIVERGED);
+    if (e.agreement == LB_SHADOW_DISAGREES && row.local != LB_VERDICT_DIVERGED && !in.apart)
+        row.measured =
+            false; /* the parts hold their tokens in another order: what that differs by says nothing */
     row.verdict = lb_report_worse(row.local, row.inherited);
     lb_walk_report(w, &row);
     lb_taint left = {
@@ -404,14 +440,6 @@ static void walk_finals(lb_walk *w)
         *t = LB_TAINT_CLEAN(t->storage);
         t->verdict = row.verdict, t->carried = carried, t->apart = final->agreement == LB_SHADOW_DISAGREES;
     }
-}
-
-typedef struct count {
-    uint32_t n;
-} count;
-static void count_input(void *context, uint32_t value)
-{
-    ((count *)context)->n += value != LB_NONE;
 }
 
 /* Copies and constants are no suspects: the op that follows says more. */

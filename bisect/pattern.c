@@ -141,8 +141,8 @@ static int64_t touched_slices(const sides *s, int dim, uint8_t *touched)
 {
     int64_t inner = inner_size(s, dim), size = s->shape[dim], count = 0;
     memset(touched, 0, (size_t)size);
-    for (int64_t i = s->first; i <= s->last; i++)
-        if (s->differs[i]) touched[i / inner % size] = 1;
+    for (int64_t i = 0, j = 0; i < s->n; i += inner, j = j + 1 < size ? j + 1 : 0)
+        touched[j] = touched[j] || memchr(s->differs + i, 1, (size_t)inner) != NULL;
     for (int64_t j = 0; j < size; j++) count += touched[j];
     return count;
 }
@@ -176,9 +176,14 @@ static void say_run(const sides *s, int dim, int64_t first, int64_t count, lb_di
     int64_t size = s->shape[dim];
     char part[64] = "";
     d->pattern = LB_PATTERN_ROWS;
-    if (size % count == 0 && first % count == 0 && count > 1)
+    if (size % count == 0 && first % count == 0)
         snprintf(part, sizeof part, " (part %lld of %lld)", (long long)(first / count + 1),
                  (long long)(size / count));
+    if (count == 1) {
+        snprintf(d->detail, sizeof d->detail, "dimension %d, slice %lld of %lld%s", dim, (long long)first,
+                 (long long)size, zero_side(s));
+        return;
+    }
     snprintf(d->detail, sizeof d->detail, "dimension %d, %lld to %lld of %lld%s%s", dim, (long long)first,
              (long long)(first + count - 1), (long long)size, part, zero_side(s));
 }
@@ -194,7 +199,7 @@ static bool slices(const sides *s, uint8_t *touched, lb_difference *d)
         /* Whole slices: most of what they hold differs (rounding leaves some elements equal by chance). */
         bool most = count * 2 > size && (run < count || s->ndim < 2);
         if (most || s->count * 2 < count * (s->n / size)) continue;
-        if (run == count && count > 1)
+        if (run == count)
             say_run(s, dim, first, count, d);
         else
             say(d, LB_PATTERN_ROWS, "dimension %lld, %lld of its slices, first %lld", dim, count, first);
@@ -248,12 +253,12 @@ static void decide(const lb_tensor *ta, const lb_tensor *tb, const sides *s, uin
         return;
     }
     if (power_of_two(s, d) || saturated(s, ta->dtype, tb->dtype, d)) return;
-    if (s->ndim > 0 && (shifted(s, d) || slices(s, touched, d))) return;
+    if (s->ndim > 0 && (shifted(s, d) || (s->count < s->n && slices(s, touched, d)))) return;
     if (s->first > 0 && s->last == s->n - 1 && s->count * 4 > (s->n - s->first) * 3 && s->first * 8 > s->n) {
         say(d, LB_PATTERN_STALE_TAIL, "from index %lld of %lld", s->first, s->n, 0);
         return;
     }
-    if (strided(s, d) || tiled(s, d)) return;
+    if (s->count < s->n && (strided(s, d) || tiled(s, d))) return;
     say(d, LB_PATTERN_SCATTERED, "%lld of %lld elements", s->count, s->n, 0);
 }
 
