@@ -7,9 +7,13 @@ layer outputs, and torch's DebugMode with hashes of every op's results.
 
 The last columns say where a level's extra time goes: in the calls of the C recorder other than ops (`names`, `modules`,
 `step`), in the dispatch mode as such (what the empty one costs), and the rest: the ops, digests and statistics included.
+
+Then what no recorder of this kind can go below here, from what it must do in a step and what this machine does by itself:
+bytes hashed at the rate of hashing alone in the cache, ops at the cost of an empty mode, bytes written at the rate of write().
 """
 import argparse
 import json
+import math
 import os
 import shutil
 import statistics
@@ -170,9 +174,56 @@ def work(setting, model_name):
             run()
             print(json.dumps({"wall": time.perf_counter() - start, "busy": time.process_time() - busy, "spent": spent}), flush=True)
         size = sum(os.path.getsize(os.path.join(d, f)) for d, _, fs in os.walk(folder) for f in fs)
-        print(json.dumps({"bytes": size}), flush=True)
+        print(json.dumps({"bytes": size, **(contents(run.context, folder) if hasattr(run, "context") else {})}), flush=True)
     finally:
         shutil.rmtree(folder)
+
+
+def contents(context, folder):
+    """Ops of the last step, and the bytes that were hashed in it."""
+    context.__exit__(None, None, None)
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import recorded
+
+    capture = recorded.Recorded(os.path.join(folder, "run.lb"))
+    program = capture.programs[0][capture.steps[-1]]
+    hashed, passes = 0, set()
+    for v in program.values:  # views of the same bytes share a pass
+        if v.statistics != recorded.NONE and v.statistics not in passes:
+            passes.add(v.statistics)
+            hashed += math.prod(v.layout.shape[:v.layout.ndim]) * capture.lib.lb_dtype_bits(v.dtype) // 8
+    return {"ops": sum(program.name(op) != "lb::source" for op in program.ops), "hashed": hashed}
+
+
+def rates(folder):
+    """Bytes per second of hashing what is in the cache, as results are when their op has just ended, and of write()."""
+    import ctypes
+
+    import recorded
+
+    lib, n = recorded.load(), 1 << 28
+    block = ctypes.create_string_buffer(n)
+    lib.lb_digest_bytes.argtypes, lib.lb_digest_bytes.restype = [ctypes.c_void_p, ctypes.c_size_t], recorded.Digest
+
+    def hash_all():
+        for _ in range(256):
+            lib.lb_digest_bytes(block, n // 256)
+
+    def write_all():
+        with open(os.path.join(folder, "raw"), "wb", buffering=0) as out:
+            for _ in range(64):
+                out.write(memoryview(block)[: n // 64])
+        os.unlink(os.path.join(folder, "raw"))
+
+    def best(action, clock):
+        times = []
+        for _ in range(7):
+            start = clock()
+            action()
+            times.append(clock() - start)
+        return n / min(times)
+
+    return best(hash_all, time.process_time), best(write_all, time.perf_counter)
 
 
 def start(setting, model):
@@ -204,9 +255,10 @@ def main():
         for worker in workers.values():
             ask(worker)
     rounds = [{setting: ask(worker) for setting, worker in workers.items()} for _ in range(args.rounds)]
-    sizes = {}
+    sizes, ends = {}, {}
     for setting, worker in workers.items():
-        sizes[setting] = json.loads(worker.communicate()[0].splitlines()[-1])["bytes"] / (args.rounds + 2)
+        ends[setting] = json.loads(worker.communicate()[0].splitlines()[-1])
+        sizes[setting] = ends[setting]["bytes"] / (args.rounds + 2)
     fastest = {setting: min((r[setting] for r in rounds), key=lambda x: x["busy"]) for setting in settings}
     first = settings[0]
     for setting in settings:
@@ -215,6 +267,25 @@ def main():
             setting, best * 1e3, best / min(r[first]["wall"] for r in rounds), median(rounds, setting, first, "wall"),
             fastest[setting]["busy"] * 1e3, fastest[setting]["busy"] / fastest[first]["busy"],
             median(rounds, setting, first, "busy"), sizes[setting] / 1e6, breakdown(setting, fastest)))
+
+
+    if "plain" in settings and "empty" in settings:
+        limits(fastest, ends, sizes)
+
+
+def limits(fastest, ends, sizes):
+    sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), os.path.join(ROOT, "capture")]
+    folder = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
+    reading, writing = rates(folder)
+    shutil.rmtree(folder)
+    plain, mode = fastest["plain"]["busy"], fastest["empty"]["busy"] - fastest["plain"]["busy"]
+    for setting, end in ends.items():
+        if "ops" in end:
+            passes, writes = end["hashed"] / reading, sizes[setting] / writing
+            print("%-8s %d ops, %.1f MB hashed a step; at %.1f GB/s read, %.2f GB/s written and %.1f us per op of an empty mode no less than "
+                  "%.2fx: mode %.1f, reading %.1f, writing %.1f ms" % (
+                      setting, end["ops"], end["hashed"] / 1e6, reading / 1e9, writing / 1e9, mode / end["ops"] * 1e6,
+                      (plain + mode + passes + writes) / plain, mode * 1e3, passes * 1e3, writes * 1e3))
 
 
 def median(rounds, setting, first, clock):
