@@ -221,7 +221,9 @@ static lb_status diff_step(lb_walk *w, const session *s, lb_err *err)
     w->differs = calloc(w->pa->n_ops + 1, 1), w->settled = calloc(w->pa->n_ops + 1, 1);
     if (!w->differs || !w->settled)
         return lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for %u ops", w->pa->n_ops);
-    uint32_t differing = find_differences(w);
+    /* A write that one side alone makes shows in no pair, but in what a parameter holds at the end. */
+    LB_TRY(lb_shadow_pair_init(w->a, w->b, &w->alignment, &w->shadows, err));
+    uint32_t differing = find_differences(w) + w->shadows.n_finals;
     if (differing) LB_TRY(measure_noise(w, options, err));
     if (differing && !options->digests_only) LB_TRY(replay_both(w, options, err));
     lb_walk_program(w);

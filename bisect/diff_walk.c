@@ -424,7 +424,7 @@ static void judge_final(lb_walk *w, const lb_shadow_final *final, const lb_taint
 
 static void walk_finals(lb_walk *w)
 {
-    for (uint32_t f = 0; w->have_shadows && f < w->shadows.n_finals; f++) {
+    for (uint32_t f = 0; f < w->shadows.n_finals; f++) {
         const lb_shadow_final *final = &w->shadows.finals[f];
         const lb_value *v = &w->pa->values[final->whole.value];
         lb_taint *t = lb_taint_of(w->storages, v->storage);

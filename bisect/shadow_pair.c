@@ -688,7 +688,10 @@ lb_status lb_shadow_pair_run(const lb_side *a, const lb_side *b, const lb_alignm
     for (uint32_t i = 0; finals && i < out->n_finals; i++) free(finals[i].numbers);
     for (uint32_t i = 0; assemblies && i < n_joins; i++) free(assemblies[i].numbers);
     free(shadows), free(finals), free(assemblies);
-    if (status != LB_OK) lb_shadow_pair_release(out);
+    if (status == LB_OK) return LB_OK;
+    free(out->rows); /* which parameters differ is still known */
+    out->rows = NULL, out->n_rows = 0;
+    for (uint32_t i = 0; i < out->n_finals; i++) out->finals[i].agreement = LB_SHADOW_UNKNOWN;
     return status;
 }
 
