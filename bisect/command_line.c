@@ -263,3 +263,14 @@ void lb_progress_end(void)
     fprintf(stderr, "\r%*s\r", 70, "");
     progress_shown = false;
 }
+
+char *lb_command_python_folder(void)
+{
+    const char *named = getenv("LASTBIT_PYTHON");
+    if (named && *named) return strdup(named);
+    char *path = realpath("/proc/self/exe", NULL), beside[4096];
+    char *slash = path ? strrchr(path, '/') : NULL;
+    snprintf(beside, sizeof beside, "%.*s/../lib/lastbit/python", slash ? (int)(slash - path) : 0, path ? path : "");
+    free(path);
+    return strdup(access(beside, R_OK) == 0 ? beside : LB_SOURCE_DIR "/capture");
+}

@@ -41,23 +41,11 @@ static lb_status make_shape(const options *o, lb_probe_shape *s, lb_err *err)
     return LB_OK;
 }
 
-/* The folder of the Python package: installed, or in the sources. */
-static char *package_folder(void)
-{
-    const char *named = getenv("LASTBIT_PYTHON");
-    if (named && *named) return strdup(named);
-    char *path = realpath("/proc/self/exe", NULL), beside[4096];
-    char *slash = path ? strrchr(path, '/') : NULL;
-    snprintf(beside, sizeof beside, "%.*s/../lib/lastbit/python", slash ? (int)(slash - path) : 0, path ? path : "");
-    free(path);
-    return strdup(access(beside, R_OK) == 0 ? beside : LB_SOURCE_DIR "/capture");
-}
-
 static lb_status make_kernel(const options *o, const lb_probe_shape *s, lb_probe_kernel *kernel, lb_err *err)
 {
     if (o->engine) return lb_probe_schedule(s, strcmp(o->engine, "default") ? o->engine : "", kernel, err);
     if (o->library) return lb_probe_library(s, o->library, o->symbol, kernel, err);
-    char *folder = package_folder();
+    char *folder = lb_command_python_folder();
     const lb_status status = lb_probe_python(s, o->interpreter, folder ? folder : ".", o->python, o->arrays, o->threads, kernel, err);
     free(folder);
     return status;

@@ -13,7 +13,8 @@
 enum { WORST = 10, MAX_RANKS = 4096 };
 
 typedef struct options {
-    char *mode, *steps, *ranks, *memory, *write, *select;
+    char *mode, *steps, *ranks, *memory, *write, *select, *backend, *python;
+    char **imports;
     int threads, coverage, worst, digest, force, table;
     lb_swap_list swaps;
 } options;
@@ -224,6 +225,7 @@ static json_t *as_json(const lb_plan *plan, const lb_replay_summary *s, const re
                      "views", (json_int_t)s->views, "bitwise", (json_int_t)s->bitwise, "compared", (json_int_t)s->compared,
                      "verdict", lb_verdict_name(s->verdict), "verdicts", verdicts, "worst", worst, "opaque_ops", opaque,
                      "undecided", s->undecided, "undecided_at", s->undecided_at, "seconds", s->seconds, "nan", found_json(&r->nan));
+    if (plan->backend) json_object_set_new(json_object_get(all, "ops"), "backend", json_integer((json_int_t)s->backend));
     json_object_set_new(all, "inf", found_json(&r->inf));
     if (r->missing_text) json_object_set_new(all, "missing", json_string(r->missing_text));
     json_object_set_new(all, "swaps", swaps_json(plan));
@@ -251,9 +253,10 @@ static void print_found(const char *what, const struct found *found)
 
 static void print_text(const lb_plan *plan, const lb_replay_summary *s, const report *r, bool coverage)
 {
-    printf("%s replay of %llu ops (%llu native, %llu opaque; %llu views besides) in %.2f s\n", mode_name(plan->mode),
-           (unsigned long long)s->ops, (unsigned long long)s->native, (unsigned long long)s->opaque,
-           (unsigned long long)s->views, s->seconds);
+    printf("%s replay of %llu ops (%llu native, %llu opaque", mode_name(plan->mode), (unsigned long long)s->ops,
+           (unsigned long long)s->native, (unsigned long long)s->opaque);
+    if (plan->backend) printf(", %llu by PyTorch", (unsigned long long)s->backend);
+    printf("; %llu views besides) in %.2f s\n", (unsigned long long)s->views, s->seconds);
     if (s->compared)
         printf("bit-equal to the recording: %llu of %llu compared (%.1f %%)\n", (unsigned long long)s->bitwise,
                (unsigned long long)s->compared, 100.0 * (double)s->bitwise / (double)s->compared);
@@ -376,6 +379,8 @@ static lb_status make_plan(const options *o, lb_plan *plan, int32_t *ranks, lb_e
     plan->force_decisions = o->force || o->table;
     if (o->table && !o->mode) plan->mode = LB_REPLAY_CHAINED;
     plan->select = o->select;
+    if (o->backend && strcmp(o->backend, "torch")) return lb_fail(err, LB_ERR_INVALID, "--backend %s: the one that there is is torch", o->backend);
+    if (!o->backend && (o->imports || o->python)) return lb_fail(err, LB_ERR_INVALID, "--backend-import and --backend-python go with --backend torch");
     if (o->select && !o->write) return lb_fail(err, LB_ERR_INVALID, "--select says what --write writes: give both");
     return LB_OK;
 }
@@ -393,6 +398,16 @@ static lb_status run_plain(lb_replay *replay, const lb_plan *plan, report *r, lb
     plain.n_swaps = 0;
     lb_observer observer = {.context = r->table, .op = watch_plain};
     return lb_replay_run(replay, &plain, &observer, NULL, err);
+}
+
+static lb_status open_backend(const options *o, lb_plan *plan, lb_err *err)
+{
+    uint32_t n = 0;
+    while (o->imports && o->imports[n]) n++;
+    char *folder = lb_command_python_folder();
+    lb_status status = lb_backend_open(o->python, folder ? folder : ".", (const char *const *)o->imports, n, &plan->backend, err);
+    free(folder);
+    return status;
 }
 
 static int run(const char *path, const options *o, bool json)
@@ -418,6 +433,7 @@ static int run(const char *path, const options *o, bool json)
     lb_status status = r.worst && touched && r.coverage ? lb_capture_open(path, &capture, &err)
                                                         : lb_fail(&err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) status = lb_replay_open(capture, &replay, &err);
+    if (status == LB_OK && o->backend) status = open_backend(o, &plan, &err);
     if (status == LB_OK && o->write) status = lb_tensorfile_open(o->write, &r.file, &err);
     if (status == LB_OK && o->table) status = run_plain(replay, &plan, &r, &err);
     if (status == LB_OK) status = lb_replay_run(replay, &plan, &observer, &summary, &err);
@@ -437,6 +453,7 @@ static int run(const char *path, const options *o, bool json)
         if (summary.verdict == LB_VERDICT_DIVERGED) code = LB_EXIT_DIFFERENT;
         else if (summary.undecided || summary.verdict == LB_VERDICT_MISSING) code = LB_EXIT_UNTESTABLE;
     }
+    lb_backend_close(plan.backend);
     lb_replay_close(replay);
     lb_capture_close(capture);
     lb_precision_table_free(r.table);
@@ -469,6 +486,9 @@ int lb_cmd_replay(int argc, const char **argv)
          "what the precision swaps do to each layer's inputs, weights and gradients, and to the loss; implies --mode chained and "
          "--force-decisions", NULL},
         {"coverage", 0, POPT_ARG_NONE, &o.coverage, 0, "count every op: how often, how often with the recorded bits, and what was not computed and why", NULL},
+        {"backend", 0, POPT_ARG_STRING, &o.backend, 0, "who runs ops that are not known: torch is PyTorch on the CPU, in a child process", "torch"},
+        {"backend-import", 0, POPT_ARG_ARGV, &o.imports, 0, "module that defines custom ops, found from the current directory; repeatable", "MODULE"},
+        {"backend-python", 0, POPT_ARG_STRING, &o.python, 0, "interpreter with PyTorch (python3)", "PATH"},
         {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)swaps, 0, "Swaps (each may be given several times)", NULL},
         POPT_TABLEEND};
     static const lb_command command = {
@@ -509,5 +529,9 @@ int lb_cmd_replay(int argc, const char **argv)
     free(o.memory);
     free(o.write);
     free(o.select);
+    free(o.backend);
+    free(o.python);
+    for (char **m = o.imports; m && *m; m++) free(*m);
+    free(o.imports);
     return code;
 }

@@ -194,6 +194,8 @@ static lb_status weigh(lb_machine *machine, const lb_execution *e, account *a, c
         j->verdict = LB_VERDICT_ROUNDING; /* the difference that was asked for, never a divergence */
     } else if (c->unkept) {
         j->verdict = LB_VERDICT_MISSING;
+    } else if (e->backend) {
+        j->verdict = LB_VERDICT_OPAQUE;
     } else if (!e->units) {
         j->verdict = LB_VERDICT_DIVERGED; /* a copy: no bound */
     }
@@ -235,6 +237,7 @@ lb_status lb_event_computed(lb_machine *machine, const lb_op *op, const lb_execu
     }
     if (op->flags & LB_OP_DECISION && !isolated && !machine->is_shadow && c.compared && !c.same) lb_decision_results(machine, a.values, a.n);
     count(machine, j.verdict, true, c.compared, c.same);
+    if (e->backend && !machine->is_shadow) machine->run->summary->backend++, machine->run->summary->native--;
     tell(machine, &a, j.verdict, j.bound_ratio, &e->inputs);
     close_account(&a);
     for (uint32_t i = 0; isolated && i < e->outputs.n; i++) {

@@ -2,6 +2,7 @@
 #include "machine.h"
 
 #include "anchor.h"
+#include "backend.h"
 #include "decision.h"
 #include "event.h"
 #include "operand_rounding.h"
@@ -323,6 +324,33 @@ static lb_status stand_in_opaque(lb_machine *machine, const lb_op *op)
     return lb_event_stand_in(machine, op, LB_VERDICT_OPAQUE);
 }
 
+/* An op that no row knows, by PyTorch. What that refuses, the recording stands in for. */
+static lb_status compute_by_backend(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
+{
+    const char *name = lb_op_name(machine->prepared->program, op);
+    const lb_op_row row = {.name = name, .flags = LB_ROW_WRITES};
+    lb_execution e = {.prepared = prepared, .backend = true};
+    LB_TRY(gather_inputs(machine, op, LB_FORM_MUTATES, &e.inputs));
+    if (e.inputs.missing) return lb_event_missing(machine, op);
+    LB_TRY(lb_outputs_list(machine, op, LB_FORM_MUTATES, &e.outputs));
+    LB_TRY(lb_outputs_open(machine, op, &e.outputs));
+    LB_TRY(lb_operands_build(machine, op, LB_FORM_MUTATES, &row, &e.outputs, true, &e.args, &e.n_args));
+    lb_err local = LB_ERR_INIT;
+    lb_status status = lb_backend_run(machine->run->plan->backend, name, e.args, e.n_args, e.outputs.tensors, e.outputs.n, &local);
+    if (status == LB_ERR_NOMEM) return lb_fail(machine->err, status, "%s", local.message);
+    if (status != LB_OK) {
+        machine->why = local.message;
+        status = stand_in_opaque(machine, op);
+        machine->why = NULL;
+        return status;
+    }
+    lb_outputs_settle(machine, &e.outputs, first_draw(machine, UINT32_MAX));
+    machine->why = "PyTorch gives other bits here than were recorded, and there is no bound";
+    status = lb_event_computed(machine, op, &e);
+    machine->why = NULL;
+    return status;
+}
+
 static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
 {
     bool recorded = shadow_takes_recorded(machine, op, prepared), choice = recorded && is_choice(machine->prepared->program, op);
@@ -493,7 +521,9 @@ static lb_status run_op(lb_machine *machine, const lb_op *op, const lb_prepared_
         bool holds = true;
         if (op->flags & LB_OP_DECISION) LB_TRY(decide_inputs_of_unknown(machine, op, &holds));
         if (!holds) return LB_OK;
-        return random ? lb_event_stand_in(machine, op, LB_VERDICT_IDENTICAL) : stand_in_opaque(machine, op);
+        if (random) return lb_event_stand_in(machine, op, LB_VERDICT_IDENTICAL);
+        const bool backend = machine->run->plan->backend && !machine->is_shadow && !prepared->row;
+        return backend ? compute_by_backend(machine, op, prepared) : stand_in_opaque(machine, op);
     }
     case LB_ACT_DECIDE: return decide(machine, op);
     case LB_ACT_COMPUTE: return compute(machine, op, prepared);

@@ -57,6 +57,8 @@ typedef enum lb_verdict {
 } lb_verdict;
 LB_API const char *lb_verdict_name(lb_verdict verdict);
 
+typedef struct lb_backend lb_backend;
+
 typedef struct lb_plan {
     size_t size; /* sizeof(lb_plan) */
     lb_replay_mode mode;
@@ -78,8 +80,9 @@ typedef struct lb_plan {
     uint64_t *touched;             /* n_swaps counts, set by the run: the ops (--skip: modules, --muon: parameters) that each
                                       swap concerned, over all steps and ranks; NULL: not wanted */
     const char *select;            /* selector of the ops whose events are marked `selected`; NULL: all */
+    lb_backend *backend;           /* runs ops that replay does not know; NULL: recorded results stand in. One thread uses it. */
 } lb_plan;
-#define LB_PLAN_INIT {sizeof(lb_plan), LB_REPLAY_ISOLATED, INT64_MIN, INT64_MAX, NULL, 0, NULL, 0, 0, true, false, 0, false, NULL, NULL, NULL}
+#define LB_PLAN_INIT {sizeof(lb_plan), LB_REPLAY_ISOLATED, INT64_MIN, INT64_MAX, NULL, 0, NULL, 0, 0, true, false, 0, false, NULL, NULL, NULL, NULL}
 
 /* One op has run (or stood in). Tensors are valid during the call only. */
 typedef struct lb_event {
@@ -119,6 +122,7 @@ typedef struct lb_observer {
 } lb_observer;
 
 typedef struct lb_replay_summary {
+    uint64_t backend; /* run by plan.backend: neither native nor opaque */
     uint64_t ops, native, opaque, views, bitwise; /* bitwise: computing ops bit-equal to the recording */
     uint64_t compared;
     lb_verdict verdict; /* worst */
@@ -137,6 +141,11 @@ LB_API lb_status lb_replay_open(lb_capture *capture, lb_replay **replay, lb_err 
 LB_API void lb_replay_close(lb_replay *replay);
 LB_API lb_status lb_replay_run(lb_replay *replay, const lb_plan *plan, const lb_observer *observer,
                                lb_replay_summary *summary, lb_err *err);
+/* PyTorch in a child process that runs single ops. `interpreter`: NULL is python3; `folder`: where the package lastbit lies; `modules`: to be
+ * imported first, they define custom ops. */
+LB_API lb_status lb_backend_open(const char *interpreter, const char *folder, const char *const *modules, uint32_t n_modules,
+                                 lb_backend **backend, lb_err *err);
+LB_API void lb_backend_close(lb_backend *backend);
 /* True when a kernel for this op name exists (views and host marks count as native). */
 LB_API bool lb_replay_knows(const char *op_name);
 

@@ -1,5 +1,11 @@
 """Programs that know nothing of lastbit: recorded unchanged, every op of them replays to its own bits or within its bound."""
+import os
+import sys
+
 import pytest
+
+from conftest import FULL as ALL
+from conftest import ROOT
 
 # name: (program, arguments)
 PROGRAMS = {
@@ -73,3 +79,36 @@ def test_what_could_not_be_judged_is_explained(lastbit, tmp_path):
 def test_help_is_ascii(lastbit, command):
     """popt drops what follows another character in its column."""
     assert lastbit.run(command, "--help", expect=0).stdout.isascii()
+
+
+def test_a_backend_runs_what_replay_does_not_know(lastbit, tmp_path):
+    capture = tmp_path / "run.lb"
+    lastbit.record(capture, "tests/programs/custom_scale.py", options=("--level", "ops"), expect=0)
+    torch = ("--backend", "torch", "--backend-python", sys.executable)
+    programs = {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "programs")}
+    for mode in ("isolated", "chained") if ALL else ("chained",):
+        answer = lastbit.json("replay", capture, "--mode", mode, "--coverage", *torch, "--backend-import", "custom_scale", expect=0, env=programs)
+        assert answer["ops"]["backend"] == 1 and answer["ops"]["opaque"] == 0 and answer["opaque_ops"] == []
+        assert {row["op"]: row for row in answer["coverage"]}["house::scale_rows"]["identical"] == 1
+    unknown = lastbit.json("replay", capture, *torch, expect=0)
+    assert unknown["ops"]["opaque"] == 1 and unknown["ops"]["backend"] == 0
+    assert "--backend-import" in unknown["opaque_ops"][0]["why"]
+    missing = lastbit.run("replay", capture, *torch, "--backend-import", "no_such_module_here", expect=(125, 128))
+    assert "no_such_module_here" in missing.stderr
+    nobody = lastbit.run("replay", capture, "--backend", "torch", "--backend-python", "/no/such/python", expect=128)
+    assert "/no/such/python" in nobody.stderr
+    lastbit.run("replay", capture, "--backend-import", "custom_scale", expect=129)
+
+
+@pytest.mark.full
+def test_other_bits_of_a_backend_are_no_divergence(lastbit, tmp_path):
+    """What runs the op now may not be what ran it then, and nothing bounds their difference."""
+    capture, folder = tmp_path / "run.lb", tmp_path / "other"
+    lastbit.record(capture, "tests/programs/custom_scale.py", options=("--level", "ops"), expect=0)
+    folder.mkdir()
+    text = (ROOT / "tests" / "programs" / "custom_scale.py").read_text()
+    (folder / "custom_scale.py").write_text(text.replace("* factor", "* (factor * 1.0001)"))
+    answer = lastbit.json("replay", capture, "--backend", "torch", "--backend-python", sys.executable, "--backend-import", "custom_scale",
+                          expect=0, env={**os.environ, "PYTHONPATH": str(folder)})
+    assert answer["ops"]["backend"] == 1 and answer["verdicts"]["diverged"] == 0
+    assert "other bits" in answer["opaque_ops"][0]["why"]

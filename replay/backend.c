@@ -1,0 +1,268 @@
+/* Ops run by PyTorch in a child process: see backend.h. */
+#define _GNU_SOURCE /* open_memstream, execvp */
+#include "backend.h"
+
+#include "memory.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MOST_MODULES 16
+
+struct lb_backend {
+    pid_t child;
+    int socket;
+    char gone[300]; /* why it answers no more; empty: it does */
+};
+
+static lb_status lost(lb_backend *b, lb_err *err)
+{
+    int code = 0;
+    if (b->child > 0) waitpid(b->child, &code, 0);
+    b->child = 0;
+    if (!*b->gone)
+        snprintf(b->gone, sizeof b->gone,
+                 WIFSIGNALED(code) ? "the PyTorch process was ended by signal %d"
+                                   : "the PyTorch process ended with exit code %d",
+                 WIFSIGNALED(code) ? WTERMSIG(code) : WEXITSTATUS(code));
+    return lb_fail(err, LB_ERR_IO, "%s", b->gone);
+}
+
+static lb_status put(lb_backend *b, const void *bytes, size_t n, lb_err *err)
+{
+    for (const char *at = bytes; n;) {
+        const ssize_t written = send(b->socket, at, n, MSG_NOSIGNAL);
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) return lost(b, err);
+        at += written, n -= (size_t)written;
+    }
+    return LB_OK;
+}
+
+static lb_status get(lb_backend *b, void *bytes, size_t n, lb_err *err)
+{
+    for (char *at = bytes; n;) {
+        const ssize_t got = recv(b->socket, at, n, 0);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return lost(b, err);
+        at += got, n -= (size_t)got;
+    }
+    return LB_OK;
+}
+
+/* The first words of an answer: how many tensors follow; an error text becomes the error. */
+static lb_status get_count(lb_backend *b, uint32_t *count, lb_err *err)
+{
+    uint32_t words[2];
+    char text[401];
+    LB_TRY(get(b, words, sizeof words, err));
+    *count = words[1];
+    if (!words[0]) return LB_OK;
+    const size_t n = words[1] < sizeof text ? words[1] : sizeof text - 1;
+    LB_TRY(get(b, text, n, err));
+    text[n] = 0;
+    return lb_fail(err, LB_ERR_UNSUPPORTED, "PyTorch: %s", text);
+}
+
+/* ---- the call as text --------------------------------------------------------------------------------------------------- */
+
+static void put_text(FILE *out, const char *text)
+{
+    fputc('"', out);
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++)
+        if (*c < 0x20 || *c == '"' || *c == '\\')
+            fprintf(out, "\\u%04x", *c);
+        else
+            fputc(*c, out);
+    fputc('"', out);
+}
+
+static void put_real(FILE *out, double x)
+{
+    if (isfinite(x))
+        fprintf(out, "%.17g%s", x, x == rint(x) && fabs(x) < 1e15 ? ".0" : "");
+    else
+        fputs(isnan(x) ? "\"nan\"" : x > 0 ? "\"inf\"" : "\"-inf\"", out);
+}
+
+static void put_tensor(FILE *out, const lb_tensor *t)
+{
+    if (!t->dtype) {
+        fputs("null", out);
+        return;
+    }
+    fprintf(out, "{\"tensor\": [\"%s\", [", lb_dtype_name(t->dtype));
+    for (int d = 0; d < t->layout.ndim; d++) fprintf(out, "%s%" PRId64, d ? ", " : "", t->layout.shape[d]);
+    fputs("]]}", out);
+}
+
+static void put_operand(FILE *out, const lb_operand *o)
+{
+    switch (o->tag) {
+    case LB_OPERAND_NONE: fputs("null", out); return;
+    case LB_OPERAND_TENSOR: put_tensor(out, &o->tensor); return;
+    case LB_OPERAND_INT: fprintf(out, "%" PRId64, o->i); return;
+    case LB_OPERAND_FLOAT: put_real(out, o->f); return;
+    case LB_OPERAND_BOOL: fputs(o->i ? "true" : "false", out); return;
+    case LB_OPERAND_DTYPE: fprintf(out, "{\"dtype\": \"%s\"}", lb_dtype_name((lb_dtype)o->i)); return;
+    case LB_OPERAND_STRING: put_text(out, o->string); return;
+    case LB_OPERAND_TENSORS:
+    case LB_OPERAND_NUMBERS: break;
+    }
+    fputc('[', out);
+    for (uint32_t i = 0; i < o->count; i++) {
+        if (i) fputs(", ", out);
+        if (o->tag == LB_OPERAND_TENSORS)
+            put_tensor(out, &o->tensors[i]);
+        else if (o->floats[i] == (double)o->ints[i])
+            fprintf(out, "%" PRId64, o->ints[i]);
+        else
+            put_real(out, o->floats[i]);
+    }
+    fputc(']', out);
+}
+
+/* ---- tensors ------------------------------------------------------------------------------------------------------------ */
+
+static lb_tensor dense(const lb_tensor *t, void *data)
+{
+    return (lb_tensor){
+        .data = data, .dtype = t->dtype, .layout = lb_layout_contiguous(t->layout.ndim, t->layout.shape)};
+}
+
+static lb_status send_tensor(lb_backend *b, const lb_tensor *t, lb_err *err)
+{
+    const size_t bytes = t->dtype ? lb_dtype_bytes(t->dtype, (size_t)lb_layout_numel(&t->layout)) : 0;
+    void *data = malloc(bytes + 1);
+    if (!data) return lb_fail(err, LB_ERR_NOMEM, "no memory for a tensor that PyTorch reads");
+    lb_tensor copy = dense(t, data);
+    if (bytes) lb_tensor_copy(&copy, t, NULL);
+    const lb_status status = put(b, data, bytes, err);
+    free(data);
+    return status;
+}
+
+/* A tensor that is not as recorded, or not wanted, is read and dropped. */
+static lb_status receive_tensor(lb_backend *b, const lb_tensor *t, bool *fits, lb_err *err)
+{
+    uint32_t there;
+    char name[17] = "";
+    uint64_t bytes;
+    LB_TRY(get(b, &there, sizeof there, err));
+    if (!there) {
+        *fits = !t || !t->data;
+        return LB_OK;
+    }
+    LB_TRY(get(b, name, 16, err));
+    LB_TRY(get(b, &bytes, sizeof bytes, err));
+    void *data = bytes < SIZE_MAX ? malloc((size_t)bytes + 1) : NULL;
+    if (!data) return lb_fail(err, LB_ERR_NOMEM, "no memory for a result of PyTorch");
+    lb_status status = get(b, data, (size_t)bytes, err);
+    if (status == LB_OK && t && t->data) {
+        lb_tensor from = dense(t, data);
+        *fits = !strcmp(name, lb_dtype_name(t->dtype)) &&
+                bytes == lb_dtype_bytes(t->dtype, (size_t)lb_layout_numel(&t->layout));
+        if (*fits && bytes) lb_tensor_copy(t, &from, NULL);
+    }
+    free(data);
+    return status;
+}
+
+lb_status lb_backend_run(lb_backend *b, const char *op, const lb_operand *args, uint32_t n_args,
+                         const lb_tensor *results, uint32_t n_results, lb_err *err)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = *b->gone ? NULL : open_memstream(&text, &size);
+    if (!out)
+        return *b->gone ? lb_fail(err, LB_ERR_UNSUPPORTED, "%s", b->gone)
+                        : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    fputs("{\"op\": ", out);
+    put_text(out, op);
+    fputs(", \"args\": [", out);
+    for (uint32_t i = 0; i < n_args; i++) {
+        if (i) fputs(", ", out);
+        put_operand(out, &args[i]);
+    }
+    fputs("]}", out);
+    fclose(out);
+    const uint32_t length = (uint32_t)size;
+    lb_status status = put(b, &length, sizeof length, err);
+    if (status == LB_OK) status = put(b, text, size, err);
+    free(text);
+    for (uint32_t i = 0; status == LB_OK && i < n_args; i++) {
+        if (args[i].tag == LB_OPERAND_TENSOR) status = send_tensor(b, &args[i].tensor, err);
+        for (uint32_t k = 0; args[i].tag == LB_OPERAND_TENSORS && status == LB_OK && k < args[i].count; k++)
+            status = send_tensor(b, &args[i].tensors[k], err);
+    }
+    LB_TRY(status);
+    uint32_t count;
+    bool all = true;
+    LB_TRY(get_count(b, &count, err));
+    for (uint32_t i = 0; i < count; i++) {
+        bool fits = true;
+        LB_TRY(receive_tensor(b, i < n_results ? &results[i] : NULL, &fits, err));
+        all &= fits;
+    }
+    if (count != n_results || !all)
+        return lb_fail(err, LB_ERR_UNSUPPORTED,
+                       "PyTorch: %s gives results of other number, type or size than were recorded", op);
+    return LB_OK;
+}
+
+/* ---- life-cycle --------------------------------------------------------------------------------------------------------- */
+
+lb_status lb_backend_open(const char *interpreter, const char *folder, const char *const *modules,
+                          uint32_t n_modules, lb_backend **backend, lb_err *err)
+{
+    const char *arguments[MOST_MODULES + 4] = {interpreter ? interpreter : "python3", "-m",
+                                               "lastbit.backend_server"};
+    int ends[2];
+    *backend = NULL;
+    if (n_modules > MOST_MODULES)
+        return lb_fail(err, LB_ERR_INVALID, "more than %d modules to import", MOST_MODULES);
+    for (uint32_t i = 0; i < n_modules; i++) arguments[3 + i] = modules[i];
+    lb_backend *b = calloc(1, sizeof *b);
+    if (!b) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+        free(b);
+        return lb_fail(err, LB_ERR_IO, "socketpair: %s", strerror(errno));
+    }
+    b->socket = ends[0];
+    const char *before = getenv("PYTHONPATH");
+    char path[4096];
+    snprintf(path, sizeof path, "%s%s%s", folder, before && *before ? ":" : "", before ? before : "");
+    b->child = fork();
+    if (b->child == 0) {
+        dup2(ends[1], 0);
+        dup2(ends[1], 1);
+        setenv("PYTHONPATH", path, 1);
+        execvp(arguments[0], (char *const *)arguments);
+        fprintf(stderr, "%s: %s\n", arguments[0], strerror(errno));
+        _exit(127);
+    }
+    close(ends[1]);
+    uint32_t count;
+    lb_status status =
+        b->child > 0 ? get_count(b, &count, err) : lb_fail(err, LB_ERR_IO, "fork: %s", strerror(errno));
+    if (status != LB_OK)
+        lb_backend_close(b);
+    else
+        *backend = b;
+    return status;
+}
+
+void lb_backend_close(lb_backend *b)
+{
+    if (!b) return;
+    close(b->socket); /* the child reads the end and leaves */
+    if (b->child > 0) waitpid(b->child, NULL, 0);
+    free(b);
+}
