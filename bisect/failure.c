@@ -52,6 +52,12 @@ struct lb_monitor {
     lb_failure failure;
     history *past;
     uint32_t n_past, past_room;
+    struct { /* what the recording's gross failure was held against: a change may take away the past that shows it */
+        int32_t rank;
+        int64_t key, step;
+        double reference;
+    } recorded;
+    bool recording;
     char warning[200];
 };
 
@@ -139,7 +145,10 @@ static bool is_sanitiser(const marker *m, uint32_t i)
     const lb_op *op = &p->ops[i];
     const lb_arg *args = lb_op_args(p, op);
     if (op->phase == LB_PHASE_FORWARD) return false;
-    if (op_is(p, op, "nan_to_num") || op_is(p, op, "clamp") || op_is(p, op, "clip")) return true;
+    if (op_is(p, op, "nan_to_num")) return true;
+    /* One element is the coefficient that gradients are clipped by: one over their norm, and large when that is small. */
+    if (op_is(p, op, "clamp") || op_is(p, op, "clip"))
+        return args[0].tag == LB_ARG_VALUE && lb_layout_numel(&p->values[args[0].u.value].layout) != 1;
     if (op_is(p, op, "where")) return args[0].tag == LB_ARG_VALUE && asks_finiteness(m, i, args[0].u.value);
     return op_is(p, op, "masked_fill") && op->args > 1 && args[1].tag == LB_ARG_VALUE &&
            asks_finiteness(m, i, args[1].u.value);
@@ -494,25 +503,30 @@ static void gather(lb_monitor *m, const watched *w, uint32_t op, uint8_t bits, c
     if (h->op == LB_NONE || key != -2) h->op = op;
 }
 
-static bool is_gross(const history *h, const lb_program *p, double now, char *what, size_t size)
+static bool is_gross(lb_monitor *m, const history *h, const lb_program *p, double now, char *what, size_t size)
 {
     bool many = h->n >= 20;
+    const bool known = !m->recording && m->recorded.reference > 0 && m->recorded.rank == h->rank && m->recorded.key == h->key &&
+                       p->step >= m->recorded.step;
+    const uint32_t least = known ? 0 : h->key < 0 ? 2 : 1;
     double limit, reference;
     const char *name, *against, *which = "";
     if (h->key == -1) {
         name = "the loss", reference = many ? h->mean : h->largest, limit = many ? 2 : 10;
         against = many ? "its mean" : "its largest";
-        if (h->n < 2) return false;
     } else if (h->key == -2) {
         name = "the gradient norm", reference = many ? h->ema : h->largest, limit = many ? 100 : 1000;
         against = many ? "its EMA" : "its largest";
-        if (h->n < 2) return false;
     } else {
         name = "parameter ", which = storage_name(p, h->key), reference = h->largest, limit = 1e4,
         against = "its largest";
-        if (h->n < 1) return false;
     }
-    if (!(reference > 0) || now <= limit * reference) return false;
+    if (known) reference = fmax(reference, m->recorded.reference);
+    if (h->n < least || !(reference > 0) || now <= limit * reference) return false;
+    if (m->recording && m->failure.kind == LB_FAILURE_NONE) {
+        m->recorded.rank = h->rank, m->recorded.key = h->key, m->recorded.step = p->step;
+        m->recorded.reference = reference;
+    }
     snprintf(what, size, "%s%.80s is %.4g, %.3g times %s before (%.4g)", name, which, now, now / reference,
              against, reference);
     return true;
@@ -526,7 +540,7 @@ void lb_monitor_step_end(lb_monitor *m, int32_t rank, int64_t step)
         char what[200];
         if (h->rank != rank || !h->seen) continue;
         double now = h->key == -2 ? sqrt(h->pending) : h->pending;
-        if (m->mode == LB_MONITOR_GROSS && is_gross(h, w->program, now, what, sizeof what))
+        if (m->mode == LB_MONITOR_GROSS && is_gross(m, h, w->program, now, what, sizeof what))
             report(m, w, h->op, LB_FAILURE_GROSS, what);
         if (m->predicate == PREDICATE_NORM && h->key == -2 && !(now <= m->limit)) {
             snprintf(what, sizeof what, "the local gradient norm is %.6g, above %g", now, m->limit);
@@ -615,6 +629,8 @@ lb_status lb_monitor_recording(lb_monitor *m, lb_monitor_mode mode, lb_err *err)
 {
     (void)err;
     lb_monitor_reset(m, mode, NULL);
+    m->recording = true;
+    m->recorded.reference = 0;
     for (uint32_t i = 0; i < m->n_rows; i++) {
         const watched *w = &m->rows[i];
         if (m->failure.kind != LB_FAILURE_NONE && w->program->step > m->failure.step) break;
@@ -622,5 +638,6 @@ lb_status lb_monitor_recording(lb_monitor *m, lb_monitor_mode mode, lb_err *err)
             if (w->marks[k]) judge_recorded_op(m, w, k);
         lb_monitor_step_end(m, w->program->rank, w->program->step);
     }
+    m->recording = false;
     return LB_OK;
 }
