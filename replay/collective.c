@@ -329,6 +329,7 @@ typedef struct reduction_run {
     lb_dtype dtype;
     double scale;  /* AVG: of each contribution (per-hop orders) or of the sum (wide ones) */
     bool scale_last;
+    bool divides; /* … by n, rather than multiplied by 1/n */
     char *registers; /* n * BLOCK of 8 bytes */
     void *out;
 } reduction_run;
@@ -337,7 +338,7 @@ static void *reg(const reduction_run *r, uint32_t k, size_t width) { return r->r
 
 static void scale_f32(const reduction_run *r, float *x, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++) x[i] *= (float)r->scale;
+    for (int64_t i = 0; i < n; i++) x[i] = r->divides ? x[i] / (float)r->n : x[i] * (float)r->scale;
     if (r->fold.to) lb_round_to_grid_f32(x, (size_t)n, r->fold.to, NULL);
 }
 
@@ -365,7 +366,7 @@ static void block_f64(const reduction_run *r, const lb_piece *piece, int64_t at,
     for (uint32_t f = 0; f + 1 < r->n; f++)
         fold_f64(&r->fold, reg(r, piece->folds[f].dst, 8), reg(r, piece->folds[f].src, 8), n);
     double *root = reg(r, piece->root, 8);
-    for (int64_t i = 0; r->scale != 1 && r->scale_last && i < n; i++) root[i] *= r->scale;
+    for (int64_t i = 0; r->scale != 1 && r->scale_last && i < n; i++) root[i] = r->divides ? root[i] / r->n : root[i] * r->scale;
     lb_store_f64(r->dtype, (char *)r->out + at * (int64_t)size, root, (size_t)n, NULL);
 }
 
@@ -404,7 +405,8 @@ lb_status lb_collective_reduce(const lb_order *order, lb_reduction reduction, ui
     bool f64 = r.dtype == LB_F64 || (wide && r.dtype == LB_F32);
     r.fold = (folder){reduction, r.dtype, wide || r.dtype == LB_F32 || r.dtype == LB_F64 ? LB_NO_DTYPE : r.dtype};
     if (reduction == LB_REDUCE_AVG) {
-        r.scale_last = wide || integer;
+        r.divides = order->kind == LB_ORDER_GLOO; /* torch's ProcessGroupGloo divides the sum, seen with 2.13 */
+        r.scale_last = wide || integer || r.divides;
         r.scale = 1.0 / n;
         if (!integer && !wide && r.dtype != LB_F64) {
             float scale = (float)r.scale;

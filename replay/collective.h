@@ -28,7 +28,8 @@
 
 typedef enum lb_reduction {
     LB_REDUCE_SUM,
-    LB_REDUCE_AVG, /* each contribution is multiplied by 1/n rounded to T (NCCL); wide and rotated: the sum is */
+    LB_REDUCE_AVG, /* each contribution is multiplied by 1/n rounded to T (NCCL); wide and rotated: the sum is; gloo: the sum is
+                      divided by n */
     LB_REDUCE_PRODUCT,
     LB_REDUCE_MIN,
     LB_REDUCE_MAX,

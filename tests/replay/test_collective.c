@@ -114,6 +114,17 @@ static void average_multiplies_before_the_sum_as_nccl_does(void **state)
     assert_true(out[0] == (third + third) + third);
 }
 
+static void average_divides_the_sum_as_torch_does_on_gloo(void **state)
+{
+    (void)state;
+    lb_order order;
+    float x[3][1] = {{0.1f}, {0.7f}, {1.3f}}, out[1];
+    const void *inputs[3] = {x[0], x[1], x[2]};
+    lb_order_parse("gloo", &order, NULL);
+    assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_AVG, 3, inputs, LB_F32, 1, out, NULL), LB_OK);
+    assert_true(out[0] == ((x[2][0] + x[1][0]) + x[0][0]) / 3);
+}
+
 static void unknown_orders_are_refused_with_the_known_ones(void **state)
 {
     (void)state;
@@ -132,6 +143,7 @@ int main(void)
         cmocka_unit_test(double_tree_has_the_shape_of_nccl),
         cmocka_unit_test(integers_wrap_and_nan_wins_a_maximum),
         cmocka_unit_test(average_multiplies_before_the_sum_as_nccl_does),
+        cmocka_unit_test(average_divides_the_sum_as_torch_does_on_gloo),
         cmocka_unit_test(unknown_orders_are_refused_with_the_known_ones),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,7 +18,7 @@ PROGRAMS = {
     "fully sharded": ("tests/programs/fsdp_two_linears.py", []),
 }
 FULL = {
-    "fully sharded, mixed precision": ("tests/programs/fsdp_two_linears.py", ["--mixed"]),
+    "fully sharded, mixed precision": ("tests/programs/fsdp_two_linears.py", ["--mixed", "--world", "3"]),
     "data parallel, gradients in buckets": ("tests/programs/ddp_accumulate.py", ["--bucket-view", "--spawn", "3"]),
     "decoding without inference mode": ("tests/programs/generate_kv.py", ["--mode", "no_grad"]),
     "decoding greedily": ("tests/programs/generate_kv.py", []),
