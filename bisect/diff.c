@@ -85,7 +85,15 @@ static const char *parameter_name(const lb_program *p, uint32_t op, const lb_val
 {
     if (strcmp(lb_op_name(p, &p->ops[op]), "lb::source") != 0 || !p->ops[op].results) return "";
     *value = &p->values[lb_op_results(p, &p->ops[op])[0]];
-    return (*value)->source == LB_SOURCE_PARAMETER ? lb_program_text(p, (*value)->name) : "";
+    bool named = (*value)->source == LB_SOURCE_PARAMETER || (*value)->source == LB_SOURCE_BATCH;
+    return named ? lb_program_text(p, (*value)->name) : "";
+}
+
+static bool has_ops(const lb_program *p)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (lb_op_computes(p, &p->ops[i])) return true;
+    return false;
 }
 
 static void print_shape(char *text, size_t size, const lb_layout *l)
@@ -127,14 +135,16 @@ static void add_lone_parameters(lb_walk *w, uint8_t *paired_a, uint8_t *paired_b
         for (uint32_t i = 0; i < programs[k]->n_ops; i++) {
             const lb_value *mine, *theirs;
             const char *name = paired[k][i] ? "" : parameter_name(programs[k], i, &mine);
-            uint32_t j = *name ? find_parameter(programs[!k], paired[!k], name, &theirs) : LB_NONE;
-            if (!*name) continue;
+            bool batch = *name && mine->source == LB_SOURCE_BATCH;
+            if (!*name || (batch && w->uneven)) continue; /* micro-batches are no other batch */
+            uint32_t j = find_parameter(programs[!k], paired[!k], name, &theirs);
             if (j != LB_NONE) {
                 paired[!k][j] = 1;
                 add_other_shape(w, k ? j : i, k ? theirs : mine, k ? i : j, k ? mine : theirs);
                 continue;
             }
             char text[640];
+            if (batch) continue;
             snprintf(text, sizeof text, "%s is on the %s side only", name,
                      (k == 1) != w->swapped ? "second" : "first");
             lb_report_missing(w->report, text);
@@ -226,9 +236,9 @@ static lb_status diff_step(lb_walk *w, const session *s, lb_err *err)
     uint32_t differing = find_differences(w) + w->shadows.n_finals;
     if (differing) LB_TRY(measure_noise(w, options, err));
     if (differing && !options->digests_only) LB_TRY(replay_both(w, options, err));
-    lb_walk_program(w);
-    add_structure(w);
     LB_TRY(add_parameters(w, err));
+    lb_walk_program(w);
+    if (has_ops(w->pa) && has_ops(w->pb)) add_structure(w);
     if (options->digests_only || w->a->n_parts != w->b->n_parts) return LB_OK;
     const lb_side *first = w->swapped ? w->b : w->a, *second = w->swapped ? w->a : w->b;
     LB_TRY(lb_routing_diff_add(first, second, s->rules, w->report, err));
@@ -266,6 +276,7 @@ static lb_status diff_halves(session *s, half *first, half *second, lb_taints *s
                  .storages = storages,
                  .swapped = swapped};
     w.pa = w.a->program, w.pb = w.b->program;
+    w.uneven = w.a->n_parts != w.b->n_parts || lb_alignment_finer(w.pb, w.pa);
     s->shared++;
     lb_status status = diff_step(&w, s, err);
     lb_alignment_release(&w.alignment);
@@ -276,6 +287,15 @@ static lb_status diff_halves(session *s, half *first, half *second, lb_taints *s
 }
 
 /* ---- steps and ranks ---- */
+
+/* Tensors of one moment: that other steps are not there is no gap. */
+static bool is_checkpoint(const half *h)
+{
+    const int64_t *steps;
+    const lb_program *p;
+    return lb_capture_steps(h->capture, &steps) == 1 &&
+           lb_capture_program(h->capture, h->ranks[0], steps[0], &p, NULL) == LB_OK && !has_ops(p);
+}
 
 static lb_status diff_steps(session *s, half *first, half *second, lb_err *err)
 {
@@ -292,7 +312,7 @@ static lb_status diff_steps(session *s, half *first, half *second, lb_err *err)
         if (open_half(second, steps[i], NULL) == LB_OK) {
             status = diff_halves(s, first, second, &storages, err);
             lb_side_release(&second->side);
-        } else {
+        } else if (!is_checkpoint(second)) {
             snprintf(text, sizeof text, "step %lld of rank %d was captured on the first side only",
                      (long long)steps[i], first->ranks[0]);
             lb_report_missing(s->report, text);

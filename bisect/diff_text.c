@@ -35,7 +35,7 @@ static const char *tensors_sentence(lb_verdict v)
     switch (v) {
     case LB_VERDICT_ROUNDING: return "the same tensors, rounded to another dtype";
     case LB_VERDICT_DIVERGED: return "some tensors hold other numbers";
-    case LB_VERDICT_MISSING: return "one side lacks a tensor";
+    case LB_VERDICT_MISSING: return "one side lacks a tensor or a step";
     default: return verdict_sentence(v);
     }
 }
@@ -320,16 +320,22 @@ static void print_routing(FILE *out, const lb_diff_report *r)
 
 static void print_structure(FILE *out, const lb_diff_report *r, bool all)
 {
-    for (uint32_t i = 0; i < r->n_structures && (all || i < FEW); i++) {
+    uint32_t shown = 0, n = 0, reshaped = 0;
+    for (uint32_t i = 0; i < r->n_structures; i++) {
         const lb_diff_structure *s = &r->structures[i];
-        if (i == 0) fprintf(out, "\nops on one side only:\n");
+        bool same_ops = strcmp(s->ops_a, s->ops_b) == 0;
+        reshaped += same_ops, n += !same_ops;
+        if ((same_ops || shown >= FEW) && !all) continue;
+        if (shown++ == 0) fprintf(out, "\nops on one side only:\n");
         fprintf(out, "  step %" PRId64 ", ", s->step);
         if (s->rank) fprintf(out, "rank %d, ", s->rank);
         fprintf(out, "%s, %s: first {%s}, second {%s}\n", lb_phase_name(s->phase),
                 *s->layer ? s->layer : "(top level)", s->ops_a, s->ops_b);
     }
-    if (!all && r->n_structures > FEW)
-        fprintf(out, "  … in %u more places; --all lists them\n", r->n_structures - FEW);
+    if (!all && n > shown) fprintf(out, "  … in %u more places; --all lists them\n", n - shown);
+    if (!all && reshaped)
+        fprintf(out, "%sthe same ops, but in other shapes or numbers: in %u places; --all lists them\n",
+                shown ? "  " : "\n", reshaped);
 }
 
 /* ---- what to do now ---- */

@@ -100,8 +100,9 @@ static void walk_source(lb_walk *w, uint32_t ia)
     if (inside_noise) call_noise(w, &row, false);
     row.verdict = lb_report_worse(row.local, row.inherited);
     lb_walk_report(w, &row);
-    *t = LB_TAINT_CLEAN(t->storage); /* the shadows start from one side's numbers … */
-    t->carried = row.verdict;        /* … and so can't say what follows from this */
+    *t = LB_TAINT_CLEAN(t->storage);             /* the shadows start from one side's numbers … */
+    t->carried = row.verdict;                    /* … and so can't say what follows from this */
+    t->apart = !lb_dtype_is_float(value->dtype); /* but whole numbers each side keeps */
 }
 
 /* ---- pairs ---- */

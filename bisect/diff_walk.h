@@ -15,7 +15,7 @@
 typedef struct lb_walk {
     const lb_side *a, *b;
     const lb_program *pa, *pb; /* a->program, b->program */
-    bool swapped;
+    bool swapped, uneven;      /* uneven: B calls its layers more often, or is more programs */
     lb_alignment alignment;
     lb_shadow_pair shadows;
     bool have_shadows;

@@ -41,6 +41,17 @@ def test_innocent_pairs_are_never_diverged(lastbit, recorded, model, dtype, chan
         assert answer["verdict"] == "identical"
 
 
+def test_another_seed_and_another_batch_part_at_the_input(lastbit, recorded):
+    """Whole numbers that differ are where it begins: no layer behind them is blamed for what it was given."""
+    base = ("--model", "llama", "--dtype", "fp32", "--attention", "eager", "--experts", "eager")
+    seed = lastbit.json("diff", recorded(HF, *base), recorded(HF, *base, "--seed", "1"), expect=1)
+    assert seed["first"]["layer"] == "input:labels" and seed["first"]["local"] == "diverged"
+    blamed = {row["layer"] for row in seed["layers"] if row["local"] == "diverged" and not row["value"]}
+    assert not any(layer.startswith("model.") for layer in blamed), blamed
+    batch = lastbit.json("diff", recorded(HF, *base), recorded(HF, *base, "--batch", "4"), expect=1)
+    assert batch["first"]["why"] == "its shape is [2, 16] on the first side, [4, 16] on the second"
+
+
 ATTENTION, MLP, LAYER = r"model\.layers\.1\.self_attn.*", r"model\.layers\.1\.mlp.*", r"model\.layers\.1"
 NORM, Q = r"model\.layers\.1\.post_attention_layernorm", r"model\.layers\.1\.self_attn\.q_proj"
 # By fault: where the first difference lies and in which phase, in fp32; what it is in bf16 where that is not the same.
