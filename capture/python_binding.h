@@ -15,6 +15,7 @@
 #define LB_PYTHON_BINDING_H
 
 #include "python_api.h"
+#include "python_tensor.h"
 
 #include <lastbit/capture.h>
 
@@ -24,8 +25,10 @@
 #define LB_PYTHON_OBJECTS(X)                                                                                   \
     X(none)                                                                                                    \
     X(true_)                                                                                                   \
-    X(false_) X(not_implemented) X(empty) /* () */                                                             \
-        X(exception) X(failed)            /* classes */                                                        \
+    X(false_)                                                                                                  \
+    X(not_implemented)                                                                                         \
+    X(empty)                   /* () */                                                                        \
+        X(exception) X(failed) /* classes */                                                                   \
         X(tensor) X(parameter) X(int_) X(float_) X(bool_) X(str_) X(list) X(tuple) X(dict) X(size) X(dtype)    \
             X(complex_) X(untyped_storage) X(data_ptr) X(storage_offset) X(stride)                             \
                 X(nbytes) /* of a tensor or a storage */                                                       \
@@ -90,6 +93,7 @@ typedef struct lb_binding {
     size_t n_dtypes;
     int64_t *storages; /* a set by open addressing: addresses that a weak reference of ours keeps taken */
     size_t n_storages, size_storages;
+    lb_shortcut shortcut;
     lb_plan **plans; /* by the address of func; open addressing */
     size_t n_plans, size_plans;
     char **texts; /* names of autograd nodes, each once */

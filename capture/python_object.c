@@ -343,13 +343,29 @@ static bool take_instead(lb_taking *taking, PyObject *t, int depth, lb_operand *
     return lb_take_operand(taking, other, depth + 1, operand);
 }
 
+/* By the short way: a plain tensor. Its storage may be a new one, and Python is told of it. */
+static bool take_plain(lb_binding *b, PyObject *t, lb_seen *seen)
+{
+    PyObject *type = py.PyObject_Type(t);
+    py.Py_DecRef(type);
+    if (!b->shortcut.works || (type != b->of.tensor && type != b->of.parameter)) return false;
+    if (!lb_shortcut_take(&b->shortcut, t, seen)) return false;
+    if (b->size_storages && *storage_slot(b, seen->storage) == seen->storage) return true;
+    int64_t key;
+    return lb_take_storage(b, t, &key) && key == seen->storage;
+}
+
 static bool take_tensor(lb_taking *taking, PyObject *t, int depth, lb_operand *operand)
 {
     lb_seen *seen = lb_taking_room(taking, sizeof *seen);
     if (!seen) return false;
     memset(seen, 0, sizeof *seen);
-    if (!take_layout(taking->binding, t, seen) || !take_place(taking->binding, t, seen))
-        return take_instead(taking, t, depth, operand);
+    if (!take_plain(taking->binding, t, seen)) {
+        if (py.PyErr_Occurred()) return take_instead(taking, t, depth, operand);
+        memset(seen, 0, sizeof *seen);
+        if (!take_layout(taking->binding, t, seen) || !take_place(taking->binding, t, seen))
+            return take_instead(taking, t, depth, operand);
+    }
     taking->bytes += bytes_of(seen);
     *operand = (lb_operand){.tag = LB_ARG_VALUE, .u.tensor = seen};
     return true;

@@ -111,6 +111,53 @@ CALL(role, 4)
     return fine ? settle(b, status, &err) : NULL;
 }
 
+static bool same_seen(const lb_seen *a, const lb_seen *b)
+{
+    bool same = a->storage == b->storage && a->data == b->data && a->storage_bytes == b->storage_bytes &&
+                a->dtype == b->dtype && a->device == b->device && a->layout.ndim == b->layout.ndim &&
+                a->layout.offset == b->layout.offset;
+    for (int d = 0; same && d < a->layout.ndim; d++)
+        same = a->layout.shape[d] == b->layout.shape[d] && a->layout.stride[d] == b->layout.stride[d];
+    return same;
+}
+
+/* Whether the short way gives what Python gives, for every one of these: [(tensor, its address, its storage's)]. */
+static bool shortcut_holds(lb_taking *taking, lb_shortcut *found, PyObject *samples, size_t object_bytes)
+{
+    const Py_ssize_t n = py.PyList_Size(samples);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *sample = py.PyList_GetItem(samples, i),
+                 *tensor = sample ? py.PyTuple_GetItem(sample, 0) : NULL;
+        lb_operand asked;
+        lb_seen seen = {0};
+        if (!tensor || !lb_take_operand(taking, tensor, 0, &asked) || asked.tag != LB_ARG_VALUE) return false;
+        if (i == 0 && !lb_shortcut_find(found, tensor, object_bytes, natural(py.PyTuple_GetItem(sample, 1)),
+                                        natural(py.PyTuple_GetItem(sample, 2))))
+            return false;
+        if (!lb_shortcut_learn(found, tensor, asked.u.tensor->dtype) ||
+            !lb_shortcut_take(found, tensor, &seen) || !same_seen(&seen, asked.u.tensor))
+            return false;
+    }
+    return n > 0;
+}
+
+/* samples, bytes of a tensor's object -> whether the short way to what tensors are is taken from now on */
+CALL(shortcut, 2)
+{
+    lb_thread *thread = lb_thread_get(b);
+    const size_t object_bytes = (size_t)natural(args[1]);
+    if (!thread || py.PyErr_Occurred()) return NULL;
+    lb_shortcut found = {0};
+    lb_taking taking = lb_taking_begin(b, thread);
+    found.works = shortcut_holds(&taking, &found, args[0], object_bytes);
+    lb_taking_end(&taking);
+    if (py.PyErr_Occurred()) return NULL;
+    b->shortcut = found;
+    PyObject *works = found.works ? b->of.true_ : b->of.false_;
+    py.Py_IncRef(works);
+    return works;
+}
+
 /* scope, call, logits, ids, weights, slots, dropped; each a tensor or None */
 CALL(routing, 7)
 {
@@ -216,7 +263,7 @@ CALL(handler, 1)
 }
 
 PyMethodDef lb_program_methods[] = {
-    METHOD(plan),       METHOD(begin),  METHOD(end),     METHOD(failed_op),
-    METHOD(collective), METHOD(role),   METHOD(routing), METHOD(group),
-    METHOD(escaped),    METHOD(forget), METHOD(handler), {NULL, NULL, 0, NULL},
+    METHOD(plan),   METHOD(begin),    METHOD(end),           METHOD(failed_op), METHOD(collective),
+    METHOD(role),   METHOD(shortcut), METHOD(routing),       METHOD(group),     METHOD(escaped),
+    METHOD(forget), METHOD(handler),  {NULL, NULL, 0, NULL},
 };

@@ -205,3 +205,28 @@ def test_bits_with_and_without_capture_are_equal(model, level, tmp_path):
     capture = recorded.Recorded(tmp_path / "run.lb")
     assert capture.steps == [0, 1, 2, 3, 4]
     assert all(q.complete for q in capture.programs[0].values())
+
+
+def test_tensors_are_the_same_by_torchs_c_interface_and_by_python(tmp_path):
+    """The short way to what a tensor is, and the long one that other versions of torch are left."""
+    shown = []
+    for way in "0", "1":
+        out, _, _ = recorded.run("""
+            import torch
+            import lastbit.torch.session as sessions
+
+            torch.manual_seed(0)
+            model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2)).to(torch.bfloat16)
+            opt = torch.optim.AdamW(model.parameters())
+            for _ in range(2):
+                x = torch.randn(3, 6).to(torch.bfloat16)
+                y = model(x.t().contiguous().t())[:, 0].float().mean()
+                (y + x[1:, 2].sum() + torch.zeros(0).sum() + x.to(torch.complex64).abs().sum()).backward()
+                opt.step()
+                opt.zero_grad()
+            print(sessions.current.shortcut)
+        """, tmp_path / way, shortcut=way)
+        assert out.strip() == str(way == "1")
+        capture = recorded.Recorded(tmp_path / way)
+        shown.append([program.show() for program in capture.programs[0].values()])
+    assert shown[0] == shown[1] and len(shown[0]) == 2

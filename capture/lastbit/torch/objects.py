@@ -34,6 +34,18 @@ def given():
         grad_enabled=torch.is_grad_enabled, inference_enabled=torch.is_inference_mode_enabled, dtypes=dtypes())
 
 
+def samples():
+    """Tensors of every kind that a program holds, each with the address of its implementation and of its storage."""
+    matrix = torch.zeros(4, 6, device="cpu")
+    tensors = [matrix, matrix.t(), matrix[1:, 2], matrix[3, 3], torch.zeros(0, device="cpu"), torch.nn.Parameter(matrix[1:]),
+               torch.zeros(2, 3, 1, device="cpu").expand(2, 3, 5)]
+    for name in ("bool uint8 int8 int16 int32 int64 float64 float16 bfloat16 complex64 complex128 float8_e4m3fn float8_e5m2 "
+                 "float8_e4m3fnuz float8_e5m2fnuz").split():
+        if hasattr(torch, name):
+            tensors.append(torch.empty(3, dtype=getattr(torch, name), device="cpu"))
+    return [(t, t._cdata, t.untyped_storage()._cdata) for t in tensors]
+
+
 # ---- what the recorder asks
 
 

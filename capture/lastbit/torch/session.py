@@ -75,10 +75,16 @@ class Session:
 
     def _bind(self):
         """The calls of the C recorder, which are told what to call here."""
-        return library.bind(dict(
+        native = library.bind(dict(
             objects.given(), failed=library.Failed, node=self.modules.node, sequence=self.modules.sequence, fail=self.fail,
             plan_for=self.plan_for, is_foreign=self.is_foreign, is_fake=self.is_fake, decompose=dispatch.decompose, collective=self.collectives.run,
             instead=objects.instead, plain=objects.plain, fields=objects.fields, owner=self.modules.owner))
+        try:
+            if os.environ.get("LASTBIT_SHORTCUT") != "0":
+                self.shortcut = native.shortcut(objects.samples(), torch._C.TensorBase.__basicsize__)
+        except Exception:
+            pass  # the long way does as well
+        return native
 
     def plan_for(self, func):
         if hasattr(func, "_schema"):
@@ -197,6 +203,7 @@ class Session:
             self.forced_eager = False
 
     forced_eager = False
+    shortcut = False  # tensors are asked by torch's C interface
 
     def _watch_escapes(self):
         """Storages shared with NumPy or through DLPack may be written where nobody sees it: they are checked at each use."""
