@@ -35,21 +35,33 @@ def find(name):
     return getattr(packet, overload or "default")
 
 
+def read(pipe, given):
+    """An argument with its dtypes and tensors in place."""
+    if isinstance(given, list):
+        return [read(pipe, one) for one in given]
+    if not isinstance(given, dict):
+        return given
+    if "dtype" in given:
+        return DTYPES[given["dtype"]]
+    dtype, shape = given["tensor"]
+    made = torch.empty(shape, dtype=DTYPES[dtype])
+    size = made.numel() * made.element_size()
+    data = pipe.read(size)
+    if size:
+        made.view(-1).view(torch.uint8).copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    return made
+
+
 class Call:
-    def __init__(self, pipe, text):
-        self.pipe = pipe
+    def __init__(self, text, given):
         self.op = find(text["op"])
         schema = self.op._schema
-        values = [self.value(v, str(a.type)) for v, a in zip(text["args"], schema.arguments)]
+        values = [self.value(v, str(a.type)) for v, a in zip(given, schema.arguments)]
         self.written = [v for v, a in zip(values, schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
         self.args = [v for v, a in zip(values, schema.arguments) if not a.kwarg_only]
         self.kwargs = {a.name: v for v, a in zip(values, schema.arguments) if a.kwarg_only}
 
     def value(self, given, kind):
-        if isinstance(given, dict):
-            if "dtype" in given:
-                return DTYPES[given["dtype"]]
-            return self.tensor(*given["tensor"])
         if isinstance(given, list):
             return [self.value(v, kind) for v in given]
         if isinstance(given, (int, float)) and not isinstance(given, bool):
@@ -57,14 +69,6 @@ class Call:
         if isinstance(given, str):
             return float(given) if given in ("nan", "inf", "-inf") and "str" not in kind else given
         return given
-
-    def tensor(self, dtype, shape):
-        made = torch.empty(shape, dtype=DTYPES[dtype])
-        size = made.numel() * made.element_size()
-        data = self.pipe.read(size)
-        if size:
-            made.view(-1).view(torch.uint8).copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-        return made
 
     def run(self):
         result = self.op(*self.args, **self.kwargs)
@@ -78,14 +82,15 @@ class Call:
 
 
 def answer(pipe, tensors):
-    pipe.write(struct.pack("<II", 0, len(tensors)))
+    parts = [struct.pack("<II", 0, len(tensors))]
     for one in tensors:
         if not isinstance(one, torch.Tensor):
-            pipe.write(struct.pack("<I", 0))
+            parts.append(struct.pack("<I", 0))
             continue
         dense = one.detach().cpu().contiguous()
         data = dense.view(-1).view(torch.uint8).numpy().tobytes() if dense.numel() else b""
-        pipe.write(struct.pack("<I16sQ", 1, NAMES[dense.dtype].encode(), len(data)) + data)
+        parts.append(struct.pack("<I16sQ", 1, NAMES[dense.dtype].encode(), len(data)) + data)
+    pipe.write(b"".join(parts))  # whole or not at all: an error is an answer, too
 
 
 def refuse(pipe):
@@ -110,13 +115,13 @@ def main():
             return
         text = json.loads(asked.read(struct.unpack("<I", size)[0]))
         try:
-            call = Call(asked, text)
+            given = [read(asked, one) for one in text["args"]]
         except Exception:
             refuse(answers)
             sys.exit(1)  # what was not read would be taken for the next call
         try:
             with torch.no_grad():
-                answer(answers, call.run())
+                answer(answers, Call(text, given).run())
         except Exception:
             refuse(answers)
 

@@ -15,7 +15,7 @@ class Net(torch.nn.Module):
         self.a, self.b = torch.nn.Linear(8, 16), torch.nn.Linear(16, 4)
 
     def forward(self, x):
-        return self.b(torch.ops.house.scale_rows(self.a(x), 0.25))
+        return self.b(torch.ops.house.scale_rows(torch.ops.house.scale_rows(self.a(x), 0.25), 2.0))
 
 
 if __name__ == "__main__":
