@@ -30,12 +30,13 @@ class Collectives:
             raise
         if begun is not None and session.live:
             try:
-                self.end(func, begun, args, kwargs, out)
+                out = self.end(func, begun, args, kwargs, out)
             except Exception as error:
                 session.fail(error)
         return out
 
     def end(self, func, begun, args, kwargs, out):
+        """Records the collective; gives what the program gets."""
         native = self.session.native
         space, _, base = func._schema.name.partition("::")
         group, reduce, work = self._describe(args, kwargs, out)
@@ -43,14 +44,16 @@ class Collectives:
             if work is not None and base not in ("send", "recv_", "recv_any_source_"):
                 # Views of the output are taken before the program waits (DDP's buckets): there is no later moment to read it.
                 work.wait()
-                work = None  # gloo's reduce_scatter does not call itself complete even now
+                if not work.is_completed():
+                    out = _waited_for(out)
+                work = None
             if space.startswith("_c10d_functional"):
                 for t in _tensors(out):
                     torch.ops._c10d_functional.wait_tensor(t)
         except RuntimeError as error:  # another rank is gone: the program learns it when it waits itself
             native.failed_op(begun)
             self.session.noticed("collective", "%s did not complete: %s" % (func._schema.name, error))
-            return
+            return out
         later = work is not None and not work.is_completed()
         row = native.end(begun, out, later)
         if later and work is not None:
@@ -59,6 +62,7 @@ class Collectives:
         number = self.sequence.get(name, 0)
         self.sequence[name] = number + 1
         native.collective(row, name, reduce, number, ranks)
+        return out
 
     def _describe(self, args, kwargs, out):
         """The process group (or its name), the reduction, the Work."""
@@ -113,6 +117,18 @@ class Collectives:
                 session.noticed("skipped", "a collective was not complete when its step ended: its result was not read")
         self.waiting = []
         return held
+
+
+def _waited_for(out):
+    """gloo's reduce-scatter copies its result out inside wait(), each time anew, and is never complete. A second wait would be
+    seen as a copy from a buffer that nobody knows, and cut a replayed chain: the program gets a Work with nothing left to do."""
+    work = getattr(torch._C._distributed_c10d, "FakeWork", None)
+    if work is None:
+        return out
+    done = work().boxed()
+    if isinstance(out, (list, tuple)):
+        return type(out)(done if isinstance(o, torch.ScriptObject) else o for o in out)
+    return done if isinstance(out, torch.ScriptObject) else out
 
 
 def _leaves(x):
