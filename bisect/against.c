@@ -48,6 +48,31 @@ static bool before(const lb_diff_structure *s, const cause *c)
     return s->step != c->step ? s->step < c->step : phase_order(s->phase) <= phase_order(c->phase);
 }
 
+/* They are listed by layer. */
+static const lb_diff_structure *earliest_structure(const lb_diff_report *r)
+{
+    const lb_diff_structure *best = r->n_structures ? &r->structures[0] : NULL;
+    for (uint32_t i = 1; i < r->n_structures; i++) {
+        const lb_diff_structure *s = &r->structures[i];
+        bool earlier =
+            s->step != best->step ? s->step < best->step : phase_order(s->phase) < phase_order(best->phase);
+        if (earlier) best = s;
+    }
+    return best;
+}
+
+/* Other ops somewhere, and a divergence in or after them: that is what they do, unless the divergence has a reason of its own. */
+static void take_divergence(const lb_diff_report *r, cause *c)
+{
+    if (!r->has_first || r->first.verdict != LB_VERDICT_DIVERGED) return;
+    if (r->first.why && strstr(r->first.why, "other arguments")) {
+        *c = cause_of_row(&r->first);
+        return;
+    }
+    c->diverged = true;
+    c->why = "the two sides run other ops here, and what follows from them differs in exact arithmetic, too";
+}
+
 static bool find_cause(const lb_diff_report *r, cause *c)
 {
     if (!r->has_first && !r->has_earliest && !r->n_structures) return false;
@@ -57,10 +82,11 @@ static bool find_cause(const lb_diff_report *r, cause *c)
         *c = cause_of_row(&r->first);
     else
         c->step = INT64_MAX;
-    if (r->n_structures && before(&r->structures[0], c)) {
-        const lb_diff_structure *s = &r->structures[0];
+    const lb_diff_structure *s = earliest_structure(r);
+    if (s && before(s, c)) {
         *c = (cause){
             s->step, s->rank, s->phase, s->layer, NULL, LB_NONE, s, false, "the two sides run other ops here"};
+        take_divergence(r, c);
     }
     /* What leaves that layer differs in exact arithmetic too: it is not rounding. */
     if (r->has_first && r->first.verdict == LB_VERDICT_DIVERGED && same_place(c, &r->first)) {
@@ -138,10 +164,16 @@ static lb_status report_cause(lb_inquiry *q, const lb_diff_report *r, const caus
     LB_TRY(lb_culprit_add(q, LB_AXIS_BLOCK, c->rank, c->step, row, &culprit, err));
     LB_TRY(name_ranks(r, c, culprit, err));
     culprit->axis = axis_of(q, c, r, culprit->n_ranks);
+    bool source = !strcmp(op, "lb::source");
+    if (source && culprit->axis == LB_AXIS_BLOCK) culprit->axis = LB_AXIS_SOURCE;
     culprit->phase = c->phase;
-    snprintf(culprit->layer, sizeof culprit->layer, "%s", c->layer);
+    /* A parameter's row is called by its name: its layer is what owns it. */
+    const char *dot = source ? strrchr(c->layer, '.') : NULL;
+    snprintf(culprit->layer, sizeof culprit->layer, "%.*s", dot ? (int)(dot - c->layer) : (int)strlen(c->layer),
+             c->layer);
     snprintf(culprit->op, sizeof culprit->op, "%s", op);
-    snprintf(culprit->why, sizeof culprit->why, "The earliest place that differs by itself: %s%s.", c->why,
+    snprintf(culprit->why, sizeof culprit->why, "The earliest place that differs by itself: %s%s%s%s.",
+             dot ? c->layer : "", dot ? ", " : "", c->why,
              c->diverged ? "" : "; in exact arithmetic nothing differs here, only the rounding");
     lb_failure *f = &q->out->failure;
     *f = (lb_failure){LB_FAILURE_DIFFERENCE, c->step, c->rank, row, "", "", ""};

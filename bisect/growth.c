@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MUCH = 30 }; /* times, from one step to the next */
@@ -30,12 +31,13 @@ static double before_step(const lb_trace_row *row, int64_t storage)
     return 0;
 }
 
-/* The last op of the step's optimizers that writes it, LB_NONE when none does. */
-static uint32_t update_of(const lb_program *p, int64_t storage)
+/* The first op of the step, mostly of its optimizer, that leaves more than `limit` in it; LB_NONE when none does. */
+static uint32_t update_of(const lb_trace_row *row, int64_t storage, double limit)
 {
-    for (uint32_t i = p->n_ops; i-- > 0;) {
+    const lb_program *p = row->program;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
-        for (uint32_t w = 0; w < op->written && op->phase == LB_PHASE_OPTIMIZER; w++) {
+        for (uint32_t w = 0; w < op->written && row->sums[i].largest > limit; w++) {
             const uint32_t v = lb_op_written(p, op)[w];
             if (v != LB_NONE && p->values[v].storage == storage) return i;
         }
@@ -43,7 +45,7 @@ static uint32_t update_of(const lb_program *p, int64_t storage)
     return LB_NONE;
 }
 
-/* The parameter of that step which its optimizer made larger by most. A bias that was 0 has nothing to be compared with. */
+/* The parameter that grew most in that step. A bias that was 0 has nothing to be compared with. */
 static bool grown_parameter(const lb_trace_row *row, growth *g)
 {
     const lb_program *p = row->program;
@@ -53,8 +55,8 @@ static bool grown_parameter(const lb_trace_row *row, growth *g)
         for (uint32_t i = 0; i < p->groups[k].params; i++) {
             const lb_group_param *param = &p->group_params[p->groups[k].first_param + i];
             const double before = before_step(row, param->storage);
-            const uint32_t op = update_of(p, param->storage);
-            if (op == LB_NONE || !(before > 0) || !(row->sums[op].largest > most * before)) continue;
+            const uint32_t op = before > 0 ? update_of(row, param->storage, most * before) : LB_NONE;
+            if (op == LB_NONE) continue;
             most = row->sums[op].largest / before;
             *g = (growth){row, op, before, row->sums[op].largest, &p->groups[k], param};
         }
@@ -102,11 +104,12 @@ static void describe(const growth *g, lb_origin *origin)
     }
     const double rate = learning_rate(p, g->group);
     char with[80] = "";
-    if (isfinite(rate)) snprintf(with, sizeof with, " at a learning rate of %.3g", rate);
+    const bool optimizer = op->phase == LB_PHASE_OPTIMIZER;
+    if (isfinite(rate) && optimizer) snprintf(with, sizeof with, " at a learning rate of %.3g", rate);
     snprintf(origin->text, sizeof origin->text,
              "%s makes %s %.3g times as large%s: its largest element was %.3g and is %.3g",
-             lb_program_text(p, g->group->optimizer), lb_program_text(p, g->param->name), g->now / g->before,
-             with, g->before, g->now);
+             optimizer ? lb_program_text(p, g->group->optimizer) : "it", lb_program_text(p, g->param->name),
+             g->now / g->before, with, g->before, g->now);
 }
 
 void lb_growth_find(const lb_inquiry *q, lb_origin *origin)

@@ -6,6 +6,7 @@
  *      cone of the first culprit
  *      cone of the block it lies in
  *      cone of all culprits
+ *      cone of the first culprit, though its residual block is no longer seen to be one
  *      whole steps
  */
 #include "shrink.h"
@@ -16,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef struct shrinking {
@@ -24,24 +26,44 @@ typedef struct shrinking {
     const lb_culprit *culprit; /* to be found again */
     int64_t first_step;
     bool written; /* the folder holds a candidate that counts */
+    bool loose;   /* the culprit's block may be gone: the op itself is found again */
+    bool nearly;  /* some candidate would have counted then */
+    double begin; /* seconds on the clock */
     lb_err *err;
 } shrinking;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Of a large step each candidate takes as long as the bisection did: then whole steps will do. */
+static bool late(const shrinking *s)
+{
+    enum { PATIENCE_S = 60 };
+    return now() - s->begin > PATIENCE_S;
+}
 
 /* ---- does it count? ----------------------------------------------------------------------------------------------- */
 
 static bool same_place(const lb_culprit *a, const lb_culprit *b)
 {
-    return a->axis == b->axis && a->step == b->step && a->phase == b->phase && a->block == b->block &&
-           !strcmp(a->layer, b->layer) && !strcmp(a->op, b->op);
+    return a->axis == b->axis && a->step == b->step && a->phase == b->phase && !strcmp(a->layer, b->layer) &&
+           !strcmp(a->op, b->op);
 }
 
 /* Of several culprits any may be the one that the candidate shows: alone it is enough to fail. */
-static bool is_culprit(const shrinking *s, const lb_culprit *c)
+static bool is_culprit(shrinking *s, const lb_culprit *c)
 {
     const lb_bisection *b = s->q->out;
-    bool same = same_place(c, s->culprit);
-    for (uint32_t i = 0; i < b->n_culprits && !same; i++) same = same_place(c, &b->culprits[i]);
-    return same;
+    for (uint32_t i = 0; i < b->n_culprits; i++) {
+        if (!same_place(c, &b->culprits[i])) continue;
+        s->nearly |= !c->block;
+        if (c->block == b->culprits[i].block || (s->loose && !c->block)) return true;
+    }
+    return false;
 }
 
 static void say_candidate(const shrinking *s, const lb_bisection *again, bool same)
@@ -59,7 +81,7 @@ static void say_candidate(const shrinking *s, const lb_bisection *again, bool sa
 }
 
 /* Opens what was written and bisects it. */
-static bool counts(const shrinking *s)
+static bool counts(shrinking *s)
 {
     const lb_inquiry *q = s->q;
     lb_capture *capture = NULL;
@@ -116,7 +138,8 @@ static lb_status search_passes(shrinking *s, const lb_cone_add *adds, uint32_t n
     options.sites = n, options.max_trials = 60;
     LB_TRY(lb_search_new(&options, &search, s->err));
     lb_status status;
-    while ((status = lb_search_next(search, &step, &trial, s->err)) == LB_OK && step == LB_SEARCH_TRIAL) {
+    while ((status = lb_search_next(search, &step, &trial, s->err)) == LB_OK && step == LB_SEARCH_TRIAL &&
+           !late(s)) {
         s->written = false;
         status = try_passes(s, adds, n, trial.sites);
         lb_outcome outcome = s->written ? LB_OUTCOME_CURED : LB_OUTCOME_SAME;
@@ -202,16 +225,19 @@ static lb_status report(shrinking *s)
 
 lb_status lb_shrink(lb_inquiry *q, lb_err *err)
 {
-    shrinking s = {.q = q, .culprit = &q->out->culprits[0], .first_step = q->failure.step, .err = err};
+    shrinking s = {
+        .q = q, .culprit = &q->out->culprits[0], .first_step = q->failure.step, .err = err, .begin = now()};
     for (uint32_t i = 0; i < q->out->n_culprits; i++)
         if (q->out->culprits[i].step < s.first_step) s.first_step = q->out->culprits[i].step;
     if (q->remedy.op != LB_NONE && q->remedy.step < s.first_step) s.first_step = q->remedy.step;
     LB_TRY(lb_reproducer_folder(q->options->reproducer, q->options->overwrite, err));
     lb_status status = lb_cone_init(&s.cone, q, s.first_step, err);
     if (status == LB_OK) status = try_cone(&s, 1, false);
-    if (status == LB_OK && !s.written) status = try_cone(&s, 1, true);
-    if (status == LB_OK && !s.written && q->out->n_culprits > 1)
+    if (status == LB_OK && !s.written && !late(&s)) status = try_cone(&s, 1, true);
+    if (status == LB_OK && !s.written && q->out->n_culprits > 1 && !late(&s))
         status = try_cone(&s, q->out->n_culprits, false);
+    s.loose = s.nearly;
+    if (status == LB_OK && !s.written && s.loose) status = try_cone(&s, 1, false);
     if (status == LB_OK && !s.written) status = try_steps(&s);
     if (status == LB_OK) status = report(&s);
     lb_cone_release(&s.cone);

@@ -180,8 +180,8 @@ static lb_status deepen(lb_inquiry *q, const lb_program *p, uint32_t row, uint32
     return LB_OK;
 }
 
-/* Nothing in the module's own ops: then what the optimizer wrote into its parameters, the one that grew most. Its row and
- * its parameter's layer. */
+/* Nothing in the module's own ops: then what the optimizer, or an op outside every module, wrote into its parameters: the one
+ * that grew most. Its row and its parameter's layer. */
 static uint32_t most_grown_write(const lb_inquiry *q, const char *block, int64_t step, char *layer, size_t size)
 {
     const lb_trace_row *row = lb_trace_find(q->trace, q->failure.rank, step);
@@ -203,7 +203,7 @@ static uint32_t most_grown_write(const lb_inquiry *q, const char *block, int64_t
             bool source = !strcmp(lb_op_name(p, op), "lb::source") && op->results &&
                           p->values[lb_op_results(p, op)[0]].storage == p->group_params[g].storage;
             if (source) before = lb_value_largest(q, p, lb_op_results(p, op)[0]);
-            if (!writes || op->phase != LB_PHASE_OPTIMIZER || !(before > 0)) continue;
+            if (!writes || !(before > 0)) continue;
             double now = row->bits[i] & LB_TRACE_BAD ? INFINITY : row->sums[i].largest;
             if (!(now / before > growth)) continue;
             growth = now / before, best = i;
