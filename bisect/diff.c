@@ -182,7 +182,6 @@ typedef struct session {
 static lb_status replay_both(lb_walk *w, const lb_diff_options *options, lb_err *err)
 {
     lb_err why = LB_ERR_INIT;
-    LB_TRY(lb_shadow_pair_init(w->a, w->b, &w->alignment, &w->shadows, err));
     lb_status status =
         lb_shadow_pair_run(w->a, w->b, &w->alignment, w->differs, options->memory_bytes, &w->shadows, &why);
     char text[640];
