@@ -2,6 +2,7 @@
 #include "shadow_pair.h"
 
 #include "ops.h"
+#include "shadow_numbers.h"
 #include "verdict.h"
 
 #include <math.h>
@@ -9,7 +10,6 @@
 #include <string.h>
 
 enum { MAX_RESULTS = 64 };
-static const double MASK = 0x1p96;
 
 /* The shadows of one op of A: f64, row-major, all results after each other. */
 typedef struct kept {
@@ -58,59 +58,6 @@ typedef struct runner {
     size_t converted_room;
 } runner;
 
-/* ---- numbers ---- */
-
-static int64_t as_f64(const lb_tensor *t, double *out)
-{
-    int64_t done = 0;
-    for (lb_rows r = lb_rows_of(&t->layout); lb_rows_next(&r);) {
-        const char *p = (const char *)t->data + r.offset * (int64_t)(lb_dtype_bits(t->dtype) / 8);
-        lb_load_f64_strided(out + done, t->dtype, p, r.stride, (size_t)r.count);
-        done += r.count;
-    }
-    return done;
-}
-
-/* Additive masks hold the lowest value of a dtype. Next to that the scores vanish: any of them would agree. Masks that are
- * there on both sides are left out, of the error as of the scale. */
-static bool is_masked(double x, double s)
-{
-    return fabs(x) >= MASK && fabs(s) >= MASK && (x < 0) == (s < 0) && fabs(x - s) <= 0x1p-7 * fabs(s);
-}
-
-/* max |x − s| over elements finite on both sides; infinity when finiteness differs. */
-static double max_error(const double *x, const double *s, int64_t n)
-{
-    double worst = 0;
-    for (int64_t i = 0; i < n; i++) {
-        if (x[i] == s[i] || (x[i] != x[i] && s[i] != s[i]) || is_masked(x[i], s[i])) continue;
-        double d = fabs(x[i] - s[i]);
-        if (!(d <= worst)) worst = d - d == 0 ? d : INFINITY;
-    }
-    return worst;
-}
-
-static double max_finite(const double *x, int64_t n)
-{
-    double worst = 0;
-    for (int64_t i = 0; i < n; i++)
-        if (fabs(x[i]) < MASK && fabs(x[i]) > worst) worst = fabs(x[i]);
-    return worst;
-}
-
-/* Where the narrow run overflowed its error says nothing about amplification: count it as none. */
-static double amplification(const double *x, const double *s, int64_t n, lb_dtype dtype)
-{
-    double e = max_error(x, s, n), u = lb_dtype_unit_roundoff(lb_dtype_part(dtype));
-    return isfinite(e) && u > 0 ? e / u : 0;
-}
-
-static bool shadows_agree(const double *a, const double *b, int64_t n, double amplified)
-{
-    double tolerance = 0x1p13 * amplified * 0x1p-53 + 0x1p-40 * max_finite(a, n);
-    return max_error(a, b, n) <= tolerance;
-}
-
 /* ---- observers ---- */
 
 /* The op of A that an event of either side speaks of; LB_NONE: of none. */
@@ -158,12 +105,12 @@ static void keep_shadow(runner *s, uint32_t row, const lb_event *event)
     for (uint32_t i = 0; i < count; i++) {
         n = k->elements[i];
         if (n < 0) continue;
-        as_f64(&event->shadow[i], k->numbers + at);
+        lb_shadow_numbers(&event->shadow[i], k->numbers + at);
         k->error[i] = 0;
         double *x = event->computed[i].data && n ? malloc((size_t)n * sizeof *x) : NULL;
         if (x) {
-            as_f64(&event->computed[i], x);
-            k->error[i] = amplification(x, k->numbers + at, n, event->computed[i].dtype);
+            lb_shadow_numbers(&event->computed[i], x);
+            k->error[i] = lb_shadow_amplification(x, k->numbers + at, n, event->computed[i].dtype);
         }
         free(x);
         at += n;
@@ -183,11 +130,11 @@ static double *shadow_of(const lb_event *event, uint32_t i, int64_t n, double *e
 {
     double *x = malloc((size_t)(n > 0 ? n : 1) * 2 * sizeof *x);
     if (!x) return NULL;
-    as_f64(&event->shadow[i], x);
+    lb_shadow_numbers(&event->shadow[i], x);
     *error = 0;
     if (event->computed[i].data) {
-        as_f64(&event->computed[i], x + n);
-        *error = amplification(x + n, x, n, event->computed[i].dtype);
+        lb_shadow_numbers(&event->computed[i], x + n);
+        *error = lb_shadow_amplification(x + n, x, n, event->computed[i].dtype);
     }
     return x;
 }
@@ -211,7 +158,7 @@ static void meet_shadow(runner *s, uint32_t row, const lb_event *event)
         }
         double error, *b = shadow_of(event, i, n, &error);
         if (!b) break;
-        if (!shadows_agree(k->numbers + at, b, n, fmax(error, k->error[i]))) agreement = LB_SHADOW_DISAGREES;
+        if (!lb_shadow_numbers_agree(k->numbers + at, b, n, fmax(error, k->error[i]))) agreement = LB_SHADOW_DISAGREES;
         any = true;
         free(b);
     }
@@ -254,7 +201,7 @@ static void add_part(runner *s, const lb_join *join, assembly *y, const kept *k,
         lb_join_place(&pa->values[v].layout, dim, at, &event->shadow[i].layout, sizeof *x, x,
                       y->numbers + start);
     } else {
-        y->each[i] &= shadows_agree(k->numbers + start, x, n, fmax(error, k->error[i]));
+        y->each[i] &= lb_shadow_numbers_agree(k->numbers + start, x, n, fmax(error, k->error[i]));
         for (int64_t e = 0; e < n; e++) y->numbers[start + e] += x[e];
     }
     free(x);
@@ -266,9 +213,9 @@ static lb_agreement judge_same(const kept *k, const assembly *y, uint32_t i, int
 {
     int64_t n = k->elements[i];
     double error = fmax(y->error[i] * parts, k->error[i]), *sum = y->numbers + start;
-    if (y->each[i] || shadows_agree(k->numbers + start, sum, n, error)) return LB_SHADOW_AGREES;
+    if (y->each[i] || lb_shadow_numbers_agree(k->numbers + start, sum, n, error)) return LB_SHADOW_AGREES;
     for (int64_t e = 0; e < n; e++) sum[e] /= parts;
-    return shadows_agree(k->numbers + start, sum, n, error) ? LB_SHADOW_AGREES : LB_SHADOW_UNKNOWN;
+    return lb_shadow_numbers_agree(k->numbers + start, sum, n, error) ? LB_SHADOW_AGREES : LB_SHADOW_UNKNOWN;
 }
 
 static lb_agreement judge_join(runner *s, const lb_join *join, const kept *k, const assembly *y)
@@ -281,7 +228,7 @@ static lb_agreement judge_join(runner *s, const lb_join *join, const kept *k, co
         lb_agreement one = LB_SHADOW_UNKNOWN;
         if (dim == LB_JOIN_SAME) one = judge_same(k, y, i, start, join->parts);
         if (dim >= 0)
-            one = shadows_agree(k->numbers + start, y->numbers + start, k->elements[i],
+            one = lb_shadow_numbers_agree(k->numbers + start, y->numbers + start, k->elements[i],
                                 fmax(y->error[i], k->error[i]))
                       ? LB_SHADOW_AGREES
                       : LB_SHADOW_DISAGREES;
@@ -357,7 +304,7 @@ static void meet_final(runner *s, uint32_t f, uint32_t k, const lb_event *event,
     double *x = slice ? shadow_of(event, i, n, &error) : NULL;
     if (x) {
         final->seen++;
-        bool agrees = shadows_agree(slice, x, n, fmax(error, whole->error));
+        bool agrees = lb_shadow_numbers_agree(slice, x, n, fmax(error, whole->error));
         if (!agrees)
             final->agreement = LB_SHADOW_DISAGREES;
         else if (final->agreement == LB_SHADOW_UNKNOWN && final->seen == final->parts)
@@ -443,7 +390,7 @@ static bool take_other(void *context, int32_t rank, int64_t step, uint32_t value
     }
     lb_tensor mine = *tensor;
     mine.data = s->converted + n;
-    as_f64(&theirs, s->converted);
+    lb_shadow_numbers(&theirs, s->converted);
     int64_t done = 0;
     for (lb_rows r = lb_rows_of(&mine.layout); lb_rows_next(&r); done += r.count)
         lb_store_f64_strided(mine.dtype,
