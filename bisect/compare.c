@@ -20,6 +20,7 @@ enum { BLOCK = 1024, LANES = 8, BUCKETS = 66 };
 /* LANES doubles as one vector. Every level of instructions computes the same lanes, wider or narrower at a time. */
 typedef double vec __attribute__((vector_size(8 * LANES)));
 typedef int64_t ivec __attribute__((vector_size(8 * LANES)));
+typedef uint64_t uvec __attribute__((vector_size(8 * LANES)));
 /* Twice as many elements of 32 bits, and what goes with them. */
 typedef uint32_t word __attribute__((vector_size(8 * LANES)));
 typedef float real __attribute__((vector_size(8 * LANES)));

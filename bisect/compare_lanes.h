@@ -23,6 +23,14 @@ static inline ivec LEVEL(rank_of)(const grid *g, vec x)
     return (rank ^ (x < 0)) - (x < 0); /* negative where x is */
 }
 
+/* |x - y|. Of f64 on both sides of zero it takes all 64 bits. */
+static inline vec LEVEL(rank_distance)(ivec x, ivec y)
+{
+    const ivec larger = x > y;
+    const uvec high = (uvec)((x & larger) | (y & ~larger)), low = (uvec)((y & larger) | (x & ~larger));
+    return __builtin_convertvector(high - low, vec);
+}
+
 static inline void LEVEL(add_equal)(sums *s, const double *a, size_t n)
 {
     vec same = s->same, zero = {0};
@@ -45,7 +53,7 @@ static inline void LEVEL(add_differing)(sums *s, const grid *g, const double *a,
         vec x, y;
         memcpy(&x, a + i, sizeof x), memcpy(&y, b + i, sizeof y);
         ivec finite = (x - x == 0) & (y - y == 0), differs = ((ivec)x != (ivec)y) & ~((x != x) & (y != y));
-        vec ranks = __builtin_convertvector(LEVEL(rank_of)(g, x) - LEVEL(rank_of)(g, y), vec);
+        vec ranks = LEVEL(rank_distance)(LEVEL(rank_of)(g, x), LEVEL(rank_of)(g, y));
         vec distance = LEVEL(choose)(finite, LEVEL(absolute)(g->ranks ? ranks : x - y),
                                      LEVEL(choose)(x == y, zero, infinity));
         distance = LEVEL(choose)(differs, distance, zero - 1);
