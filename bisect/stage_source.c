@@ -299,7 +299,7 @@ static bool stands_out(const lb_inquiry *q, const source_row *row)
 static lb_status try_sources(lb_inquiry *q, source_list *list, bool finite, bool *found, lb_err *err)
 {
     uint32_t *guilty = NULL, n = 0;
-    char why[320];
+    char why[480];
     lb_status status = list->sites.n ? narrow_sources(q, list, &guilty, &n, found, err) : LB_OK;
     bool odd = finite || q->any_data;
     for (uint32_t i = 0; i < n && !odd; i++) odd = stands_out(q, &list->rows[guilty[i]]);

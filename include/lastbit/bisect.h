@@ -72,7 +72,7 @@ typedef struct lb_culprit {
     uint32_t row;    /* of that op in the recorded program, LB_NONE when unknown */
     lb_phase phase;
     int64_t step;  /* in which it acts; the failure may show later */
-    char why[320]; /* one sentence */
+    char why[480]; /* one sentence */
 } lb_culprit;
 
 typedef struct lb_trial {
