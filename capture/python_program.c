@@ -248,6 +248,18 @@ CALL(escaped, 1)
     return nothing(b);
 }
 
+/* storage, address, bytes: it was resized */
+CALL(resized, 3)
+{
+    int64_t key;
+    if (!lb_storage_key(b, args[0], &key)) return NULL;
+    const uint64_t address = py.PyLong_AsUnsignedLongLongMask(args[1]), bytes = py.PyLong_AsUnsignedLongLongMask(args[2]);
+    pthread_mutex_lock(&b->lock);
+    if (b->recorder) lb_recorder_resized(b->recorder, key, (const void *)(uintptr_t)address, bytes);
+    pthread_mutex_unlock(&b->lock);
+    return nothing(b);
+}
+
 /* storage: what is known of it is no longer known */
 CALL(forget, 1)
 {
@@ -265,5 +277,5 @@ CALL(handler, 1)
 PyMethodDef lb_program_methods[] = {
     METHOD(plan),   METHOD(begin),    METHOD(end),           METHOD(failed_op), METHOD(collective),
     METHOD(role),   METHOD(shortcut), METHOD(routing),       METHOD(group),     METHOD(escaped),
-    METHOD(forget), METHOD(handler),  {NULL, NULL, 0, NULL},
+    METHOD(forget), METHOD(resized),  METHOD(handler),       {NULL, NULL, 0, NULL},
 };

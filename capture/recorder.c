@@ -326,6 +326,20 @@ void lb_recorder_forget(lb_recorder *recorder, int64_t storage)
     pthread_mutex_unlock(&recorder->lock);
 }
 
+void lb_recorder_resized(lb_recorder *recorder, int64_t storage, const void *data, uint64_t bytes)
+{
+    pthread_mutex_lock(&recorder->lock);
+    lb_known *s = recorder->dead ? NULL : lb_knowns_find(&recorder->storages, storage);
+    if (s) {
+        lb_map_release(&s->map);
+        s->map.all = s->bytes == 0 ? LB_BYTES_UNDEFINED : LB_BYTES_UNKNOWN;
+        s->base = (const uint8_t *)data;
+        s->bytes = bytes;
+        lb_known_change(s);
+    }
+    pthread_mutex_unlock(&recorder->lock);
+}
+
 void lb_recorder_escaped(lb_recorder *recorder, int64_t storage)
 {
     bool fresh;

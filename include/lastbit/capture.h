@@ -96,6 +96,8 @@ LB_API lb_seen lb_seen_of(const void *data, lb_dtype dtype, int ndim, const int6
 LB_API lb_status lb_seen_of_dlpack(const void *dl_tensor, lb_seen *seen, lb_err *err);
 /* The allocation is gone; its key may come again. */
 LB_API void lb_recorder_forget(lb_recorder *recorder, int64_t storage);
+/* The allocation was resized in place, with these bytes now. Of one that was empty nothing has been written yet. */
+LB_API void lb_recorder_resized(lb_recorder *recorder, int64_t storage, const void *data, uint64_t bytes);
 /* What a tensor is: kind and name of the sources read from there. Kinds: PARAMETER, STATE, BATCH, OTHER. Values that the
  * open step already knows get flags and name too. `flags`: lb_value_flags, e.g. LB_VALUE_GRADIENT. Several tensors of one
  * storage (a flat parameter) are told apart by where they begin. */

@@ -146,6 +146,37 @@ static void writes_by_others_to_an_escaped_storage_become_a_source(void **state)
     lb_capture_close(capture);
 }
 
+/* As FSDP2 does with gathered parameters: emptied, then filled anew, at the same address. */
+static void a_storage_that_was_emptied_holds_nothing_yet(void **state)
+{
+    (void)state;
+    lb_recorder_options options = LB_RECORDER_OPTIONS_INIT;
+    options.level = LB_LEVEL_SOURCES;
+    lb_recorder *recorder = open_recorder(&options);
+    float x[N] = {0}, y[N] = {0}, z[N] = {0};
+    const int64_t key = lb_seen_of(y, LB_F32, 1, (int64_t[]){N}).storage;
+    lb_recorder_step_begin(recorder, 0, NULL, NULL);
+    assert_int_equal(record(recorder, "test::first", x, y, 0), LB_OK);
+    lb_recorder_step_end(recorder, true, NULL);
+    lb_recorder_step_begin(recorder, 1, NULL, NULL);
+    lb_recorder_resized(recorder, key, NULL, 0);
+    y[3] = 5;
+    lb_recorder_resized(recorder, key, y, sizeof y);
+    assert_int_equal(record(recorder, "test::second", y, z, 0), LB_OK);
+    lb_recorder_step_end(recorder, true, NULL);
+    lb_recorder_close(recorder, NULL);
+
+    lb_capture *capture;
+    const lb_program *p = read_step(&capture, 1);
+    uint32_t undefined = 0;
+    for (uint32_t v = 0; v < p->n_values; v++) {
+        assert_int_not_equal(p->values[v].source, LB_SOURCE_UNSEEN);
+        undefined += (p->values[v].flags & LB_VALUE_UNDEFINED) != 0;
+    }
+    assert_int_equal(undefined, 1);
+    lb_capture_close(capture);
+}
+
 /* ---- failures ------------------------------------------------------------------------------------------------------------ */
 
 static void a_full_disk_kills_the_recorder_and_keeps_what_was_committed(void **state)
@@ -355,6 +386,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(ops_of_all_threads_are_recorded_whole),
         TEST(writes_by_others_to_an_escaped_storage_become_a_source),
+        TEST(a_storage_that_was_emptied_holds_nothing_yet),
         TEST(a_full_disk_kills_the_recorder_and_keeps_what_was_committed),
         TEST(an_archive_of_an_earlier_run_is_not_overwritten_unasked),
         TEST(calls_out_of_order_are_refused_and_harmless),

@@ -224,10 +224,28 @@ class Session:
 
             return arrive
 
+        def resizing(method):
+            def resize_(storage, size):
+                result = method(storage, size)
+                session.resized(storage)
+                return result
+
+            return resize_
+
+        self.replace(torch.UntypedStorage, "resize_", resizing)
         for name in ("numpy", "__array__", "__dlpack__"):
             self.replace(torch.Tensor, name, outgoing)
         for name in ("from_numpy", "from_dlpack", "frombuffer"):
             self.replace(torch, name, incoming)
+
+    def resized(self, storage):
+        """FSDP2 empties the storage of gathered parameters and fills it anew, often at the same address."""
+        if torch.compiler.is_compiling() or self.dead or not self.opened:
+            return
+        try:
+            self.native.resized(storage, storage.data_ptr(), storage.nbytes())
+        except Exception:
+            pass  # no storage of the host's
 
     def escaped(self, tensor):
         if torch.compiler.is_compiling() or self.dead or not self.opened:
