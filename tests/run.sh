@@ -33,7 +33,7 @@ for preset in release dev; do
 done
 
 passed=0 failed=0 skipped=0
-workers=$(nproc)
+workers=$(getconf _NPROCESSORS_ONLN) # nproc takes OMP_NUM_THREADS for an answer
 if [ "$workers" -gt 8 ]; then workers=8; fi
 
 echo "== C tests (preset dev, sanitizers on)"
