@@ -173,7 +173,7 @@ static void a_storage_that_was_emptied_holds_nothing_yet(void **state)
         assert_int_not_equal(p->values[v].source, LB_SOURCE_UNSEEN);
         undefined += (p->values[v].flags & LB_VALUE_UNDEFINED) != 0;
     }
-    assert_int_equal(undefined, 1);
+    assert_int_equal(undefined, 2); /* what was read, and what was computed from it */
     lb_capture_close(capture);
 }
 
