@@ -34,6 +34,7 @@ import argparse
 import contextlib
 import hashlib
 import os
+import socket
 
 import numpy as np
 import torch
@@ -510,7 +511,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     for name, default in dict(steps=4, seq=16, vocab=64, hidden=32, heads=4, state=8, experts=4, top_k=2, seed=0,
-                              threads=1, port=29531).items():
+                              threads=1).items():
         add("--" + name.replace("_", "-"), type=int, default=default)
     add("--batch", type=int, default=2, help="sequences per step and process")
     add("--accumulate", type=int, default=1, help="micro-batches that a step's batch is cut into")
@@ -529,6 +530,7 @@ def arguments():
     add("--lr", type=float, default=3e-3, help="of AdamW")
     add("--clip", type=float, default=1.0)
     add("--spawn", type=int, default=0, help="processes to start; under torchrun it has no effect")
+    add("--port", type=int, default=0, help="where they meet; 0: a free one")
     add("--digest", action="store_true", help="print a sha256 of all parameters at the end")
     add("--fault", choices=["none", *TRUTH], default="none")
     add("--gross", action="store_true", help="of dropped-term: a larger one")
@@ -539,6 +541,10 @@ def arguments():
         parser.error("fp8 experts are eager only")
     if "RANK" in os.environ:
         args.spawn = 0
+    if args.spawn and not args.port:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            args.port = free.getsockname()[1]
     return args
 
 

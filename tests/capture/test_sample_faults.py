@@ -54,7 +54,7 @@ def test_other_fault_fails(fault):
 
 @full
 def test_last_of_two_ranks_can_be_poisoned():
-    fails_where_the_table_says("poisoned-rank", "--spawn", "2", "--port", "29532")
+    fails_where_the_table_says("poisoned-rank", "--spawn", "2")
 
 
 @full

@@ -1,5 +1,6 @@
 """Every collective that torch's gloo has, over several dtypes and sizes: python collectives.py RANKS."""
 import os
+import socket
 import sys
 
 import torch
@@ -49,5 +50,7 @@ def work(rank, world):
 
 if __name__ == "__main__":
     ranks = int(sys.argv[1])
-    os.environ.setdefault("MASTER_PORT", str(29000 + os.getpid() % 1000))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        os.environ.setdefault("MASTER_PORT", str(free.getsockname()[1]))
     mp.spawn(work, (ranks,), nprocs=ranks)

@@ -3,6 +3,7 @@ import argparse
 import contextlib
 import hashlib
 import os
+import socket
 
 import torch
 import torch.distributed as dist
@@ -48,9 +49,13 @@ def train(local_rank, args):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--spawn", type=int, default=0 if "RANK" in os.environ else 2)
-    parser.add_argument("--port", type=int, default=29541)
+    parser.add_argument("--port", type=int, default=0, help="0: a free one")
     parser.add_argument("--accumulate", type=int, default=3)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--bucket-view", action="store_true")
     args = parser.parse_args()
+    if args.spawn and not args.port:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            args.port = free.getsockname()[1]
     mp.spawn(train, (args,), args.spawn) if args.spawn else train(0, args)
