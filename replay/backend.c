@@ -1,72 +1,32 @@
 /* Ops run by PyTorch in a child process: see backend.h. */
-#define _GNU_SOURCE /* open_memstream, execvp */
+#define _GNU_SOURCE /* open_memstream */
 #include "backend.h"
 
 #include "memory.h"
+#include "python_child.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define MOST_MODULES 16
 
 struct lb_backend {
-    pid_t child;
-    int socket;
-    char gone[300]; /* why it answers no more; empty: it does */
+    lb_python_child child;
 };
-
-static lb_status lost(lb_backend *b, lb_err *err)
-{
-    int code = 0;
-    if (b->child > 0) waitpid(b->child, &code, 0);
-    b->child = 0;
-    if (!*b->gone)
-        snprintf(b->gone, sizeof b->gone,
-                 WIFSIGNALED(code) ? "the PyTorch process was ended by signal %d"
-                                   : "the PyTorch process ended with exit code %d",
-                 WIFSIGNALED(code) ? WTERMSIG(code) : WEXITSTATUS(code));
-    return lb_fail(err, LB_ERR_IO, "%s", b->gone);
-}
-
-static lb_status put(lb_backend *b, const void *bytes, size_t n, lb_err *err)
-{
-    for (const char *at = bytes; n;) {
-        const ssize_t written = send(b->socket, at, n, MSG_NOSIGNAL);
-        if (written < 0 && errno == EINTR) continue;
-        if (written <= 0) return lost(b, err);
-        at += written, n -= (size_t)written;
-    }
-    return LB_OK;
-}
-
-static lb_status get(lb_backend *b, void *bytes, size_t n, lb_err *err)
-{
-    for (char *at = bytes; n;) {
-        const ssize_t got = recv(b->socket, at, n, 0);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return lost(b, err);
-        at += got, n -= (size_t)got;
-    }
-    return LB_OK;
-}
 
 /* The first words of an answer: how many tensors follow; an error text becomes the error. */
 static lb_status get_count(lb_backend *b, uint32_t *count, lb_err *err)
 {
     uint32_t words[2];
     char text[401];
-    LB_TRY(get(b, words, sizeof words, err));
+    LB_TRY(lb_python_child_get(&b->child, words, sizeof words, err));
     *count = words[1];
     if (!words[0]) return LB_OK;
     const size_t n = words[1] < sizeof text ? words[1] : sizeof text - 1;
-    LB_TRY(get(b, text, n, err));
+    LB_TRY(lb_python_child_get(&b->child, text, n, err));
     text[n] = 0;
     return lb_fail(err, LB_ERR_UNSUPPORTED, "PyTorch: %s", text);
 }
@@ -144,7 +104,7 @@ static lb_status send_tensor(lb_backend *b, const lb_tensor *t, lb_err *err)
     if (!data) return lb_fail(err, LB_ERR_NOMEM, "no memory for a tensor that PyTorch reads");
     lb_tensor copy = dense(t, data);
     if (bytes) lb_tensor_copy(&copy, t, NULL);
-    const lb_status status = put(b, data, bytes, err);
+    const lb_status status = lb_python_child_put(&b->child, data, bytes, err);
     free(data);
     return status;
 }
@@ -155,16 +115,16 @@ static lb_status receive_tensor(lb_backend *b, const lb_tensor *t, bool *fits, l
     uint32_t there;
     char name[17] = "";
     uint64_t bytes;
-    LB_TRY(get(b, &there, sizeof there, err));
+    LB_TRY(lb_python_child_get(&b->child, &there, sizeof there, err));
     if (!there) {
         *fits = !t || !t->data;
         return LB_OK;
     }
-    LB_TRY(get(b, name, 16, err));
-    LB_TRY(get(b, &bytes, sizeof bytes, err));
+    LB_TRY(lb_python_child_get(&b->child, name, 16, err));
+    LB_TRY(lb_python_child_get(&b->child, &bytes, sizeof bytes, err));
     void *data = bytes < SIZE_MAX ? malloc((size_t)bytes + 1) : NULL;
     if (!data) return lb_fail(err, LB_ERR_NOMEM, "no memory for a result of PyTorch");
-    lb_status status = get(b, data, (size_t)bytes, err);
+    lb_status status = lb_python_child_get(&b->child, data, (size_t)bytes, err);
     if (status == LB_OK && t && t->data) {
         lb_tensor from = dense(t, data);
         *fits = !strcmp(name, lb_dtype_name(t->dtype)) &&
@@ -180,10 +140,10 @@ lb_status lb_backend_run(lb_backend *b, const char *op, const lb_operand *args, 
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *out = *b->gone ? NULL : open_memstream(&text, &size);
+    FILE *out = *b->child.gone ? NULL : open_memstream(&text, &size);
     if (!out)
-        return *b->gone ? lb_fail(err, LB_ERR_UNSUPPORTED, "%s", b->gone)
-                        : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        return *b->child.gone ? lb_fail(err, LB_ERR_UNSUPPORTED, "%s", b->child.gone)
+                              : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     fputs("{\"op\": ", out);
     put_text(out, op);
     fputs(", \"args\": [", out);
@@ -194,8 +154,8 @@ lb_status lb_backend_run(lb_backend *b, const char *op, const lb_operand *args, 
     fputs("]}", out);
     fclose(out);
     const uint32_t length = (uint32_t)size;
-    lb_status status = put(b, &length, sizeof length, err);
-    if (status == LB_OK) status = put(b, text, size, err);
+    lb_status status = lb_python_child_put(&b->child, &length, sizeof length, err);
+    if (status == LB_OK) status = lb_python_child_put(&b->child, text, size, err);
     free(text);
     for (uint32_t i = 0; status == LB_OK && i < n_args; i++) {
         if (args[i].tag == LB_OPERAND_TENSOR) status = send_tensor(b, &args[i].tensor, err);
@@ -224,34 +184,16 @@ lb_status lb_backend_open(const char *interpreter, const char *folder, const cha
 {
     const char *arguments[MOST_MODULES + 4] = {interpreter ? interpreter : "python3", "-m",
                                                "lastbit.backend_server"};
-    int ends[2];
     *backend = NULL;
     if (n_modules > MOST_MODULES)
         return lb_fail(err, LB_ERR_INVALID, "more than %d modules to import", MOST_MODULES);
     for (uint32_t i = 0; i < n_modules; i++) arguments[3 + i] = modules[i];
     lb_backend *b = calloc(1, sizeof *b);
     if (!b) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-        free(b);
-        return lb_fail(err, LB_ERR_IO, "socketpair: %s", strerror(errno));
-    }
-    b->socket = ends[0];
-    const char *before = getenv("PYTHONPATH");
-    char path[4096];
-    snprintf(path, sizeof path, "%s%s%s", folder, before && *before ? ":" : "", before ? before : "");
-    b->child = fork();
-    if (b->child == 0) {
-        dup2(ends[1], 0);
-        dup2(ends[1], 1);
-        setenv("PYTHONPATH", path, 1);
-        execvp(arguments[0], (char *const *)arguments);
-        fprintf(stderr, "%s: %s\n", arguments[0], strerror(errno));
-        _exit(127);
-    }
-    close(ends[1]);
+    b->child = (lb_python_child){.name = "PyTorch", .hint = ""};
     uint32_t count;
-    lb_status status =
-        b->child > 0 ? get_count(b, &count, err) : lb_fail(err, LB_ERR_IO, "fork: %s", strerror(errno));
+    lb_status status = lb_python_child_start(&b->child, arguments, folder, 0, err);
+    if (status == LB_OK) status = get_count(b, &count, err);
     if (status != LB_OK)
         lb_backend_close(b);
     else
@@ -262,7 +204,6 @@ lb_status lb_backend_open(const char *interpreter, const char *folder, const cha
 void lb_backend_close(lb_backend *b)
 {
     if (!b) return;
-    close(b->socket); /* the child reads the end and leaves */
-    if (b->child > 0) waitpid(b->child, NULL, 0);
+    lb_python_child_end(&b->child);
     free(b);
 }

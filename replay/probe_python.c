@@ -1,59 +1,18 @@
 /* Python callables to be probed: a child process, and batches of .npy arrays through a socket. See lastbit/order.h and
  * capture/lastbit/order_server.py, the other side. */
-#define _GNU_SOURCE /* asprintf, execvpe */
+#include "python_child.h"
+
 #include <lastbit/order.h>
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-extern char **environ;
 
 typedef struct python {
     lb_probe_shape shape;
-    pid_t child;
-    int socket;
+    lb_python_child child;
     char *factors; /* (n, columns), as sent */
 } python;
-
-/* ---- the pipe ---------------------------------------------------------------------------------------------------- */
-
-static lb_status gone(python *p, lb_err *err)
-{
-    int code = 0;
-    if (p->child > 0) waitpid(p->child, &code, 0);
-    p->child = 0;
-    if (WIFSIGNALED(code)) return lb_fail(err, LB_ERR_IO, "the Python process was ended by signal %d", WTERMSIG(code));
-    return lb_fail(err, LB_ERR_IO, "the Python process ended with exit code %d; what it said stands above", WEXITSTATUS(code));
-}
-
-static lb_status put(python *p, const void *bytes, size_t n, lb_err *err)
-{
-    for (const char *at = bytes; n;) {
-        const ssize_t written = send(p->socket, at, n, MSG_NOSIGNAL);
-        if (written < 0 && errno == EINTR) continue;
-        if (written <= 0) return gone(p, err);
-        at += written;
-        n -= (size_t)written;
-    }
-    return LB_OK;
-}
-
-static lb_status get(python *p, void *bytes, size_t n, lb_err *err)
-{
-    for (char *at = bytes; n;) {
-        const ssize_t got = recv(p->socket, at, n, 0);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return gone(p, err);
-        at += got;
-        n -= (size_t)got;
-    }
-    return LB_OK;
-}
 
 /* ---- .npy -------------------------------------------------------------------------------------------------------- */
 
@@ -75,8 +34,8 @@ static lb_status put_array(python *p, const void *data, const uint32_t *shape, i
     memcpy(header, "\x93NUMPY\x01\x00", 8);
     header[8] = (char)((end - 10) & 255);
     header[9] = (char)((end - 10) >> 8);
-    LB_TRY(put(p, header, (size_t)end, err));
-    return put(p, data, bytes, err);
+    LB_TRY(lb_python_child_put(&p->child, header, (size_t)end, err));
+    return lb_python_child_put(&p->child, data, bytes, err);
 }
 
 typedef struct npy_header {
@@ -88,11 +47,11 @@ static lb_status get_header(python *p, npy_header *h, lb_err *err)
 {
     unsigned char start[10];
     char text[1024];
-    LB_TRY(get(p, start, sizeof start, err));
+    LB_TRY(lb_python_child_get(&p->child, start, sizeof start, err));
     const size_t length = start[8] | (size_t)start[9] << 8;
     if (memcmp(start, "\x93NUMPY\x01", 7) || length >= sizeof text)
         return lb_fail(err, LB_ERR_CORRUPT, "the Python process sent something else than a .npy array");
-    LB_TRY(get(p, text, length, err));
+    LB_TRY(lb_python_child_get(&p->child, text, length, err));
     text[length] = 0;
     const char *at = strstr(text, "'shape': (");
     h->text = strstr(text, "'|u1'") != NULL;
@@ -118,13 +77,13 @@ static lb_status get_answer(python *p, double *numbers, uint64_t count, lb_err *
     if (h.text) {
         char text[400];
         const size_t n = h.elements < sizeof text ? (size_t)h.elements : sizeof text - 1;
-        LB_TRY(get(p, text, n, err));
+        LB_TRY(lb_python_child_get(&p->child, text, n, err));
         text[n] = 0;
         return lb_fail(err, LB_ERR_INVALID, "Python: %s", text);
     }
     if (h.elements != count)
         return lb_fail(err, LB_ERR_CORRUPT, "the Python process sent %llu numbers, not %llu", (unsigned long long)h.elements, (unsigned long long)count);
-    return get(p, numbers, (size_t)count * 8, err);
+    return lb_python_child_get(&p->child, numbers, (size_t)count * 8, err);
 }
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
@@ -147,53 +106,9 @@ static lb_status run(void *context, uint32_t calls, const void *terms, const voi
 static void release(void *context)
 {
     python *p = context;
-    if (p->socket >= 0) close(p->socket); /* the child reads the end and leaves */
-    if (p->child > 0) waitpid(p->child, NULL, 0);
+    lb_python_child_end(&p->child);
     free(p->factors);
     free(p);
-}
-
-/* The child's environment: where the package is, and as many threads as asked for. */
-static char **environment(const char *folder, int threads)
-{
-    static const char *const counts[] = {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"};
-    const char *before = getenv("PYTHONPATH");
-    size_t n = 0, kept = 0;
-    while (environ[n]) n++;
-    char **all = calloc(n + 6, sizeof *all);
-    for (size_t i = 0; all && i < n; i++) {
-        bool mine = !strncmp(environ[i], "PYTHONPATH=", 11);
-        for (int k = 0; threads && k < 3; k++)
-            mine |= !strncmp(environ[i], counts[k], strlen(counts[k])) && environ[i][strlen(counts[k])] == '=';
-        if (!mine) all[kept++] = strdup(environ[i]);
-    }
-    if (all && asprintf(&all[kept++], "PYTHONPATH=%s%s%s", folder, before && *before ? ":" : "", before ? before : "") < 0) all[--kept] = NULL;
-    for (int k = 0; all && threads && k < 3; k++)
-        if (asprintf(&all[kept++], "%s=%d", counts[k], threads) < 0) all[--kept] = NULL;
-    return all;
-}
-
-static void environment_free(char **all)
-{
-    for (size_t i = 0; all && all[i]; i++) free(all[i]);
-    free(all);
-}
-
-static lb_status start(python *p, const char *const *arguments, char **env, lb_err *err)
-{
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return lb_fail(err, LB_ERR_IO, "socketpair: %s", strerror(errno));
-    p->socket = ends[0];
-    p->child = fork();
-    if (p->child == 0) {
-        dup2(ends[1], 0);
-        dup2(ends[1], 1);
-        execvpe(arguments[0], (char *const *)arguments, env);
-        fprintf(stderr, "%s: %s\n", arguments[0], strerror(errno));
-        _exit(127);
-    }
-    close(ends[1]);
-    return p->child > 0 ? LB_OK : lb_fail(err, LB_ERR_IO, "fork: %s", strerror(errno));
 }
 
 lb_status lb_probe_python(const lb_probe_shape *shape, const char *interpreter, const char *folder, const char *function,
@@ -209,10 +124,11 @@ lb_status lb_probe_python(const lb_probe_shape *shape, const char *interpreter, 
                                  "--dtype", lb_dtype_name(d), "--threads", count, function};
     if (arrays) arguments[10] = "--arrays", arguments[11] = arrays;
     python *p = calloc(1, sizeof *p);
-    char **env = environment(folder, threads);
-    if (p) *p = (python){*shape, 0, -1, malloc((size_t)shape->n * shape->columns * 8 + 1)};
-    lb_status status = p && p->factors && env ? start(p, arguments, env, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    environment_free(env);
+    if (p)
+        *p = (python){*shape, {.name = "Python", .hint = "; what it said stands above"},
+                      malloc((size_t)shape->n * shape->columns * 8 + 1)};
+    lb_status status = p && p->factors ? lb_python_child_start(&p->child, arguments, folder, threads, err)
+                                       : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) status = get_answer(p, NULL, 0, err);
     if (status != LB_OK) {
         if (p) release(p);
