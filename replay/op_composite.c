@@ -152,6 +152,17 @@ static lb_status relu6(lb_call *call)
     return lb_piece_run(call, &p, false);
 }
 
+/* relu of the one result, where it lies. */
+static lb_status relu_of_result(lb_call *call)
+{
+    lb_piece relu = {.row = "aten::relu",
+                     .args = {lb_operand_tensor(&call->results[0])},
+                     .n_args = 1,
+                     .results = {call->results[0]},
+                     .n_results = 1};
+    return lb_piece_run(call, &relu, false);
+}
+
 /* self, mat1, mat2, beta, alpha, use_gelu */
 static lb_status addmm_activation_run(lb_call *call, bool twin)
 {
@@ -159,12 +170,7 @@ static lb_status addmm_activation_run(lb_call *call, bool twin)
         return unsupported(call, "a gelu, which is exact on a CPU and by tanh on CUDA");
     LB_TRY(forwarded(call, "aten::addmm", 5, 1, twin));
     if (twin) return LB_OK;
-    lb_piece relu = {.row = "aten::relu",
-                     .args = {lb_operand_tensor(&call->results[0])},
-                     .n_args = 1,
-                     .results = {call->results[0]},
-                     .n_results = 1};
-    return lb_piece_run(call, &relu, false);
+    return relu_of_result(call);
 }
 
 /* ---- convolutions ------------------------------------------------------------------------------------------------------ */
@@ -229,12 +235,7 @@ static lb_status convolution_run(lb_call *call, const convolution_args *at, bool
                               : lb_operand_int(1);
     LB_TRY(lb_piece_run(call, &p, twin));
     if (!at->relu || twin) return LB_OK;
-    lb_piece relu = {.row = "aten::relu",
-                     .args = {lb_operand_tensor(&call->results[0])},
-                     .n_args = 1,
-                     .results = {call->results[0]},
-                     .n_results = 1};
-    return lb_piece_run(call, &relu, false);
+    return relu_of_result(call);
 }
 
 #define AT(n) ((n) + 1)
