@@ -275,6 +275,15 @@ void lb_known_change(lb_known *storage)
     drop_windows(storage);
 }
 
+void lb_known_move(lb_known *storage, const void *base, uint64_t bytes, lb_bytes state)
+{
+    storage->base = (const uint8_t *)base;
+    storage->bytes = bytes;
+    lb_map_release(&storage->map);
+    storage->map.all = (uint8_t)state;
+    lb_known_change(storage);
+}
+
 const lb_role *lb_known_role(const lb_known *storage, int64_t first)
 {
     for (uint32_t r = 0; r < storage->n_roles; r++)

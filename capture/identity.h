@@ -100,6 +100,8 @@ void lb_knowns_distrust(lb_knowns *storages);
 void lb_known_enter(lb_known *storage, uint64_t serial);
 /* The contents changed: a new version, of which no window is known. False when out of versions. */
 void lb_known_change(lb_known *storage);
+/* The allocation is another one now, all of it in that state. */
+void lb_known_move(lb_known *storage, const void *base, uint64_t bytes, lb_bytes state);
 const lb_role *lb_known_role(const lb_known *storage, int64_t first);
 bool lb_known_add_role(lb_known *storage, const lb_role *role); /* copies the name */
 

@@ -36,11 +36,7 @@ lb_status lb_reading_storage(lb_recorder *recorder, const lb_seen *seen, lb_know
         s->bytes = seen->storage_bytes;
     } else if (s->bytes != seen->storage_bytes || (base && s->base != base)) {
         /* Resized or moved: what lies there now nobody said. */
-        if (base) s->base = base;
-        s->bytes = seen->storage_bytes;
-        lb_map_release(&s->map);
-        s->map.all = LB_BYTES_UNKNOWN;
-        lb_known_change(s);
+        lb_known_move(s, base ? base : s->base, seen->storage_bytes, LB_BYTES_UNKNOWN);
     }
     lb_known_enter(s, recorder->serial);
     return s->n_deferred ? lb_reading_settle(recorder, s, err) : LB_OK;

@@ -330,13 +330,7 @@ void lb_recorder_resized(lb_recorder *recorder, int64_t storage, const void *dat
 {
     pthread_mutex_lock(&recorder->lock);
     lb_known *s = recorder->dead ? NULL : lb_knowns_find(&recorder->storages, storage);
-    if (s) {
-        lb_map_release(&s->map);
-        s->map.all = s->bytes == 0 ? LB_BYTES_UNDEFINED : LB_BYTES_UNKNOWN;
-        s->base = (const uint8_t *)data;
-        s->bytes = bytes;
-        lb_known_change(s);
-    }
+    if (s) lb_known_move(s, data, bytes, s->bytes == 0 ? LB_BYTES_UNDEFINED : LB_BYTES_UNKNOWN);
     pthread_mutex_unlock(&recorder->lock);
 }
 
