@@ -120,15 +120,12 @@ bool ls_is_option(const lb_program *p, uint32_t scalar)
 
 /* ---- what the capture was ---------------------------------------------------------------------------------------------- */
 
-/* Of weights in a folder: every file in it. Zero when it holds archives. */
-static uint64_t checkpoint_bytes(const char *folder)
+/* Of weights in a folder: every file in it. */
+static uint64_t folder_bytes(const char *folder)
 {
     uint64_t bytes = 0;
     struct stat st;
-    char *archive = lb_capture_archive_path(folder, 0);
-    bool capture = archive && stat(archive, &st) == 0;
-    free(archive);
-    DIR *open = capture ? NULL : opendir(folder);
+    DIR *open = opendir(folder);
     for (struct dirent *entry; open && (entry = readdir(open));)
         if (fstatat(dirfd(open), entry->d_name, &st, 0) == 0 && S_ISREG(st.st_mode)) bytes += (uint64_t)st.st_size;
     if (open) closedir(open);
@@ -141,13 +138,12 @@ static uint64_t file_bytes(lb_capture *capture, const int32_t *ranks, uint32_t n
     uint64_t bytes = 0;
     if (stat(lb_capture_path(capture), &st) != 0) return 0;
     if (!S_ISDIR(st.st_mode)) return (uint64_t)st.st_size;
-    if (n == 1 && (bytes = checkpoint_bytes(lb_capture_path(capture))) != 0) return bytes;
     for (uint32_t r = 0; r < n; r++) {
         char *path = lb_capture_archive_path(lb_capture_path(capture), ranks[r]);
         if (path && stat(path, &st) == 0) bytes += (uint64_t)st.st_size;
         free(path);
     }
-    return bytes;
+    return bytes ? bytes : folder_bytes(lb_capture_path(capture));
 }
 
 /* The receipt in one line: by whom, with what, when. Whatever it lacks is left out. */
