@@ -176,6 +176,7 @@ sharded = {name: distribute_tensor(t, mesh, [Shard(dim)]) for (name, t), dim in 
 checkpoint.save(sharded, checkpoint_id=sys.argv[1] + "/ck")
 if dist.get_rank() == 0: torch.save(whole, sys.argv[1] + "/whole.pt")
 dist.barrier()
+dist.destroy_process_group()                # without it torch's own threads may abort the process at exit
 """)
     subprocess.run([sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", program, tmp_path],
                    check=True, capture_output=True, timeout=120)

@@ -73,6 +73,8 @@ def work(rank):
         optimizer.zero_grad()
     if rank == 0:
         print(f"loss {loss.item():.6f}")
+    if args.ranks > 1:
+        dist.destroy_process_group()
 
 
 work(int(os.environ.get("RANK", "0")))
