@@ -35,6 +35,7 @@ import contextlib
 import hashlib
 import os
 import socket
+import time
 
 import numpy as np
 import torch
@@ -496,6 +497,7 @@ def train(rank, args):
             digest.update(p.detach().contiguous().view(torch.uint8).numpy().tobytes())
         print("digest", digest.hexdigest())
     if args.world > 1:
+        time.sleep(0.2)  # a gloo thread that lets go of a tensor while Python ends aborts the process (torch 2.13)
         dist.destroy_process_group()
 
 

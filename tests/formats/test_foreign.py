@@ -165,7 +165,7 @@ def test_distributed_checkpoint_of_shards_is_whole_again(lastbit, tmp_path):
     """13 rows over two ranks: 7 and 6; against the file that one process saved."""
     program = tmp_path / "shards.py"
     program.write_text("""
-import sys, torch, torch.distributed as dist, torch.distributed.checkpoint as checkpoint
+import sys, time, torch, torch.distributed as dist, torch.distributed.checkpoint as checkpoint
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 dist.init_process_group("gloo")
@@ -176,7 +176,8 @@ sharded = {name: distribute_tensor(t, mesh, [Shard(dim)]) for (name, t), dim in 
 checkpoint.save(sharded, checkpoint_id=sys.argv[1] + "/ck")
 if dist.get_rank() == 0: torch.save(whole, sys.argv[1] + "/whole.pt")
 dist.barrier()
-dist.destroy_process_group()                # without it torch's own threads may abort the process at exit
+time.sleep(0.2)                             # a gloo thread that lets go of a tensor while Python ends aborts the process
+dist.destroy_process_group()
 """)
     subprocess.run([sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", program, tmp_path],
                    check=True, capture_output=True, timeout=120)

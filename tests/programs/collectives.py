@@ -2,6 +2,7 @@
 import os
 import socket
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -45,6 +46,7 @@ def work(rank, world):
         loss.backward()
         optimizer.step()
         every_collective(rank, world)
+    time.sleep(0.2)  # a gloo thread that lets go of a tensor while Python ends aborts the process (torch 2.13)
     dist.destroy_process_group()
 
 

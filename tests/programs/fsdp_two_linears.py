@@ -2,6 +2,7 @@
 import argparse
 import os
 import socket
+import time
 
 import torch
 import torch.distributed as dist
@@ -30,6 +31,7 @@ def worker(rank, world, port, mixed):
         optimizer.step()
         optimizer.zero_grad()
         print(f"rank {rank} step {step} loss {loss.item():.6f}", flush=True)
+    time.sleep(0.2)  # a gloo thread that lets go of a tensor while Python ends aborts the process (torch 2.13)
     dist.destroy_process_group()
 
 
