@@ -1,0 +1,105 @@
+/* Composites: ops of a recorded program that together are one thing, and the kernels that can take their place.
+ *
+ *      pow ─ mean ─ add ─ rsqrt ─ mul ─ to(bf16) ─ mul     is one RMSNorm, whatever it is called and wherever it is written:
+ *       x ─────────────────────────┘               └ weight   x, weight in; y out; the rest is its own business
+ *
+ * They are found by how data flows, not by name; a single op that is the whole thing (`aten::_fused_rms_norm`,
+ * `aten::_scaled_dot_product_flash_attention_for_cpu`, `_C::rms_norm`, …) is a composite of one op. Composites of different kinds may
+ * share ops: a residual addition with the norm behind it is also just a norm.
+ *
+ * A kernel is a name with parameters and options, as text: "butterfly:128x8,round:twice". It says the order of additions, the type of
+ * the accumulator and where is rounded. "eager" is what the recorded program does, op by op. Kernels compute in f32, or in f64
+ * without any rounding as soon as an input or output is f64: that is their exact shadow.
+ */
+#ifndef LASTBIT_COMPOSITE_H
+#define LASTBIT_COMPOSITE_H
+
+#include <lastbit/program.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* X(NAME, "name", what it is) */
+#define LB_COMPOSITE_KINDS(X)                                                                                          \
+    X(RMS_NORM, "rms_norm", "y = x rsqrt(mean(x^2) + eps) (offset + weight)")                                          \
+    X(ADD_RMS_NORM, "add_rms_norm", "h = x + residual, and the RMSNorm of h")
+
+typedef enum lb_composite_kind {
+#define LB_COMPOSITE_ENUM(NAME, name, about) LB_COMPOSITE_##NAME,
+    LB_COMPOSITE_KINDS(LB_COMPOSITE_ENUM)
+#undef LB_COMPOSITE_ENUM
+    LB_COMPOSITE_KIND_COUNT
+} lb_composite_kind;
+LB_API const char *lb_composite_kind_name(lb_composite_kind kind);  /* "rms_norm" */
+LB_API const char *lb_composite_kind_about(lb_composite_kind kind);
+LB_API bool lb_composite_kind_parse(const char *name, lb_composite_kind *kind);
+
+/* Rows of inputs[], outputs[] and numbers[], per kind. */
+enum {
+    LB_NORM_X = 0,
+    LB_NORM_WEIGHT = 1, /* may be absent; one number per element of a row */
+    LB_NORM_RESIDUAL = 2, /* add_rms_norm: the other summand */
+    LB_NORM_Y = 0,
+    LB_NORM_SUM = 1,    /* add_rms_norm: h */
+    LB_NORM_EPS = 0,
+    LB_NORM_OFFSET = 1  /* added to the weight: 0, or 1 (Gemma) */
+};
+
+#define LB_COMPOSITE_INPUTS 8
+#define LB_COMPOSITE_OUTPUTS 4
+#define LB_COMPOSITE_NUMBERS 8
+
+typedef struct lb_composite {
+    lb_composite_kind kind;
+    uint32_t scope, call; /* of the op that gives output 0 */
+    const lb_program *program; /* borrowed */
+    uint32_t *ops, n_ops; /* rows of the program, ascending; views among them left out */
+    uint32_t inputs[LB_COMPOSITE_INPUTS];   /* value rows by role; LB_NONE: absent */
+    uint32_t outputs[LB_COMPOSITE_OUTPUTS]; /* output 0 is the last that is computed */
+    double numbers[LB_COMPOSITE_NUMBERS];   /* by role; 0 where there is none */
+    uint32_t flags;
+} lb_composite;
+
+typedef struct lb_composites {
+    lb_composite *rows; /* by the last op */
+    uint32_t n;
+} lb_composites;
+
+/* All composites of the forward ops of a program (also those run again in backward). The program must outlive them. */
+LB_API lb_status lb_composites_find(const lb_program *program, lb_composites *composites, lb_err *err);
+LB_API void lb_composites_release(lb_composites *composites);
+
+/* One named kernel of a kind. */
+typedef struct lb_composite_kernel {
+    const char *name;       /* "butterfly" */
+    const char *parameters; /* how it is written: "butterfly[:THREADSxVECTOR[xCLUSTER]]" */
+    const char *about;      /* order, accumulator, rounding points, and whose kernel that is */
+} lb_composite_kernel;
+/* The kernels of a kind, ended by a row with name NULL. */
+LB_API const lb_composite_kernel *lb_composite_kernels(lb_composite_kind kind);
+/* What may stand behind a kernel's name, as one text for people: "round:once|twice, …". */
+LB_API const char *lb_composite_options(lb_composite_kind kind);
+/* Checks a kernel's text. LB_ERR_INVALID says what there is. */
+LB_API lb_status lb_composite_check(lb_composite_kind kind, const char *kernel, lb_err *err);
+
+#define LB_COMPOSITE_TEXT 96
+/* Kernels that may have made such a composite's outputs, with parameters filled in for its shape, cheap and likely ones first; no two
+ * are the same text. At most `room` are written, how many there are is returned. */
+LB_API uint32_t lb_composite_candidates(const lb_composite *composite, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room);
+
+/* How many trailing dimensions make one row of input 0 (and of output 0): rows are independent, so that a part of them may be computed
+ * alone. 0: there are no rows to choose from. */
+LB_API int lb_composite_row_axis(lb_composite_kind kind);
+
+/* Runs a kernel. `inputs` (LB_COMPOSITE_INPUTS) and `outputs` (LB_COMPOSITE_OUTPUTS) stand by role; data NULL: absent, not wanted. Dtypes
+ * and leading dimensions may be other than the recorded ones; "eager" takes recorded dtypes and at most the recorded number of rows.
+ * A kernel computes the same from the same bytes whatever runs beside it, in any thread.
+ * LB_ERR_INVALID: the text, or shapes that do not fit; LB_ERR_UNSUPPORTED: this kernel cannot compute that. */
+LB_API lb_status lb_composite_run(const lb_composite *composite, const char *kernel, const lb_tensor *inputs, lb_tensor *outputs,
+                                  lb_err *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,84 @@
+/* Fused kernels: rows of the op table that stand for a whole composite.
+ *
+ *      fused::KIND(kernel, numbers, flags, input 0 … input 7) -> output 0 … output 3
+ *
+ * `kernel` is a text (lastbit/composite.h), the rest what a lb_composite says, by role. A pass (fuse.c) puts such ops into programs;
+ * lb_composite_run calls the same kernels. In f32 a kernel keeps the order and the roundings that its text says, for the dtype T of
+ * input 0; with an f64 input or output it computes the real function, without any rounding. A twin is given in roundings of f32: the
+ * bound of these rows is u times it. */
+#ifndef LB_REPLAY_FUSED_H
+#define LB_REPLAY_FUSED_H
+
+#include "frame.h"
+
+#include <lastbit/composite.h>
+
+enum { LB_FUSED_KERNEL, LB_FUSED_NUMBERS, LB_FUSED_FLAGS, LB_FUSED_INPUTS };
+
+typedef struct lb_fused_kind {
+    const char *row; /* "fused::rms_norm" */
+    const lb_composite_kernel *kernels;
+    const char *options;
+    int row_axis;
+    lb_kernel kernel, twin;
+    lb_status (*check)(const char *kernel, lb_err *err);
+    uint32_t (*candidates)(const lb_composite *composite, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room);
+} lb_fused_kind;
+const lb_fused_kind *lb_fused_kind_of(lb_composite_kind kind);
+
+/* ---- reading a call -------------------------------------------------------------------------------------------------------- */
+
+static inline const lb_tensor *lb_fused_input(const lb_call *call, uint32_t role)
+{
+    return lb_call_tensor(call, LB_FUSED_INPUTS + role);
+}
+static inline double lb_fused_number(const lb_call *call, uint32_t role)
+{
+    return call->args[LB_FUSED_NUMBERS].floats[role];
+}
+static inline int64_t lb_fused_flags(const lb_call *call)
+{
+    return call->args[LB_FUSED_FLAGS].i;
+}
+static inline const char *lb_fused_text(const lb_call *call)
+{
+    return call->args[LB_FUSED_KERNEL].string;
+}
+static inline bool lb_fused_wants(const lb_call *call, uint32_t output)
+{
+    return output < call->n_results && call->results[output].data;
+}
+/* T where it has 16 bits and rounding to it means something: the frame computes in f32. */
+static inline lb_dtype lb_fused_narrow(const lb_frame *frame, const lb_tensor *x)
+{
+    return !frame->wide && x && lb_dtype_is_float(x->dtype) && lb_dtype_bits(x->dtype) == 16 ? x->dtype
+                                                                                             : LB_NO_DTYPE;
+}
+
+/* ---- kernel texts ---------------------------------------------------------------------------------------------------------- */
+
+/* "NAME[:PARAMETERS][,KEY:VALUE…]" cut in its parts. */
+typedef struct lb_kernel_text {
+    char name[24], parameters[40];
+    struct {
+        char key[16], value[24];
+    } options[8];
+    uint32_t n_options;
+} lb_kernel_text;
+lb_status lb_kernel_text_parse(const char *text, lb_kernel_text *parsed, lb_err *err);
+/* One of `words` ("a|b|c") that option `key` names: its place; `otherwise` when the option is not there, -1 when it names none of them. */
+int lb_kernel_text_choice(const lb_kernel_text *text, const char *key, const char *words, int otherwise);
+/* Every key is one of `keys` ("a b c"). */
+bool lb_kernel_text_keys(const lb_kernel_text *text, const char *keys);
+/* "AxBxC": how many numbers there are, at most `max`; -1 when it is no such thing. */
+int lb_kernel_text_numbers(const char *text, int64_t *numbers, int max);
+/* What is wrong with a text, with all that there is of the kind. */
+lb_status lb_kernel_text_refuse(lb_composite_kind kind, const char *text, lb_err *err);
+
+/* Adds a candidate; returns the new count. */
+uint32_t lb_candidate_add(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, uint32_t n, const char *format, ...)
+    LB_PRINTF(4, 5);
+
+extern const lb_fused_kind lb_fused_rms_norm, lb_fused_add_rms_norm;
+
+#endif

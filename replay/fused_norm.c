@@ -1,0 +1,402 @@
+/* Fused RMSNorm: one sum of squares per row in a stated order, one reciprocal root, one pass of products.
+ *
+ *      h = x (+ residual)   q = h²   total = sum of q in the kernel's order   s = 1/sqrt(total / n + eps)   y = h s (offset + weight)
+ *
+ * butterfly is what FlashInfer and TensorRT-LLM do (trtllm_allreduce_fusion.cuh, allReduceFusionKernels.cu `rms_norm`, blockReduceSumV2):
+ * a thread chains fma over its V consecutive elements, warps exchange by xor 16 to 1, then a warp exchanges the warps' sums (padded with
+ * zeros to 32), then the blocks of a cluster are added in order from 0. Element i belongs to thread i / V mod (T C). Without numbers its
+ * geometry is the one they launch: V = 16 bytes, clusters of up to 8 blocks that are halved until they fit 132 SMs (or sms:N).
+ * flashinfer is its plain norm (norm.cuh, RMSNormKernel): one block of at most 1024 threads that goes over the row in rounds.
+ * The other orders are those of schedule.h over rounded squares, as ops one by one compute them. */
+#include "fused.h"
+
+#include "elementary.h"
+#include "schedule.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct launch {
+    int64_t threads, vector, cluster;
+} launch;
+
+typedef struct kernel {
+    bool butterfly, fma, twice, square_t, residual_f32, multiplies, root_twice;
+    launch launch;
+    lb_schedule schedule;
+    lb_dtype accumulate; /* LB_F32: none besides */
+} kernel;
+
+/* ---- geometry ---------------------------------------------------------------------------------------------------------------- */
+
+static launch fusion_launch(int64_t size, int64_t element_bytes, int64_t tokens, int64_t sms)
+{
+    launch l = {.vector = 16 / element_bytes, .cluster = 8};
+    while (l.vector > 1 && size % l.vector) l.vector /= 2;
+    const int64_t threads = size / l.vector;
+    while (l.cluster > 1 && threads % l.cluster) l.cluster /= 2;
+    l.threads = threads / l.cluster;
+    while (l.threads < 128 && l.cluster > 1) l.threads *= 2, l.cluster /= 2;
+    while (tokens * l.cluster > sms && l.cluster > 1 && l.threads <= 512) l.threads *= 2, l.cluster /= 2;
+    if (l.threads > 1024) l.threads = 1024;
+    return l;
+}
+
+static launch plain_launch(int64_t size, int64_t element_bytes)
+{
+    launch l = {.vector = 16 / element_bytes, .cluster = 1};
+    while (l.vector > 1 && size % l.vector) l.vector /= 2;
+    l.threads = size / l.vector < 1024 ? size / l.vector : 1024;
+    l.threads = (l.threads + 31) / 32 * 32;
+    return l;
+}
+
+/* ---- texts --------------------------------------------------------------------------------------------------------------------- */
+
+static const lb_composite_kernel kernels[] = {
+    {"eager", "eager", "the recorded ops, one by one"},
+    {"cascade", "cascade[:LANES]",
+     "torch's CPU sum of rounded squares (8 lanes), f32, one rounding to the result's type"},
+    {"sequential", "sequential", "squares added one after the other in f32"},
+    {"butterfly", "butterfly[:THREADSxVECTOR[xCLUSTER]]",
+     "fma chains per thread, xor exchange over warps, block and cluster, f32, as TensorRT-LLM and FlashInfer "
+     "fuse it with an all-reduce; "
+     "without numbers the geometry that they launch for the shape (sms:N, 132)"},
+    {"flashinfer", "flashinfer",
+     "FlashInfer's plain norm: a butterfly of one block that goes over the row in rounds"},
+    {"pairwise", "pairwise", "squares added as a balanced tree"},
+    {"numpy", "numpy", "squares added as NumPy adds a row"},
+    {"lanes", "lanes:LANES", "one accumulator per lane, added in order"},
+    {"blocked", "blocked:TERMS", "blocks added in order"},
+    {"splitk", "splitk:SLICES", "slices added in order"},
+    {"torch", "torch[:THREADS]", "torch's CPU sum with that many threads"},
+    {"exact", "exact", "the real sum, rounded once"},
+    {NULL, NULL, NULL}};
+
+#define OPTIONS                                                                                                \
+    "round:once|twice (twice: to the type before the weight too), square:f32|t (t: rounded to the type), "     \
+    "fma:on|off, "                                                                                             \
+    "acc:f32|f64|bf16|f16, mean:div|mul (by 1/n), rsqrt:once|twice (twice: root and quotient rounded each)"
+
+static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k, int64_t *sms, lb_err *err)
+{
+    static const lb_dtype accumulators[] = {LB_F32, LB_F64, LB_BF16, LB_F16};
+    lb_kernel_text parsed;
+    *k = (kernel){.launch.cluster = 1};
+    LB_TRY(lb_kernel_text_parse(text, &parsed, err));
+    const bool flashinfer = !strcmp(parsed.name, "flashinfer");
+    k->butterfly = flashinfer || !strcmp(parsed.name, "butterfly");
+    const int round = lb_kernel_text_choice(&parsed, "round", "once|twice", 0),
+              square = lb_kernel_text_choice(&parsed, "square", "f32|t", 0);
+    const int fma = lb_kernel_text_choice(&parsed, "fma", "off|on", k->butterfly),
+              acc = lb_kernel_text_choice(&parsed, "acc", "f32|f64|bf16|f16", 0);
+    const int mean = lb_kernel_text_choice(&parsed, "mean", "div|mul", 0),
+              root = lb_kernel_text_choice(&parsed, "rsqrt", "once|twice", 0);
+    const int residual = lb_kernel_text_choice(&parsed, "residual", "t|f32", 0);
+    const char *keys = kind == LB_COMPOSITE_ADD_RMS_NORM ? "round square fma acc mean rsqrt sms residual"
+                                                         : "round square fma acc mean rsqrt sms";
+    bool ok = round >= 0 && square >= 0 && fma >= 0 && acc >= 0 && mean >= 0 && root >= 0 && residual >= 0 &&
+              lb_kernel_text_keys(&parsed, keys);
+    *sms = 132;
+    for (uint32_t i = 0; ok && i < parsed.n_options; i++)
+        if (!strcmp(parsed.options[i].key, "sms"))
+            ok = lb_kernel_text_numbers(parsed.options[i].value, sms, 1) == 1;
+    if (!ok) return lb_kernel_text_refuse(kind, text, err);
+    k->twice = round, k->square_t = square, k->fma = fma, k->multiplies = mean, k->root_twice = root,
+    k->residual_f32 = residual;
+    k->accumulate = accumulators[acc];
+    if (k->butterfly) {
+        int64_t numbers[3] = {0, 0, 1};
+        const int n = lb_kernel_text_numbers(parsed.parameters, numbers, flashinfer ? 0 : 3);
+        if (n < 0 || n == 1 || numbers[0] > 1024 || numbers[2] > 16)
+            return lb_kernel_text_refuse(kind, text, err);
+        k->launch = (launch){numbers[0], numbers[1], numbers[2]};
+        if (flashinfer) k->launch.cluster = 0; /* its own geometry */
+        return LB_OK;
+    }
+    char schedule[72];
+    strcpy(schedule, parsed.name);
+    if (*parsed.parameters) strcat(strcat(schedule, ":"), parsed.parameters);
+    const bool sequential = !strcmp(parsed.name, "sequential");
+    if (lb_schedule_parse(schedule, &k->schedule, NULL) != LB_OK ||
+        k->schedule.kind == LB_SCHEDULE_TENSOR_CORE || k->schedule.kind == LB_SCHEDULE_TREE ||
+        (k->fma && !sequential)) {
+        lb_schedule_release(&k->schedule);
+        return lb_kernel_text_refuse(kind, text, err);
+    }
+    return LB_OK;
+}
+
+/* ---- sums ------------------------------------------------------------------------------------------------------------------------ */
+
+static double rounded(const kernel *k, double x)
+{
+    if (k->accumulate == LB_F64) return x;
+    float y = (float)x;
+    if (k->accumulate != LB_F32) lb_round_to_grid_f32(&y, 1, k->accumulate, NULL);
+    return y;
+}
+/* Operands are f32, or already on the accumulator's grid: a sum of two is exact in f64 or rounded innocently, the product is exact. */
+static double added(const kernel *k, double a, double b)
+{
+    if (k->accumulate == LB_F64) return a + b;
+    return rounded(k, (float)a + (float)b);
+}
+static double chained(const kernel *k, double acc, float h, float q)
+{
+    if (!k->fma) return added(k, acc, q);
+    if (k->accumulate == LB_F64) return fma(h, h, acc);
+    return rounded(k, fmaf(h, h, (float)acc));
+}
+
+static double exchange(const kernel *k, double *lanes) /* 32 of them */
+{
+    for (int distance = 16; distance >= 1; distance /= 2)
+        for (int t = 0; t < distance; t++) lanes[t] = added(k, lanes[t], lanes[t + distance]);
+    return lanes[0];
+}
+
+static double block_sum(const kernel *k, double *partial, int64_t threads)
+{
+    double sums[32] = {0};
+    for (int64_t w = 0; w * 32 < threads; w++) {
+        double lanes[32] = {0};
+        for (int64_t t = 0; t < 32 && w * 32 + t < threads; t++) lanes[t] = partial[w * 32 + t];
+        sums[w] = exchange(k, lanes);
+    }
+    return exchange(k, sums);
+}
+
+static double butterfly_sum(const kernel *k, const launch *l, const float *h, const float *q, int64_t n)
+{
+    double partial[16 * 1024], total = 0;
+    const int64_t all = l->threads * l->cluster;
+    for (int64_t i = 0; i < all; i++) partial[i] = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double *p = &partial[i / l->vector % all];
+        *p = chained(k, *p, h[i], q[i]);
+    }
+    if (l->cluster == 1) return block_sum(k, partial, l->threads);
+    for (int64_t b = 0; b < l->cluster; b++)
+        total = added(k, total, block_sum(k, partial + b * l->threads, l->threads));
+    return total;
+}
+
+/* `wide` has room for n numbers. */
+static double sum_of_squares(const kernel *k, const launch *l, const float *h, const float *q, double *wide,
+                             int64_t n)
+{
+    if (k->butterfly) return butterfly_sum(k, l, h, q, n);
+    if (k->fma) {
+        double total = 0;
+        for (int64_t i = 0; i < n; i++) total = chained(k, total, h[i], q[i]);
+        return total;
+    }
+    if (k->accumulate != LB_F64)
+        return lb_sum_f32(&k->schedule, q, n, k->accumulate == LB_F32 ? LB_NO_DTYPE : k->accumulate);
+    for (int64_t i = 0; i < n; i++) wide[i] = q[i];
+    return lb_sum_f64(&k->schedule, wide, n, LB_NO_DTYPE);
+}
+
+static float reciprocal_root(const kernel *k, double total, int64_t n, double eps)
+{
+    if (k->accumulate == LB_F64) return (float)(1 / sqrt(total / (double)n + eps));
+    const float mean = k->multiplies ? (float)total * (1 / (float)n) : (float)total / (float)n,
+                v = mean + (float)eps;
+    return k->root_twice ? 1 / sqrtf(v) : (float)(1 / sqrt((double)v));
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------------------------------------ */
+
+typedef struct work {
+    lb_frame frame;
+    kernel kernel;
+    launch launch;
+    lb_dtype narrow;
+    int64_t size, rows;
+    double eps, offset;
+    const void *x, *residual, *weight;
+    void *y, *sum;
+    float *h, *q;
+    double *wide;
+} work;
+
+static void round_row(float *x, int64_t n, lb_dtype dtype)
+{
+    if (dtype) lb_round_to_grid_f32(x, (size_t)n, dtype, NULL);
+}
+
+static void row_f32(work *w, int64_t at)
+{
+    const kernel *k = &w->kernel;
+    const float *x = (const float *)w->x + at, *r = w->residual ? (const float *)w->residual + at : NULL,
+                *weight = w->weight;
+    float *y = (float *)w->y + at, *h = w->h, *q = w->q;
+    const int64_t n = w->size;
+    for (int64_t i = 0; i < n; i++) h[i] = r ? x[i] + r[i] : x[i];
+    if (w->sum) {
+        memcpy((float *)w->sum + at, h, (size_t)n * sizeof *h);
+        round_row((float *)w->sum + at, n, w->narrow);
+    }
+    if (r && !k->residual_f32) round_row(h, n, w->narrow);
+    for (int64_t i = 0; i < n; i++) q[i] = h[i] * h[i];
+    if (k->square_t) round_row(q, n, w->narrow);
+    const float s = reciprocal_root(k, sum_of_squares(k, &w->launch, h, q, w->wide, n), n, w->eps);
+    for (int64_t i = 0; i < n; i++) y[i] = h[i] * s;
+    if (k->twice) round_row(y, n, w->narrow);
+    for (int64_t i = 0; i < n; i++)
+        if (weight || w->offset)
+            y[i] *= weight ? (w->offset ? (float)w->offset + weight[i] : weight[i]) : (float)w->offset;
+}
+
+static void row_f64(work *w, int64_t at, bool twin)
+{
+    const double *x = (const double *)w->x + at, *r = w->residual ? (const double *)w->residual + at : NULL,
+                 *weight = w->weight;
+    double *y = (double *)w->y + at, *sum = w->sum ? (double *)w->sum + at : NULL, squares = 0, terms = 0;
+    for (int64_t i = 0; i < w->size; i++) {
+        const double h = r ? x[i] + r[i] : x[i], a = r ? fabs(x[i]) + fabs(r[i]) : fabs(x[i]);
+        squares += h * h, terms += a * a;
+        if (sum) sum[i] = twin ? a : h;
+    }
+    const double s = 1 / sqrt(squares / (double)w->size + w->eps);
+    /* Of a sum with cancellation also the relative error of the root counts. */
+    const double spread = 1 + (r ? terms / (squares > 0 ? squares : 1) : 1);
+    for (int64_t i = 0; i < w->size; i++) {
+        const double h = r ? x[i] + r[i] : x[i], a = r ? fabs(x[i]) + fabs(r[i]) : fabs(x[i]);
+        const double g = weight ? w->offset + weight[i] : w->offset ? w->offset : 1;
+        const double m = weight ? fabs(w->offset) + fabs(weight[i]) : fabs(g);
+        y[i] = twin ? (a + fabs(h) * spread) * s * m : h * s * g;
+    }
+}
+
+/* In roundings of f32: those of the sum, and a few to 16 bits. */
+static void scale_twin(work *w, const lb_call *call)
+{
+    const double scale = 8 + (double)w->size + 4 * lb_twin_scale(call, LB_FUSED_INPUTS);
+    const int64_t n = w->rows * w->size;
+    for (int64_t i = 0; i < n; i++) {
+        ((double *)w->y)[i] *= scale;
+        if (w->sum) ((double *)w->sum)[i] *= 2;
+    }
+}
+
+static lb_status norm(lb_call *call, lb_composite_kind kind, bool twin)
+{
+    work w = {.frame = lb_frame_begin(call)};
+    int64_t sms;
+    const lb_tensor *x = lb_fused_input(call, LB_NORM_X), *weight = lb_fused_input(call, LB_NORM_WEIGHT),
+                    *residual =
+                        kind == LB_COMPOSITE_ADD_RMS_NORM ? lb_fused_input(call, LB_NORM_RESIDUAL) : NULL;
+    LB_TRY(read_kernel(kind, lb_fused_text(call), &w.kernel, &sms, call->err));
+    w.size = x->layout.ndim ? x->layout.shape[x->layout.ndim - 1] : 1;
+    w.rows = w.size ? lb_tensor_numel(x) / w.size : 0;
+    w.narrow = lb_fused_narrow(&w.frame, x);
+    w.eps = lb_fused_number(call, LB_NORM_EPS), w.offset = lb_fused_number(call, LB_NORM_OFFSET);
+    if (weight && lb_tensor_numel(weight) != w.size)
+        lb_frame_fail(&w.frame, LB_ERR_INVALID, "a weight of another size than a row");
+    if (residual && lb_tensor_numel(residual) != lb_tensor_numel(x))
+        lb_frame_fail(&w.frame, LB_ERR_INVALID, "a residual of another shape");
+    if (lb_tensor_numel(&call->results[0]) != lb_tensor_numel(x))
+        lb_frame_fail(&w.frame, LB_ERR_INVALID, "a result of another shape");
+    const int64_t bytes = (int64_t)lb_dtype_bits(x->dtype) / 8;
+    w.launch = w.kernel.launch;
+    if (w.kernel.butterfly && !w.launch.cluster) w.launch = plain_launch(w.size, bytes);
+    if (w.kernel.butterfly && !w.launch.threads) w.launch = fusion_launch(w.size, bytes, w.rows, sms);
+    w.x = lb_frame_tensor(&w.frame, x), w.weight = weight ? lb_frame_tensor(&w.frame, weight) : NULL;
+    w.residual = residual ? lb_frame_tensor(&w.frame, residual) : NULL;
+    w.y = lb_frame_output(&w.frame, LB_NORM_Y, w.rows * w.size);
+    w.sum = residual && lb_fused_wants(call, LB_NORM_SUM)
+                ? lb_frame_output(&w.frame, LB_NORM_SUM, w.rows * w.size)
+                : NULL;
+    w.h = lb_frame_reals(&w.frame, w.size), w.q = lb_frame_reals(&w.frame, w.size);
+    w.wide = lb_frame_scratch(&w.frame, (size_t)w.size * sizeof *w.wide);
+    for (int64_t i = 0; lb_frame_ok(&w.frame) && i < w.rows; i++) {
+        if (w.frame.wide)
+            row_f64(&w, i * w.size, twin);
+        else
+            row_f32(&w, i * w.size);
+    }
+    if (twin && lb_frame_ok(&w.frame)) scale_twin(&w, call);
+    return lb_frame_end(&w.frame);
+}
+
+static lb_status plain_kernel(lb_call *call)
+{
+    return norm(call, LB_COMPOSITE_RMS_NORM, false);
+}
+static lb_status plain_twin(lb_call *call)
+{
+    return norm(call, LB_COMPOSITE_RMS_NORM, true);
+}
+static lb_status added_kernel(lb_call *call)
+{
+    return norm(call, LB_COMPOSITE_ADD_RMS_NORM, false);
+}
+static lb_status added_twin(lb_call *call)
+{
+    return norm(call, LB_COMPOSITE_ADD_RMS_NORM, true);
+}
+
+static lb_status check(lb_composite_kind kind, const char *text, lb_err *err)
+{
+    kernel k;
+    int64_t sms;
+    return read_kernel(kind, text, &k, &sms, err);
+}
+static lb_status plain_check(const char *text, lb_err *err)
+{
+    return check(LB_COMPOSITE_RMS_NORM, text, err);
+}
+static lb_status added_check(const char *text, lb_err *err)
+{
+    return check(LB_COMPOSITE_ADD_RMS_NORM, text, err);
+}
+
+/* ---- candidates ------------------------------------------------------------------------------------------------------------------- */
+
+static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
+{
+    const lb_value *x = &c->program->values[c->inputs[LB_NORM_X]];
+    const int64_t size = x->layout.ndim ? x->layout.shape[x->layout.ndim - 1] : 1,
+                  numel = lb_layout_numel(&x->layout);
+    const int64_t bytes = (int64_t)lb_dtype_bits(x->dtype) / 8;
+    const bool narrow = lb_dtype_bits(x->dtype) == 16, residual = c->kind == LB_COMPOSITE_ADD_RMS_NORM;
+    const launch fusion = fusion_launch(size, bytes, size ? numel / size : 0, 132),
+                 plain = plain_launch(size, bytes);
+    static const char *const orders[] = {"cascade", "sequential", "cascade:16", "pairwise", "numpy", "exact"};
+    char trees[32][40];
+    uint32_t n_trees = 0, n = lb_candidate_add(texts, room, 0, "eager");
+    snprintf(trees[n_trees++], sizeof *trees, "%s", orders[0]);
+    snprintf(trees[n_trees++], sizeof *trees, "butterfly:%dx%dx%d", (int)fusion.threads, (int)fusion.vector,
+             (int)fusion.cluster);
+    snprintf(trees[n_trees++], sizeof *trees, "butterfly:%dx%dx1", (int)plain.threads, (int)plain.vector);
+    for (size_t i = 1; i < sizeof orders / sizeof *orders; i++)
+        snprintf(trees[n_trees++], sizeof *trees, "%s", orders[i]);
+    for (int64_t threads = 32; threads <= 1024 && threads <= size; threads *= 2)
+        for (int64_t vector = 1; vector <= 16 / bytes; vector *= 2)
+            if (n_trees < 32 && (vector == 1 || vector == 16 / bytes))
+                snprintf(trees[n_trees++], sizeof *trees, "butterfly:%dx%dx1", (int)threads, (int)vector);
+    for (int square = 0; square < (narrow ? 2 : 1); square++)
+        for (int round = 0; round < (narrow ? 2 : 1); round++)
+            for (int wide = 0; wide < (narrow && residual ? 2 : 1); wide++)
+                for (uint32_t t = 0; t < n_trees; t++)
+                    for (int off = 0; off < (strncmp(trees[t], "butterfly", 9) ? 1 : 2); off++)
+                        n = lb_candidate_add(texts, room, n, "%s%s%s%s%s", trees[t],
+                                             round ? ",round:twice" : "", square ? ",square:t" : "",
+                                             wide ? ",residual:f32" : "", off ? ",fma:off" : "");
+    return n;
+}
+
+const lb_fused_kind lb_fused_rms_norm = {"fused::rms_norm", kernels,    OPTIONS,     1,
+                                         plain_kernel,      plain_twin, plain_check, candidates};
+const lb_fused_kind lb_fused_add_rms_norm = {
+    "fused::add_rms_norm",
+    kernels,
+    OPTIONS ", residual:t|f32 (f32: the norm takes the sum before it is rounded to the type)",
+    1,
+    added_kernel,
+    added_twin,
+    added_check,
+    candidates};

@@ -1,0 +1,179 @@
+/* Where values come from: see trace.h. */
+#include "trace.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+bool lb_trace_is(const lb_trace *t, uint32_t op, const char *base)
+{
+    if (op == LB_NONE) return false;
+    const char *name = lb_op_name(t->program, &t->program->ops[op]);
+    const size_t n = strlen(base);
+    if (strncmp(name, "aten::", 6) || strncmp(name + 6, base, n)) return false;
+    name += 6 + n;
+    if (*name == '_') name++;
+    return !*name || *name == '.';
+}
+
+bool lb_trace_is_any(const lb_trace *t, uint32_t op, const char *const *bases)
+{
+    for (; *bases; bases++)
+        if (lb_trace_is(t, op, *bases)) return true;
+    return false;
+}
+
+bool lb_trace_forward(const lb_trace *t, uint32_t i)
+{
+    const lb_op *op = &t->program->ops[i];
+    if (!lb_op_defines(t->program, op)) return false;
+    return op->phase == LB_PHASE_FORWARD || (op->phase == LB_PHASE_BACKWARD && op->flags & LB_OP_RECOMPUTE);
+}
+
+bool lb_trace_same_call(const lb_trace *t, uint32_t a, uint32_t b)
+{
+    const lb_op *x = &t->program->ops[a], *y = &t->program->ops[b];
+    return x->scope == y->scope && x->call == y->call && x->phase == y->phase;
+}
+
+lb_reading lb_trace_arg(const lb_trace *t, uint32_t op, uint32_t i)
+{
+    const lb_op *row = &t->program->ops[op];
+    if (i >= row->args || lb_op_args(t->program, row)[i].tag != LB_ARG_VALUE)
+        return (lb_reading){LB_NONE, LB_NONE};
+    return (lb_reading){op, lb_op_args(t->program, row)[i].u.value};
+}
+
+bool lb_trace_number(const lb_trace *t, uint32_t op, uint32_t i, double *number)
+{
+    const lb_op *row = &t->program->ops[op];
+    if (i >= row->args) return false;
+    const lb_arg *arg = &lb_op_args(t->program, row)[i];
+    if (arg->tag == LB_ARG_FLOAT)
+        *number = arg->u.f;
+    else if (arg->tag == LB_ARG_INT)
+        *number = (double)arg->u.i;
+    else
+        return false;
+    return true;
+}
+
+uint32_t lb_trace_maker(const lb_trace *t, lb_reading r)
+{
+    uint32_t defs[2];
+    if (r.op == LB_NONE || lb_flow_defs_of(t->flow, r.op, r.value, defs, 2) != 1) return LB_NONE;
+    return defs[0];
+}
+
+const lb_value *lb_trace_value(const lb_trace *t, uint32_t value)
+{
+    return &t->program->values[value];
+}
+
+uint32_t lb_trace_result(const lb_trace *t, uint32_t op)
+{
+    const lb_op *row = &t->program->ops[op];
+    if (row->results) return lb_op_results(t->program, row)[0];
+    return row->written ? lb_op_written(t->program, row)[0] : LB_NONE;
+}
+
+/* A copy whose elements are those of its input, in the same places: both layouts have the same shape. */
+static bool is_cast(const lb_trace *t, uint32_t op)
+{
+    static const char *const casts[] = {"_to_copy", "clone", "to", NULL};
+    return lb_trace_is_any(t, op, casts);
+}
+
+static bool same_window(const lb_value *a, const lb_value *b)
+{
+    if (a->storage != b->storage || a->layout.offset != b->layout.offset || a->layout.ndim != b->layout.ndim)
+        return false;
+    for (int d = 0; d < a->layout.ndim; d++)
+        if (a->layout.shape[d] != b->layout.shape[d] ||
+            (a->layout.shape[d] > 1 && a->layout.stride[d] != b->layout.stride[d]))
+            return false;
+    return true;
+}
+
+uint32_t lb_trace_cast(const lb_trace *t, lb_reading r)
+{
+    const uint32_t maker = lb_trace_maker(t, r);
+    if (maker == LB_NONE || !is_cast(t, maker) || lb_trace_arg(t, maker, 0).op == LB_NONE) return LB_NONE;
+    const uint32_t result = lb_trace_result(t, maker);
+    return result != LB_NONE && same_window(lb_trace_value(t, result), lb_trace_value(t, r.value)) ? maker
+                                                                                                   : LB_NONE;
+}
+
+lb_reading lb_trace_peel(const lb_trace *t, lb_reading r)
+{
+    for (uint32_t cast; (cast = lb_trace_cast(t, r)) != LB_NONE;) r = lb_trace_arg(t, cast, 0);
+    return r;
+}
+
+bool lb_trace_same(const lb_trace *t, lb_reading a, lb_reading b)
+{
+    if (a.op == LB_NONE || b.op == LB_NONE) return false;
+    a = lb_trace_peel(t, a), b = lb_trace_peel(t, b);
+    const lb_value *x = lb_trace_value(t, a.value), *y = lb_trace_value(t, b.value);
+    return same_window(x, y) && x->version == y->version;
+}
+
+uint32_t lb_trace_users(const lb_trace *t, uint32_t op, uint32_t *users, uint32_t room)
+{
+    uint32_t n = 0;
+    for (uint32_t e = t->flow->first_use[op]; e < t->flow->first_use[op + 1]; e++) {
+        const uint32_t user = t->flow->uses[e];
+        if (!lb_trace_forward(t, user)) continue;
+        if (n < room) users[n] = user;
+        n++;
+    }
+    return n;
+}
+
+bool lb_trace_last_dim(const lb_trace *t, uint32_t op, uint32_t i, int ndim)
+{
+    const lb_op *row = &t->program->ops[op];
+    if (i >= row->args) return false;
+    const lb_arg *arg = &lb_op_args(t->program, row)[i];
+    if (arg->tag == LB_ARG_LIST && arg->count == 1) arg = &t->program->args[arg->u.first];
+    return arg->tag == LB_ARG_INT && (arg->u.i == -1 || arg->u.i == ndim - 1);
+}
+
+/* ---- what is found ------------------------------------------------------------------------------------------------------ */
+
+lb_composite lb_trace_composite(const lb_trace *t, lb_composite_kind kind)
+{
+    lb_composite c = {.kind = kind, .program = t->program};
+    for (int i = 0; i < LB_COMPOSITE_INPUTS; i++) c.inputs[i] = LB_NONE;
+    for (int i = 0; i < LB_COMPOSITE_OUTPUTS; i++) c.outputs[i] = LB_NONE;
+    return c;
+}
+
+static int by_row(const void *a, const void *b)
+{
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+lb_status lb_trace_add(lb_trace *t, const lb_composite *composite, const uint32_t *ops, uint32_t n_ops)
+{
+    lb_composites *found = t->found;
+    if (found->n == t->room) {
+        const uint32_t room = t->room ? 2 * t->room : 64;
+        lb_composite *more = realloc(found->rows, room * sizeof *more);
+        if (!more) return lb_fail(t->err, LB_ERR_NOMEM, "out of memory for composites");
+        found->rows = more, t->room = room;
+    }
+    lb_composite *c = &found->rows[found->n];
+    *c = *composite;
+    c->ops = malloc((n_ops + 1) * sizeof *c->ops);
+    if (!c->ops) return lb_fail(t->err, LB_ERR_NOMEM, "out of memory for composites");
+    memcpy(c->ops, ops, n_ops * sizeof *ops);
+    qsort(c->ops, n_ops, sizeof *c->ops, by_row);
+    c->n_ops = 0;
+    for (uint32_t i = 0; i < n_ops; i++)
+        if (!c->n_ops || c->ops[c->n_ops - 1] != c->ops[i]) c->ops[c->n_ops++] = c->ops[i];
+    const lb_op *last = &t->program->ops[c->ops[c->n_ops - 1]];
+    c->scope = last->scope, c->call = last->call;
+    found->n++;
+    return LB_OK;
+}

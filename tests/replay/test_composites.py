@@ -1,0 +1,262 @@
+"""Composites on real recordings: everything is found, nothing else is, `eager` has the recorded bits, and every fused kernel has the
+bits of the same tree written here in NumPy. Bounds: what a kernel gives lies within its running error bound of the real function."""
+import collections
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+import composites as K
+from composites import bound_ratio, compute, same_bits
+
+MODELS = "tests/programs/hf_architectures.py"
+T16 = {torch.bfloat16, torch.float16}
+
+# model: RMSNorms, additions of the residual before one
+NORMS = {"llama": (5, 4), "gemma2": (9, 4), "qwen3_moe": (9, 4)}
+
+
+@pytest.fixture(scope="module")
+def steps(lastbit, tmp_path_factory):
+    made = {}
+
+    def step(*arguments, program=MODELS):
+        if (program, arguments) not in made:
+            out = tmp_path_factory.mktemp("composites") / "run.lb"
+            lastbit.record(out, program, *arguments, options=("--level", "ops"), expect=0)
+            made[program, arguments] = K.Step(out)
+        return made[program, arguments]
+
+    return step
+
+
+@pytest.fixture(scope="module", params=sorted(NORMS))
+def model(request, steps):
+    return request.param, steps("--model", request.param, "--dtype", "bf16", "--steps", "1")
+
+
+def test_every_norm_of_a_model_is_found(model):
+    name, step = model
+    norms, added = NORMS[name]
+    assert len(step.of("rms_norm")) == norms and len(step.of("add_rms_norm")) == added
+    for c in step.of("rms_norm"):
+        assert "norm" in c.layer and c.numbers[0] == 1e-6 and c.numbers[1] == (name == "gemma2"), c.layer
+
+
+def test_eager_has_the_recorded_bits(model):
+    _, step = model
+    for c in step.all:
+        for ours, recorded in zip(c.run("eager"), c.outputs()):
+            assert recorded is None or same_bits(ours, recorded), (c.kind, c.layer, c.ops)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_spellings_are_found_and_look_alikes_are_not(steps, dtype):
+    step = steps("--dtype", dtype, program="tests/programs/composites.py")
+    found = collections.Counter((c.kind, c.layer) for c in step.all if c.kind.endswith("rms_norm"))
+    expected = {("rms_norm", name): 1 for name in ("norm_llama", "norm_gemma", "norm_wide", "norm_square", "norm_product", "norm_divided",
+                                                   "norm_torch", "norm_bare", "norm_added")}
+    assert found == {**expected, ("add_rms_norm", "norm_added"): 1}
+    for c in step.all:
+        for ours, recorded in zip(c.run("eager"), c.outputs()):
+            if recorded is not None and "aten::sqrt" in c.ops and recorded.dtype == torch.float32:  # MKL's square root of f32 is not rounded correctly
+                torch.testing.assert_close(ours, recorded, rtol=1e-6, atol=1e-7)
+                continue
+            assert recorded is None or same_bits(ours, recorded), (c.kind, c.layer)
+        assert c.numbers[0] == pytest.approx(1e-6 if c.layer in ("norm_llama", "norm_gemma", "norm_wide", "norm_bare") else 1e-5)
+        assert (c.inputs()[1] is None) == (c.layer == "norm_bare") and c.numbers[1] == (c.layer == "norm_gemma")
+
+
+def test_a_part_of_the_rows_has_the_same_bits(steps):
+    step = steps("--model", "llama", "--dtype", "bf16", "--steps", "1")
+    c = step.of("add_rms_norm")[0]
+    x, weight, residual, *_ = c.inputs()
+    for kernel in ("eager", "cascade,round:twice", "butterfly:8x8"):
+        whole = c.run(kernel)[0]
+        part = c.run(kernel, [x[:1, 3:7], weight, residual[:1, 3:7]], [torch.empty_like(whole[:1, 3:7])])[0]
+        assert same_bits(part, whole[:1, 3:7].clone()), kernel
+
+
+# ---- RMSNorm, in NumPy ----------------------------------------------------------------------------------------------------
+
+f32, f64 = np.float32, np.float64
+
+
+def rounded(x, dtype):
+    return torch.from_numpy(np.ascontiguousarray(x)).to(dtype).float().numpy() if dtype in T16 else x
+
+
+def fma(a, b, c):
+    """fmaf: the exact product plus c, rounded to odd in f64 and then to f32."""
+    p, c = a.astype(f64) * b, c.astype(f64)
+    s = p + c
+    t = s - p
+    error = (p - (s - t)) + (c - t)
+    bits = s.view(np.int64)
+    away = (error > 0) == (s > 0)
+    odd = np.where((error != 0) & (bits & 1 == 0), np.where(away, bits + 1, bits - 1), bits)
+    return odd.view(f64).astype(f32)
+
+
+def exchange(lanes):
+    while lanes.shape[0] > 1:
+        half = lanes.shape[0] // 2
+        lanes = lanes[:half] + lanes[half:]
+    return lanes[0]
+
+
+def padded(x, n):
+    return np.concatenate([x, np.zeros((n - x.shape[0], *x.shape[1:]), x.dtype)])
+
+
+def butterfly(h, q, threads, vector, cluster, fused, add=None):
+    """Of columns h, q (elements, rows)."""
+    acc = np.zeros((threads * cluster, h.shape[1]), f32)
+    for i in range(h.shape[0]):
+        t = i // vector % (threads * cluster)
+        acc[t] = fma(h[i], h[i], acc[t]) if fused else acc[t] + q[i]
+    blocks = []
+    for b in range(cluster):
+        mine = acc[b * threads:(b + 1) * threads]
+        warps = [exchange(padded(mine[w:w + 32], 32)) for w in range(0, threads, 32)]
+        blocks.append(exchange(padded(np.stack(warps), 32)))
+    return blocks[0] if cluster == 1 else sum_in_order(np.stack(blocks))
+
+
+def sum_in_order(x):
+    total = np.zeros(x.shape[1:], x.dtype)
+    for row in x:
+        total = total + row
+    return total
+
+
+def balanced(q):
+    if q.shape[0] == 1:
+        return q[0]
+    half = 1 << (q.shape[0] - 1).bit_length() - 1
+    return balanced(q[:half]) + balanced(q[half:])
+
+
+def tree(name, h, q, fused):
+    h, q = h.T, q.T
+    if name.startswith("butterfly"):
+        threads, vector, *cluster = map(int, name.split(":")[1].split("x"))
+        return butterfly(h, q, threads, vector, (cluster or [1])[0], fused)
+    if name == "sequential" and fused:
+        acc = np.zeros(h.shape[1], f32)
+        for row in h:
+            acc = fma(row, row, acc)
+        return acc
+    return {"sequential": sum_in_order, "pairwise": balanced, "cascade": lambda x: torch.from_numpy(x.T.copy()).sum(-1).numpy(),
+            "numpy": lambda x: np.ascontiguousarray(x.T).sum(-1)}[name](q)
+
+
+def norm(x, weight, eps, name, residual=None, offset=0.0, round="once", square="f32", fma=None, residual_at="t", mean="div", rsqrt="once"):
+    """y and the rounded sum, as torch tensors of the dtype of x."""
+    dtype, n = x.dtype, x.shape[-1]
+    fused = name.startswith("butterfly") if fma is None else fma
+    h = x.float().numpy() if residual is None else x.float().numpy() + residual.float().numpy()
+    total_sum = torch.from_numpy(h).to(dtype)
+    if residual is not None and residual_at == "t":
+        h = rounded(h, dtype)
+    q = h * h
+    if square == "t":
+        q = rounded(q, dtype)
+    total = tree(name, h, q, fused)
+    v = (total * (f32(1) / f32(n)) if mean == "mul" else total / f32(n)) + f32(eps)
+    s = f32(1) / np.sqrt(v) if rsqrt == "twice" else (1 / np.sqrt(v.astype(f64))).astype(f32)
+    y = h * s[:, None]
+    if round == "twice":
+        y = rounded(y, dtype)
+    if weight is not None:
+        y = y * ((f32(offset) + weight.float().numpy()) if offset else weight.float().numpy())
+    return torch.from_numpy(y).to(dtype), total_sum
+
+
+def drawn(rows, size, dtype, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    x, r = ((torch.randn(rows, size, generator=g) * 3).to(dtype) for _ in range(2))
+    return x, r, (torch.randn(size, generator=g) * 0.2 + 1).to(dtype)
+
+
+TREES = ["sequential", "pairwise", "cascade", "numpy", "butterfly:32x8", "butterfly:64x4", "butterfly:128x8", "butterfly:48x1", "butterfly:64x8x4",
+         "butterfly:1024x1"]
+OPTIONS = [{}, {"round": "twice"}, {"square": "t"}, {"mean": "mul"}, {"rsqrt": "twice"}]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_fused_norms_have_the_bits_of_their_tree(dtype):
+    x, r, w = drawn(40, 2048, dtype)
+    seen = collections.Counter()
+    for name, options in itertools.product(TREES, OPTIONS):
+        kernel = ",".join([name, *(f"{k}:{v}" for k, v in options.items())])
+        ours = compute("rms_norm", kernel, [x, w], [torch.empty_like(x)], [1e-6])[0]
+        assert same_bits(ours, norm(x, w, 1e-6, name, **options)[0]), kernel
+        seen[ours.view(torch.uint8).numpy().tobytes()] += 1
+        assert bound_ratio("rms_norm", kernel, [x, w], [ours], [1e-6]) <= 1, kernel
+    # decoys: trees and options do make a difference, less often where 16 bits hide it
+    assert len(seen) >= {torch.bfloat16: 6, torch.float16: 12, torch.float32: 20}[dtype], len(seen)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_fused_additions_have_the_bits_of_their_tree(dtype):
+    x, r, w = drawn(40, 1024, dtype, 1)
+    different = set()
+    for name, at, fused, offset in itertools.product(("cascade", "sequential", "butterfly:128x8"), ("t", "f32"), (False, True), (0.0, 1.0)):
+        if fused and name == "cascade":
+            continue
+        kernel = f"{name},residual:{at},fma:{'on' if fused else 'off'}"
+        outputs = compute("add_rms_norm", kernel, [x, w, r], [torch.empty_like(x), torch.empty_like(x)], [1e-5, offset])
+        expected = norm(x, w, 1e-5, name, r, offset, fma=fused, residual_at=at)
+        assert same_bits(outputs[0], expected[0]) and same_bits(outputs[1], expected[1]), kernel
+        assert bound_ratio("add_rms_norm", kernel, [x, w, r], outputs, [1e-5, offset]) <= 1, kernel
+        different.add(outputs[0].view(torch.uint8).numpy().tobytes())
+    assert len(different) >= (4 if dtype == torch.bfloat16 else 8)
+
+
+def test_launch_geometry_follows_the_shape():
+    """As TensorRT-LLM and FlashInfer launch: few tokens take clusters, many do not; the plain norm takes one block in rounds."""
+    for tokens, size, threads, cluster in ((4, 4096, 128, 4), (200, 4096, 512, 1), (4, 8192, 128, 8), (40, 8192, 512, 2), (4, 1024, 128, 1)):
+        x, _, w = drawn(tokens, size, torch.bfloat16, tokens)
+        ours = compute("rms_norm", "butterfly", [x, w], [torch.empty_like(x)], [1e-6])[0]
+        assert same_bits(ours, norm(x, w, 1e-6, f"butterfly:{threads}x8x{cluster}")[0]), (tokens, size)
+    x, _, w = drawn(4, 12288, torch.bfloat16)
+    assert same_bits(compute("rms_norm", "flashinfer", [x, w], [torch.empty_like(x)], [1e-6])[0], norm(x, w, 1e-6, "butterfly:1024x8")[0])
+
+
+def test_wide_accumulators_and_exact_sums():
+    x, _, w = drawn(30, 2048, torch.float32, 3)
+    q = (x.numpy() * x.numpy()).astype(f64)
+    exact = compute("rms_norm", "exact", [x, w], [torch.empty_like(x)], [1e-6])[0]
+    s = (1 / np.sqrt(((q.sum(-1)).astype(f32) / f32(2048) + f32(1e-6)).astype(f64))).astype(f32)  # 2048 squares of 48 bits: f64 is exact enough here
+    assert same_bits(exact, torch.from_numpy(x.numpy() * s[:, None] * w.numpy()))
+    narrow = compute("rms_norm", "sequential,acc:bf16", [x, w], [torch.empty_like(x)], [1e-6])[0]
+    total = np.zeros(30, f32)
+    for column in (x.numpy() * x.numpy()).T:
+        total = rounded(total + column, torch.bfloat16)
+    s = (1 / np.sqrt((total / f32(2048) + f32(1e-6)).astype(f64))).astype(f32)
+    assert same_bits(narrow, torch.from_numpy(x.numpy() * s[:, None] * w.numpy()))
+    wide = compute("rms_norm", "sequential,acc:f64", [x, w], [torch.empty_like(x)], [1e-6])[0]
+    total = np.zeros(30, f64)
+    for column in q.T:
+        total = total + column.astype(f32)
+    assert same_bits(wide, torch.from_numpy(x.numpy() * (1 / np.sqrt(total / 2048 + 1e-6)).astype(f32)[:, None] * w.numpy()))
+
+
+@pytest.mark.parametrize("kernel", ["nothing", "butterfly:3", "butterfly:0x8", "butterfly:2048x8", "cascade,fma:on", "cascade,round:thrice", "cascade,spin:up",
+                                    "cascade,residual:t", "", "cascade:", "tree:x"])
+def test_a_kernel_that_there_is_not_is_refused(kernel):
+    x, _, w = drawn(2, 64, torch.float32)
+    with pytest.raises(K.Refused, match="LB_ERR_INVALID"):
+        compute("rms_norm", kernel, [x, w], [torch.empty_like(x)], [1e-6])
+
+
+def test_candidates_can_be_run_and_hold_what_was_recorded(steps):
+    for name in sorted(NORMS):
+        step = steps("--model", name, "--dtype", "bf16", "--steps", "1")
+        for c in [step.of("rms_norm")[0], step.of("add_rms_norm")[0]]:
+            texts = c.candidates()
+            assert len(set(texts)) == len(texts) and texts[0] == "eager"
+            same = [t for t in texts if same_bits(c.run(t)[0], c.outputs()[0])]
+            assert ("cascade" if name == "gemma2" else "cascade,round:twice") in same and len(same) < len(texts)
