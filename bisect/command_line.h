@@ -30,6 +30,7 @@ enum lb_exit {
     X(pack, "pack a capture into one compressed file; strip private bytes")                                    \
     X(replay, "re-execute recorded steps, as they were or under swaps")                                        \
     X(diff, "compare two captures layer by layer")                                                             \
+    X(explain, "say which kernel, precision or order turns one capture into another")                          \
     X(order, "find the order in which a live kernel adds up")                                                  \
     X(bisect, "find the cause of a failing step")
 

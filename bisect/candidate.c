@@ -1,0 +1,240 @@
+/* The list of candidates: see candidate.h. Orders whose trees are the same for the number of terms at hand are one
+ * candidate under several names. */
+#include "candidate.h"
+
+#include "ops.h"
+
+#include <lastbit/order.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* After the mark: with a parameter, which a few elements fit by chance. */
+static const char orders[] =
+    "torch:1 torch:2 torch:4 torch:3 torch:8 torch:6 torch:16 torch:12 sequential pairwise numpy exact | "
+    "cascade:8 cascade:4 "
+    "cascade:16 cascade:1 splitk:2 splitk:3 splitk:4 splitk:5 splitk:6 splitk:7 splitk:8 splitk:12 splitk:16 "
+    "splitk:32 "
+    "splitk:64 blocked:8 blocked:16 blocked:32 blocked:64 blocked:128 blocked:256 blocked:512 blocked:1024 "
+    "blocked:4 "
+    "blocked:48 blocked:96 blocked:192 blocked:320 blocked:384 blocked:2048 blocked:4096 lanes:4 lanes:8 "
+    "lanes:16 lanes:32 "
+    "lanes:2 lanes:64 lanes:128 lanes:256 butterfly:32 butterfly:64 butterfly:128 butterfly:256 butterfly:512 "
+    "butterfly:1024 butterfly:32x4 butterfly:64x4 butterfly:128x4 butterfly:256x4 butterfly:512x4 "
+    "butterfly:32x8 "
+    "butterfly:64x8 butterfly:128x8 butterfly:256x8 butterfly:512x8";
+static const char matrix_orders[] = "tensorcore:h100 tensorcore:a100 tensorcore:v100 tensorcore:b200";
+static const char precisions[] = "f32 bf16 f16 f64";
+static const char product_precisions[] =
+    "tf32 tf32:rz fp8-current fp8-delayed fp8-block mxfp8 fp8-delayed,start:calibrated e4m3fn:current "
+    "e4m3fn:delayed "
+    "e4m3fn:delayed,start:calibrated e5m2:current compute:bf16 compute:f16 nvfp4 mxfp4";
+static const char accumulations[] = "bf16 f16";
+/* Orders that are tried together with a precision. */
+static const char few_orders[] =
+    "torch:1 sequential pairwise cascade:8 cascade:16 blocked:128 splitk:2 splitk:4 splitk:8 exact";
+enum { FEW = 8, MOST = 400, MOST_TERMS = 1 << 14 };
+
+typedef struct maker {
+    lb_candidate *list;
+    uint32_t n;
+    bool sums, matrices, narrow;
+    uint32_t terms; /* of the only sum, 0: several, or not known */
+    lb_sum_of of;
+    lb_dtype dtype;
+    lb_sum_tree **trees;
+    uint32_t *owners; /* per tree: the candidate that it is the order of */
+    uint32_t n_trees;
+} maker;
+
+static void add(maker *m, lb_cause cause, uint32_t few, lb_swap_kind kind, const char *argument,
+                lb_swap_kind kind2, const char *argument2)
+{
+    if (m->n == MOST) return;
+    lb_candidate *c = &m->list[m->n++];
+    *c = (lb_candidate){.cause = cause, .n_swaps = argument2 ? 2 : argument ? 1 : 0, .few = few};
+    const char *texts[] = {argument, argument2};
+    const lb_swap_kind kinds[] = {kind, kind2};
+    size_t used = 0;
+    for (uint32_t i = 0; i < c->n_swaps; i++) {
+        snprintf(c->arguments[i], sizeof c->arguments[i], "%s", texts[i]);
+        c->swaps[i] = (lb_swap){kinds[i], "", c->arguments[i]};
+        used += (size_t)snprintf(c->name + used, sizeof c->name - used, "%s%s%s", i ? ", " : "",
+                                 kinds[i] == LB_SWAP_ACCUMULATE ? "accumulate " : "", texts[i]);
+    }
+    if (!c->n_swaps) snprintf(c->name, sizeof c->name, "own");
+}
+
+static void add_name(lb_candidate *c, const char *order)
+{
+    size_t used = strlen(c->alike);
+    snprintf(c->alike + used, sizeof c->alike - used, "%s%s", used ? " = " : "", order);
+}
+
+/* The order has a tree that one before it has too, or is the one that ops have anyway; otherwise the next candidate has it. */
+static bool is_repeated(maker *m, const char *order)
+{
+    lb_sum_tree *tree = NULL;
+    if (!m->terms || m->terms > MOST_TERMS) return false;
+    if (lb_sum_tree_named(order, m->terms, m->of, m->dtype, &tree, NULL) != LB_OK) return false;
+    for (uint32_t i = 0; i < m->n_trees; i++)
+        if (lb_sum_tree_equal(tree, m->trees[i])) {
+            lb_sum_tree_free(tree);
+            add_name(&m->list[m->owners[i]], order);
+            return true;
+        }
+    m->owners[m->n_trees] = m->n;
+    m->trees[m->n_trees++] = tree;
+    return false;
+}
+
+typedef void (*use_word)(maker *m, const char *word, uint32_t few);
+
+static void each_word(maker *m, const char *words, use_word use)
+{
+    uint32_t few = 0;
+    for (const char *at = words; *at; at += strspn(at, " ")) {
+        char word[48];
+        int n = (int)strcspn(at, " ");
+        snprintf(word, sizeof word, "%.*s", n, at);
+        if (*at == '|')
+            few = FEW;
+        else
+            use(m, word, few);
+        at += n;
+    }
+}
+
+static void use_order(maker *m, const char *word, uint32_t few)
+{
+    if (!is_repeated(m, word)) add(m, LB_CAUSE_ORDER, few, LB_SWAP_ORDER, word, 0, NULL);
+}
+
+static void use_plain_order(maker *m, const char *word, uint32_t few)
+{
+    (void)few;
+    add(m, LB_CAUSE_ORDER, FEW, LB_SWAP_ORDER, word, 0, NULL);
+}
+
+static void use_kernel(maker *m, const char *word, uint32_t few)
+{
+    (void)few;
+    for (uint32_t i = 0; i < m->n; i++)
+        if (m->list[i].n_swaps == 1 && !strcmp(m->list[i].name, word)) return;
+    if (strncmp(word, "tensorcore", 10)) add(m, LB_CAUSE_KERNEL, 0, LB_SWAP_KERNEL, word, 0, NULL);
+}
+
+static void use_precision(maker *m, const char *word, uint32_t few)
+{
+    (void)few;
+    bool wide = !strcmp(word, "f32");
+    if (wide && !m->narrow) return; /* f32 never narrows */
+    add(m, LB_CAUSE_PRECISION, 0, LB_SWAP_PRECISION, word, 0, NULL);
+}
+
+static void use_accumulation(maker *m, const char *word, uint32_t few)
+{
+    (void)few;
+    add(m, LB_CAUSE_PRECISION, 0, LB_SWAP_ACCUMULATE, word, 0, NULL);
+}
+
+/* A precision together with each of a few orders. */
+static void cross(maker *m, lb_swap_kind kind, const char *precision)
+{
+    for (const char *at = few_orders; *at; at += strspn(at, " ")) {
+        char order[48];
+        int n = (int)strcspn(at, " ");
+        snprintf(order, sizeof order, "%.*s", n, at);
+        add(m, LB_CAUSE_PRECISION, FEW, kind, precision, LB_SWAP_ORDER, order);
+        at += n;
+    }
+}
+
+static void cross_precision(maker *m, const char *word, uint32_t few)
+{
+    (void)few;
+    if (strcmp(word, "f32") || m->narrow) cross(m, LB_SWAP_PRECISION, word);
+}
+
+static void cross_accumulation(maker *m, const char *word, uint32_t few)
+{
+    (void)few;
+    cross(m, LB_SWAP_ACCUMULATE, word);
+}
+
+/* How many terms the only sum has: all of its inputs' elements go into its results' (a product: its inner dimension). */
+static void note_terms(maker *m, const lb_program *p, const lb_op *op, bool matrix)
+{
+    const lb_arg *args = lb_op_args(p, op);
+    uint32_t result = op->results ? lb_op_results(p, op)[0] : LB_NONE;
+    m->terms = 0;
+    if (!op->args || args[0].tag != LB_ARG_VALUE || result == LB_NONE) return;
+    const lb_layout *in = &p->values[args[0].u.value].layout, *out = &p->values[result].layout;
+    const char *name = lb_op_name(p, op);
+    int64_t n = 0, outs = lb_layout_numel(out);
+    bool plain = !strcmp(name, "aten::mm") || !strcmp(name, "aten::bmm");
+    if (matrix && plain && in->ndim) n = in->shape[in->ndim - 1];
+    if (!matrix && outs > 0) n = lb_layout_numel(in) / outs;
+    bool row = !matrix && in->ndim && (out->ndim == 0 || outs == 1 || in->shape[in->ndim - 1] == n);
+    if (!matrix && !row) return; /* columns have orders of their own */
+    m->of = matrix ? LB_SUM_PRODUCT : LB_SUM_ROW;
+    m->dtype = LB_F32;
+    if (n > 1 && n <= MOST_TERMS && p->values[args[0].u.value].dtype == LB_F32) m->terms = (uint32_t)n;
+}
+
+static void survey(maker *m, const lb_program *p, const uint32_t *ops, uint32_t n_ops, char *kernels,
+                   size_t room)
+{
+    uint32_t sums = 0;
+    size_t used = 0;
+    for (uint32_t i = 0; i < n_ops; i++) {
+        const lb_op *op = &p->ops[ops[i]];
+        lb_op_form form;
+        const lb_op_row *row = lb_op_find(lb_op_name(p, op), &form);
+        for (uint32_t k = 0; k < op->results; k++) {
+            uint32_t v = lb_op_results(p, op)[k];
+            if (v != LB_NONE && lb_dtype_is_float(p->values[v].dtype))
+                m->narrow |= lb_dtype_bits(p->values[v].dtype) < 32;
+        }
+        if (!row || row->flags & (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)) continue;
+        bool matrix = row->flags & LB_ROW_MATMUL, sum = row->flags & (LB_ROW_REDUCTION | LB_ROW_MATMUL);
+        m->matrices |= matrix, m->sums |= sum;
+        if (sum && ++sums == 1) note_terms(m, p, op, matrix);
+        if (row->kernels && used < room && !strstr(kernels, row->kernels))
+            used += (size_t)snprintf(kernels + used, room - used, "%s ", row->kernels);
+    }
+    if (sums != 1) m->terms = 0;
+}
+
+static void list_all(maker *m, const char *kernels)
+{
+    if (m->sums) each_word(m, orders, use_order);
+    each_word(m, kernels, use_kernel);
+    if (m->matrices) each_word(m, matrix_orders, use_plain_order);
+    each_word(m, precisions, use_precision);
+    if (m->matrices) each_word(m, product_precisions, use_precision);
+    if (m->sums) each_word(m, accumulations, use_accumulation);
+    if (m->sums) each_word(m, precisions, cross_precision);
+    if (m->matrices) each_word(m, "tf32", cross_precision);
+    if (m->sums) each_word(m, accumulations, cross_accumulation);
+}
+
+lb_status lb_candidates_list(const lb_program *program, const uint32_t *ops, uint32_t n_ops,
+                             lb_candidate **list, uint32_t *n, lb_err *err)
+{
+    char kernels[512] = "";
+    maker m = {.list = calloc(MOST, sizeof *m.list),
+               .trees = calloc(MOST, sizeof *m.trees),
+               .owners = calloc(MOST, sizeof *m.owners)};
+    if (m.list && m.trees && m.owners) {
+        survey(&m, program, ops, n_ops, kernels, sizeof kernels);
+        if (m.terms) /* what ops do by themselves: its tree is that of row 0 */
+            (void)is_repeated(&m, m.of == LB_SUM_PRODUCT ? "sequential" : "cascade:8");
+        add(&m, LB_CAUSE_INPUT, 0, 0, NULL, 0, NULL);
+        list_all(&m, kernels);
+    }
+    for (uint32_t i = 0; i < m.n_trees; i++) lb_sum_tree_free(m.trees[i]);
+    free(m.trees), free(m.owners);
+    *list = m.list, *n = m.n;
+    return m.list ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for candidates");
+}

@@ -1,0 +1,22 @@
+/* Candidates: what may turn one side's bits into the other's. Cheap and likely ones first. */
+#ifndef LB_BISECT_CANDIDATE_H
+#define LB_BISECT_CANDIDATE_H
+
+#include <lastbit/explain.h>
+
+typedef struct lb_candidate {
+    lb_cause cause; /* what it is a change of */
+    char name[96];  /* "own", "torch:4", "bf16, splitk:4" */
+    char alike[96]; /* other names of the same order for that many terms: "blocked:64" */
+    lb_swap swaps[2];
+    uint32_t n_swaps;
+    char arguments[2][48]; /* of the swaps */
+    uint32_t
+        few; /* not to be believed on fewer elements than this: it has a parameter that would fit by chance */
+} lb_candidate;
+
+/* Those that can mean something to these ops (rows of `program`). list[0] is "own": no change. malloc'ed. */
+lb_status lb_candidates_list(const lb_program *program, const uint32_t *ops, uint32_t n_ops,
+                             lb_candidate **list, uint32_t *n, lb_err *err);
+
+#endif

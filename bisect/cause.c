@@ -1,0 +1,338 @@
+/* The decision: see cause.h. Each side's bits are identified by what gives them; a cause is the difference of two
+ * identities. Nothing is concluded from a candidate that misses one element. */
+#include "cause.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MOST_MATCHES = 64 };
+
+typedef struct scan {
+    uint32_t matches[MOST_MATCHES], n; /* rows of the list */
+    uint32_t best, tried, excluded;
+    lb_score best_score;
+} scan;
+
+typedef struct finder {
+    const lb_place *place;
+    lb_cause_memory *memory;
+    lb_cause_found *found;
+    lb_candidate *list[2];
+    uint32_t n[2];
+    lb_score own[2][2]; /* [runner][bits] */
+    lb_err *err;
+} finder;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static const lb_value *output_of(const finder *f, int side)
+{
+    const lb_side *s = side ? f->place->source->b : f->place->source->a;
+    return &s->program->values[f->place->stretch->sides[side].outputs[0]];
+}
+
+/* ---- trying all of them ---- */
+
+static int32_t rank_in_memory(const lb_cause_memory *m, const char *name)
+{
+    for (uint32_t i = 0; i < m->n; i++)
+        if (!strcmp(m->names[i], name)) return (int32_t)i;
+    return -1;
+}
+
+static void remember(lb_cause_memory *m, const char *name)
+{
+    enum { ROOM = sizeof m->names / sizeof *m->names };
+    int32_t at = rank_in_memory(m, name);
+    uint32_t moved = at >= 0 ? (uint32_t)at : m->n < ROOM ? m->n++ : ROOM - 1;
+    memmove(m->names + 1, m->names, moved * sizeof *m->names);
+    snprintf(m->names[0], sizeof *m->names, "%s", name);
+}
+
+static lb_status try_one(finder *f, int runner, int bits, uint32_t row, scan *s)
+{
+    const lb_candidate *c = &f->list[runner][row];
+    lb_score score;
+    if (s->tried && s->best_score.elements < c->few) return LB_OK;
+    LB_TRY(lb_place_try(f->place, runner, bits, c, &score, f->err));
+    if (!score.ran) return LB_OK;
+    s->tried++;
+    if (!s->best_score.ran || score.matched > s->best_score.matched) s->best = row, s->best_score = score;
+    if (!lb_score_all(&score))
+        s->excluded++;
+    else if (s->n < MOST_MATCHES)
+        s->matches[s->n++] = row;
+    return LB_OK;
+}
+
+/* Remembered ones first, then all in order. */
+static lb_status scan_all(finder *f, int runner, int bits, scan *s)
+{
+    const double start = now();
+    *s = (scan){0};
+    if (!lb_place_can(f->place, runner, bits)) return LB_OK;
+    uint8_t *done = calloc(f->n[runner] + 1, 1);
+    if (!done) return lb_fail(f->err, LB_ERR_NOMEM, "explain: out of memory");
+    lb_status status = try_one(f, runner, bits, 0, s);
+    done[0] = 1;
+    for (uint32_t k = 0; k < f->memory->n && status == LB_OK; k++)
+        for (uint32_t i = 0; i < f->n[runner] && status == LB_OK; i++)
+            if (!done[i] && !strcmp(f->list[runner][i].name, f->memory->names[k]))
+                done[i] = 1, status = try_one(f, runner, bits, i, s);
+    for (uint32_t i = 0; i < f->n[runner] && status == LB_OK; i++) {
+        if (done[i]) continue;
+        if (s->n && now() - start > f->memory->seconds) break;
+        status = try_one(f, runner, bits, i, s);
+    }
+    free(done);
+    return status;
+}
+
+/* ---- saying it ---- */
+
+/* What ops do by themselves has a name where they are one sum or one product. */
+static const char *own_name(const finder *f, int runner)
+{
+    bool sum = false, product = false;
+    for (uint32_t i = 0; i < f->n[runner]; i++) {
+        sum |= !strcmp(f->list[runner][i].name, "pairwise");
+        product |= !strncmp(f->list[runner][i].name, "tensorcore", 10);
+    }
+    return !f->place->stretch->pair ? "own" : product ? "sequential" : sum ? "torch:1" : "own";
+}
+
+static const char *name_of(const finder *f, int runner, uint32_t row)
+{
+    return row ? f->list[runner][row].name : own_name(f, runner);
+}
+
+/* The recorded bits are rounded to a narrower dtype than the runner computes its result in. */
+static bool rounds_at_end(const finder *f, int runner, int bits)
+{
+    const lb_value *mine = output_of(f, runner), *theirs = output_of(f, bits);
+    return mine->dtype != theirs->dtype && lb_dtype_is_float(theirs->dtype) &&
+           lb_dtype_bits(theirs->dtype) < lb_dtype_bits(mine->dtype);
+}
+
+static void tell_match(finder *f, int runner, int bits, const scan *s)
+{
+    lb_cause_found *out = f->found;
+    const lb_candidate *c = &f->list[runner][s->matches[0]];
+    const char *narrow = rounds_at_end(f, runner, bits) ? lb_dtype_name(output_of(f, bits)->dtype) : NULL;
+    size_t used = 0;
+    out->proof = LB_PROOF_BITS, out->reversed = runner == 1;
+    out->matched = out->elements = s->best_score.elements;
+    out->tried = s->tried, out->excluded = s->excluded;
+    out->cause = narrow ? LB_CAUSE_PRECISION : c->cause;
+    if (narrow && s->matches[0])
+        snprintf(out->schedule, sizeof out->schedule, "%s, %.80s", narrow, c->name);
+    else
+        snprintf(out->schedule, sizeof out->schedule, "%s",
+                 narrow ? narrow : name_of(f, runner, s->matches[0]));
+    for (uint32_t i = 1; i < s->n && used < sizeof out->also - 1; i++)
+        used += (size_t)snprintf(out->also + used, sizeof out->also - used, "%s%s", used ? "; " : "",
+                                 name_of(f, runner, s->matches[i]));
+    if (*c->alike && s->matches[0])
+        snprintf(out->why, sizeof out->why, "for this number of terms %.80s is the same order as %.90s",
+                 c->name, c->alike);
+    remember(f->memory, c->name);
+}
+
+static void tell_input(finder *f, lb_proof proof, const lb_score *score, const char *why)
+{
+    lb_cause_found *out = f->found;
+    out->cause = LB_CAUSE_INPUT, out->proof = proof;
+    out->matched = score->matched, out->elements = score->elements;
+    snprintf(out->why, sizeof out->why, "%s", why);
+}
+
+/* ---- each side's own bits ---- */
+
+static bool share_one(const scan *x, const scan *y, uint32_t *row)
+{
+    for (uint32_t i = 0; i < x->n; i++)
+        for (uint32_t k = 0; k < y->n; k++)
+            if (x->matches[i] == y->matches[k]) {
+                *row = x->matches[i];
+                return true;
+            }
+    return false;
+}
+
+/* Both sides ran the very same op: one program says all that the other would. */
+static bool same_ops(const finder *f)
+{
+    const lb_stretch *s = f->place->stretch;
+    const lb_program *a = f->place->source->a->program, *b = f->place->source->b->program;
+    if (!s->pair || output_of(f, 0)->dtype != output_of(f, 1)->dtype || !lb_place_can(f->place, 0, 1))
+        return false;
+    const lb_op *x = &a->ops[s->sides[0].op], *y = &b->ops[s->sides[1].op];
+    return !strcmp(lb_op_name(a, x), lb_op_name(b, y)) && lb_op_same_args(a, x, b, y, false);
+}
+
+/* One program (runner) on both sides' bits: which candidates give each? `other`: the side whose inputs are not its own. */
+static lb_status by_program(finder *f, int runner, bool *done)
+{
+    const int other = !runner;
+    scan theirs = {0}, mine = {0};
+    uint32_t both;
+    *done = false;
+    if (!lb_place_can(f->place, runner, other)) return LB_OK;
+    const lb_score *own = &f->own[runner][runner], *across = &f->own[runner][other];
+    const bool plain = lb_score_all(own);
+    if (plain && lb_score_all(across) && across->unrounded == across->elements) {
+        tell_input(f, LB_PROOF_BITS, across,
+                   "the first side's ops give the second's bits on the second's inputs");
+        f->found->tried = 1, *done = true;
+        snprintf(f->found->first, sizeof f->found->first, "%s", own_name(f, runner));
+        return LB_OK;
+    }
+    LB_TRY(scan_all(f, runner, other, &theirs));
+    f->found->tried += theirs.tried, f->found->excluded += theirs.excluded;
+    if (!plain) LB_TRY(scan_all(f, runner, runner, &mine));
+    bool rounds = rounds_at_end(f, runner, other);
+    if (!theirs.n || (!plain && !mine.n)) {
+        if (theirs.best_score.matched > f->found->matched && !theirs.n) {
+            f->found->matched = theirs.best_score.matched, f->found->elements = theirs.best_score.elements;
+            snprintf(f->found->schedule, sizeof f->found->schedule, "%s", name_of(f, runner, theirs.best));
+            f->found->reversed = runner == 1;
+        }
+        return LB_OK;
+    }
+    *done = true;
+    f->found->tried = f->found->excluded = 0;
+    if (!plain && !rounds && share_one(&mine, &theirs, &both)) {
+        tell_input(f, LB_PROOF_BITS, &theirs.best_score, "both sides' bits come out of the same kernel");
+        snprintf(f->found->first, sizeof f->found->first, "%s", name_of(f, runner, both));
+        return LB_OK;
+    }
+    tell_match(f, runner, other, &theirs);
+    uint32_t first = plain ? 0 : mine.matches[0];
+    snprintf(f->found->first, sizeof f->found->first, "%s", name_of(f, runner, first));
+    if (f->found->cause == LB_CAUSE_INPUT) f->found->cause = f->list[runner][first].cause;
+    return LB_OK;
+}
+
+/* ---- where no candidate gives the bits ---- */
+
+static lb_status by_bounds(finder *f, bool *done)
+{
+    bool in_a, in_b;
+    *done = false;
+    const lb_place *p = f->place;
+    const bool known = lb_score_all(&f->own[0][0]) && lb_score_all(&f->own[1][1]);
+    const bool same_dtype = output_of(f, 0)->dtype == output_of(f, 1)->dtype;
+    if (!p->stretch->pair || known) return LB_OK;
+    /* Same inputs, same op, same dtype: the bound would allow any bits. One side known to be replay's own kernel, the
+     * other not: then a kernel differs, and the bound cannot say which. */
+    if (same_dtype && (lb_place_same_inputs(p) || lb_score_all(&f->own[0][0]) || lb_score_all(&f->own[1][1])))
+        return LB_OK;
+    LB_TRY(lb_place_reaches(p, 0, &in_a, f->err));
+    LB_TRY(lb_place_reaches(p, 1, &in_b, f->err));
+    if (!in_a || !in_b) return LB_OK;
+    *done = true;
+    const lb_score *score = &f->own[1][1];
+    f->found->proof = LB_PROOF_BOUND, f->found->matched = score->matched, f->found->elements = score->elements;
+    f->found->cause = same_dtype ? LB_CAUSE_INPUT : LB_CAUSE_PRECISION;
+    snprintf(f->found->schedule, sizeof f->found->schedule, "%s",
+             same_dtype ? "" : lb_dtype_name(output_of(f, 1)->dtype));
+    snprintf(f->found->why, sizeof f->found->why,
+             "the kernel that ran adds up in an order that is not known; each side's elements all lie inside "
+             "the op's bound "
+             "on its own inputs");
+    return LB_OK;
+}
+
+static lb_status by_structure(finder *f, bool *done)
+{
+    bool same;
+    *done = false;
+    if (f->place->stretch->pair) return LB_OK;
+    LB_TRY(lb_place_same_function(f->place, &same, f->err));
+    if (!same) return LB_OK;
+    const bool known = lb_score_all(&f->own[0][0]) && lb_score_all(&f->own[1][1]);
+    const lb_score *score = &f->own[1][1];
+    *done = true;
+    f->found->cause = output_of(f, 0)->dtype == output_of(f, 1)->dtype ? LB_CAUSE_KERNEL : LB_CAUSE_PRECISION;
+    f->found->proof = known ? LB_PROOF_BITS : LB_PROOF_EXACT;
+    f->found->reversed = false;
+    f->found->matched = score->matched, f->found->elements = score->elements;
+    snprintf(f->found->schedule, sizeof f->found->schedule, "the second side's own ops");
+    snprintf(
+        f->found->why, sizeof f->found->why,
+        known ? "other ops, the same real function: each side's ops, run by themselves, give its own bits"
+              : "other ops, the same real function of the same inputs; replay has not every kernel that ran");
+    return LB_OK;
+}
+
+static void tell_unexplained(finder *f)
+{
+    lb_cause_found *out = f->found;
+    out->cause = LB_CAUSE_UNEXPLAINED, out->proof = LB_PROOF_NONE;
+    if (!out->tried)
+        snprintf(out->why, sizeof out->why, "nothing could be tried: %s",
+                 *f->place->why ? f->place->why : "no kernel here");
+    else
+        snprintf(out->why, sizeof out->why,
+                 "under none of %u candidates do the recorded inputs give the recorded bits", out->tried);
+}
+
+lb_status lb_cause_find(const lb_place *place, lb_cause_memory *memory, lb_cause_found *found, lb_err *err)
+{
+    finder f = {.place = place, .memory = memory, .found = found, .err = err};
+    const lb_stretch_source *source = place->source;
+    const lb_program *programs[] = {source->a->program, source->b->program};
+    lb_status status = LB_OK;
+    bool done = false;
+    *found = (lb_cause_found){0};
+    for (int side = 0; side < 2 && status == LB_OK; side++)
+        status = lb_candidates_list(programs[side], place->stretch->sides[side].ops,
+                                    place->stretch->sides[side].n_ops, &f.list[side], &f.n[side], err);
+    for (int runner = 0; runner < 2; runner++)
+        for (int bits = 0; bits < 2 && status == LB_OK; bits++)
+            status = lb_place_try(place, runner, bits, &f.list[runner][0], &f.own[runner][bits], err);
+    if (status == LB_OK) status = by_program(&f, 0, &done);
+    if (status == LB_OK && !done && !same_ops(&f)) status = by_program(&f, 1, &done);
+    if (status == LB_OK && !done) status = by_bounds(&f, &done);
+    if (status == LB_OK && !done) status = by_structure(&f, &done);
+    if (status == LB_OK && !done) tell_unexplained(&f);
+    free(f.list[0]), free(f.list[1]);
+    return status;
+}
+
+lb_status lb_cause_identify(const lb_place *place, lb_cause_memory *memory, bool *own, lb_cause_found *found,
+                            lb_err *err)
+{
+    finder f = {.place = place, .memory = memory, .found = found, .err = err};
+    const lb_stretch_side *side = &place->stretch->sides[0];
+    scan s = {0};
+    bool inside;
+    *found = (lb_cause_found){0}, *own = false;
+    lb_status status =
+        lb_candidates_list(place->source->a->program, side->ops, side->n_ops, &f.list[0], &f.n[0], err);
+    if (status == LB_OK) status = lb_place_try(place, 0, 0, &f.list[0][0], &f.own[0][0], err);
+    *own = lb_score_all(&f.own[0][0]);
+    if (status == LB_OK && !*own) status = scan_all(&f, 0, 0, &s);
+    if (status != LB_OK || *own) goto done;
+    snprintf(found->first, sizeof found->first, "%s", own_name(&f, 0));
+    if (s.n) {
+        tell_match(&f, 0, 0, &s);
+        goto done;
+    }
+    found->tried = s.tried, found->excluded = s.excluded;
+    found->matched = s.best_score.matched, found->elements = s.best_score.elements;
+    snprintf(found->schedule, sizeof found->schedule, "%s", s.tried ? name_of(&f, 0, s.best) : "");
+    status = lb_place_reaches(place, 0, &inside, err);
+    tell_unexplained(&f);
+    if (inside) found->proof = LB_PROOF_BOUND;
+done:
+    free(f.list[0]);
+    return status;
+}

@@ -1,0 +1,30 @@
+/* Why a place differs: what each side's bits are, and what turns one into the other. */
+#ifndef LB_BISECT_CAUSE_H
+#define LB_BISECT_CAUSE_H
+
+#include "place.h"
+
+/* What was learned at earlier places is tried first at later ones. */
+typedef struct lb_cause_memory {
+    char names[16][96]; /* latest first */
+    uint32_t n;
+    double seconds; /* for the candidates of a place, once something matched */
+} lb_cause_memory;
+
+/* Everything of a finding but where it is. */
+typedef struct lb_cause_found {
+    lb_cause cause;
+    lb_proof proof;
+    bool reversed;
+    int64_t matched, elements;
+    uint32_t tried, excluded;
+    char schedule[96], first[96], also[400], why[320];
+} lb_cause_found;
+
+/* What turns the first side's bits into the second's. */
+lb_status lb_cause_find(const lb_place *place, lb_cause_memory *memory, lb_cause_found *found, lb_err *err);
+/* Under what the first side's ops give its own recorded bits. `*own`: as they are; then `found` says nothing. */
+lb_status lb_cause_identify(const lb_place *place, lb_cause_memory *memory, bool *own, lb_cause_found *found,
+                            lb_err *err);
+
+#endif

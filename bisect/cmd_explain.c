@@ -1,0 +1,149 @@
+/* lastbit explain A [B]: which kernel, precision or order turns one recording into the other. The engine is explain.c, the
+ * text explain_text.c. */
+#include "command_line.h"
+
+#include <lastbit/explain.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static json_t *finding_json(const lb_explain_finding *f)
+{
+    json_t *o = json_pack("{s:I,s:i,s:s,s:s,s:s,s:s,s:s,s:s,s:I,s:I,s:i,s:i}", "step", (json_int_t)f->step,
+                          "rank", f->rank, "phase", lb_phase_name(f->phase), "layer", f->layer, "op", f->op,
+                          "other_op", f->other_op, "cause", lb_cause_name(f->cause), "schedule", f->schedule,
+                          "matched", (json_int_t)f->matched, "elements", (json_int_t)f->elements, "excluded",
+                          (int)f->excluded, "tried", (int)f->tried);
+    json_object_set_new(o, "index", f->index == LB_NONE ? json_null() : json_integer(f->index));
+    json_object_set_new(o, "other", f->other == LB_NONE ? json_null() : json_integer(f->other));
+    json_object_set_new(o, "first", json_string(f->first));
+    json_object_set_new(o, "reversed", json_boolean(f->reversed));
+    json_object_set_new(o, "also", json_string(f->also));
+    json_object_set_new(o, "proof", json_string(lb_proof_name(f->proof)));
+    json_object_set_new(o, "why", json_string(f->why));
+    return o;
+}
+
+static void print_report_json(const lb_explain_report *r)
+{
+    json_t *findings = json_array(), *missing = json_array();
+    for (uint32_t i = 0; i < r->n_findings; i++) json_array_append_new(findings, finding_json(&r->findings[i]));
+    for (uint32_t i = 0; i < r->n_missing; i++) json_array_append_new(missing, json_string(r->missing[i]));
+    lb_print_json("explain", json_pack("{s:o,s:o,s:{s:I,s:I}}", "findings", findings, "missing", missing, "ops",
+                                       "aligned", (json_int_t)r->ops, "differing", (json_int_t)r->differing));
+}
+
+static char *steps, *layer, *phase, *select_ops;
+static char **maps;
+static int all;
+static double seconds;
+
+static const struct poptOption options[] = {
+    {"map", 0, POPT_ARG_ARGV, &maps, 0, "rename layers of the first side before aligning; repeatable",
+     "s/PATTERN/REPL/"},
+    {"steps", 0, POPT_ARG_STRING, &steps, 0, "only these steps", "A-B"},
+    {"layer", 0, POPT_ARG_STRING, &layer, 0, "only this layer and what is in it (PCRE2 on the whole path)",
+     "PATTERN"},
+    {"phase", 0, POPT_ARG_STRING, &phase, 0, "only forward, backward, optimizer, communication, other", "LIST"},
+    {"select", 0, POPT_ARG_STRING, &select_ops, 0, "only these ops of the first side", "SELECTOR"},
+    {"seconds", 0, POPT_ARG_DOUBLE, &seconds, 0, "stop ruling out alternatives at a place after this long (2)",
+     "S"},
+    {"all", 0, POPT_ARG_NONE, &all, 0, "list what is only inherited too", NULL},
+    POPT_TABLEEND,
+};
+
+static const lb_command command = {
+    .name = "explain",
+    .synopsis = "CAPTURE [CAPTURE]",
+    .about = "Two recordings differ: says at each place where they part which kernel, precision or order turns "
+             "the first\n"
+             "into the second. The first side's ops are run on the second side's recorded input bits under one "
+             "candidate\n"
+             "after another, and the second side's output bits are asked for, every one of them. A candidate "
+             "that misses one\n"
+             "element is excluded; what only came in from upstream is said to be `input`. With one capture: "
+             "under which\n"
+             "order or kernel its ops give the bits that were recorded, where replay's own do not.",
+    .example = "  OMP_NUM_THREADS=1 lastbit record -o one.lb -- python sum.py\n"
+               "  OMP_NUM_THREADS=4 lastbit record -o four.lb -- python sum.py\n"
+               "  lastbit explain one.lb four.lb      # order: aten::sum, torch:1 became torch:4",
+    .options = options,
+    .min_args = 1,
+    .max_args = 2,
+};
+
+static bool parse_range(const char *text, int64_t *first, int64_t *last)
+{
+    char *end;
+    *first = *last = strtoll(text, &end, 10);
+    if (*end == '-') *last = strtoll(end + 1, &end, 10);
+    return *end == '\0' && end != text && *first <= *last;
+}
+
+/* --layer, --phase and --select as one selector; malloc'ed, NULL: everything. */
+static char *make_selector(void)
+{
+    const char *values[] = {layer, phase, select_ops}, *names[] = {"layer=", "phase=", ""};
+    size_t room = 32, used = 0;
+    for (int i = 0; i < 3; i++) room += values[i] ? strlen(values[i]) : 0;
+    char *text = calloc(room, 1);
+    for (int i = 0; text && i < 3; i++)
+        if (values[i])
+            used += (size_t)snprintf(text + used, room - used, "%s%s%s", used ? "&" : "", names[i], values[i]);
+    if (used) return text;
+    free(text);
+    return NULL;
+}
+
+static int exit_code(const lb_explain_report *r)
+{
+    if (r->n_findings) return LB_EXIT_DIFFERENT;
+    return r->n_missing ? LB_EXIT_UNTESTABLE : LB_EXIT_SAME;
+}
+
+static int run_explain(const lb_arguments *arguments, const lb_explain_options *o)
+{
+    lb_err err = LB_ERR_INIT;
+    lb_capture *a = NULL, *b = NULL;
+    lb_explain_report *report = NULL;
+    char *text = NULL;
+    lb_status status = lb_capture_open(arguments->args[0], &a, &err);
+    if (status == LB_OK && arguments->n_args > 1) status = lb_capture_open(arguments->args[1], &b, &err);
+    if (status == LB_OK) status = lb_explain_run(a, b, o, &report, &err);
+    lb_progress_end();
+    if (status == LB_OK && arguments->json) print_report_json(report);
+    if (status == LB_OK && !arguments->json) {
+        text =
+            lb_explain_text(report, arguments->args[0], arguments->n_args > 1 ? arguments->args[1] : NULL, all);
+        if (text)
+            fputs(text, stdout);
+        else
+            status = lb_fail(&err, LB_ERR_NOMEM, "out of memory for the text");
+    }
+    int rc = status == LB_OK ? exit_code(report) : lb_command_fail("explain", &err);
+    free(text);
+    lb_explain_report_free(report);
+    lb_capture_close(a), lb_capture_close(b);
+    return rc;
+}
+
+int lb_cmd_explain(int argc, const char **argv)
+{
+    lb_arguments arguments;
+    int rc = lb_arguments_parse(&command, argc, argv, &arguments);
+    if (rc >= 0) return rc;
+    lb_explain_options o = LB_EXPLAIN_OPTIONS_INIT;
+    char *selector = make_selector();
+    o.maps = (const char *const *)maps, o.select = selector, o.seconds = seconds;
+    while (maps && maps[o.n_maps]) o.n_maps++;
+    if (!arguments.json) o.progress = lb_progress;
+    if (steps && !parse_range(steps, &o.first_step, &o.last_step))
+        rc = lb_command_misused("explain", "--steps %s: expected N or A-B", steps);
+    else
+        rc = run_explain(&arguments, &o);
+    for (uint32_t i = 0; i < o.n_maps; i++) free(maps[i]);
+    free(maps), free(selector), free(steps), free(layer), free(phase), free(select_ops);
+    lb_arguments_release(&arguments);
+    return rc;
+}

@@ -1,0 +1,198 @@
+/* An explanation for a person: the same cause in the same op of many layers is one line. */
+#define _GNU_SOURCE /* open_memstream */
+#include <lastbit/explain.h>
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LINES = 40, NAMED = 3 };
+
+/* "model.layers.*.mlp": what layers of one kind have in common. */
+static void layer_pattern(const char *layer, char *text, size_t room)
+{
+    size_t n = 0;
+    for (const char *c = layer; *c && n < room - 1;) {
+        bool number = isdigit((unsigned char)*c) && (c == layer || c[-1] == '.');
+        const char *end = c;
+        while (isdigit((unsigned char)*end)) end++;
+        if (number && (*end == '.' || !*end)) {
+            text[n++] = '*', c = end;
+            continue;
+        }
+        text[n++] = *c++;
+    }
+    text[n] = '\0';
+    if (!*layer) snprintf(text, room, "(top level)");
+}
+
+static bool same_line(const lb_explain_finding *a, const lb_explain_finding *b)
+{
+    char x[256], y[256];
+    if (a->cause != b->cause || a->proof != b->proof || a->reversed != b->reversed || a->phase != b->phase)
+        return false;
+    if (strcmp(a->op, b->op) || strcmp(a->other_op, b->other_op) || strcmp(a->first, b->first)) return false;
+    if (a->cause != LB_CAUSE_UNEXPLAINED && strcmp(a->schedule, b->schedule)) return false;
+    layer_pattern(a->layer, x, sizeof x), layer_pattern(b->layer, y, sizeof y);
+    return !strcmp(x, y);
+}
+
+/* A line: the findings that it stands for. */
+typedef struct fold {
+    const lb_explain_finding *first;
+    uint32_t places, least_excluded;
+    int64_t matched, elements;
+    char also[400]; /* what matches just as well at all of them */
+    const char *layers[NAMED];
+    uint32_t n_layers; /* different ones, of which NAMED are kept */
+} fold;
+
+static bool lists(const char *list, const char *name, size_t n)
+{
+    for (const char *at = list; *at; at += strspn(at, " ")) {
+        size_t length = strcspn(at, ";");
+        if (length == n && !strncmp(at, name, n)) return true;
+        at += length + (at[length] == ';');
+    }
+    return false;
+}
+
+/* Keeps of "a; b; c" what another place lists too. */
+static void intersect(char *kept, const char *other)
+{
+    char out[400] = "";
+    size_t used = 0;
+    for (const char *at = kept; *at;) {
+        size_t n = strcspn(at, ";");
+        if (lists(other, at, n))
+            used += (size_t)snprintf(out + used, sizeof out - used, "%s%.*s", used ? "; " : "", (int)n, at);
+        at += n, at += strspn(at, "; ");
+    }
+    snprintf(kept, sizeof out, "%s", out);
+}
+
+static void add_to_fold(fold *f, const lb_explain_finding *x)
+{
+    bool known = false;
+    if (!f->places)
+        snprintf(f->also, sizeof f->also, "%s", x->also);
+    else
+        intersect(f->also, x->also);
+    for (uint32_t i = 0; i < f->n_layers && i < NAMED; i++) known |= !strcmp(f->layers[i], x->layer);
+    if (!known && f->n_layers < NAMED) f->layers[f->n_layers] = x->layer;
+    f->n_layers += !known;
+    f->places++, f->matched += x->matched, f->elements += x->elements;
+    if (f->places == 1 || x->excluded < f->least_excluded) f->least_excluded = x->excluded;
+}
+
+static void print_change(FILE *out, const fold *f)
+{
+    const lb_explain_finding *x = f->first;
+    const char *to = x->reversed ? "first" : "second";
+    if (x->cause == LB_CAUSE_UNEXPLAINED) {
+        fprintf(out, "no candidate gives these bits");
+        if (*x->schedule) fprintf(out, " (nearest: %s)", x->schedule);
+    } else if (x->cause == LB_CAUSE_INPUT) {
+        fprintf(out, "inherited");
+    } else if (*x->schedule) {
+        if (*x->first && strcmp(x->first, x->schedule)) fprintf(out, "%s became ", x->first);
+        fprintf(out, "%s%s", x->schedule, x->reversed ? " on the first side" : "");
+    }
+    if (strcmp(x->op, x->other_op))
+        fprintf(out, "; %s stands for %s", *x->other_op ? x->other_op : "nothing", *x->op ? x->op : "nothing");
+    fprintf(out, ". %" PRId64 " of %" PRId64 " elements of the %s side", f->matched, f->elements, to);
+    if (f->least_excluded) fprintf(out, ", %u alternatives excluded", f->least_excluded);
+    if (*f->also) fprintf(out, "; cannot be told apart on this data: %s", f->also);
+    if (x->proof == LB_PROOF_BOUND) fprintf(out, "; not bit by bit: inside the op's bound");
+    if (x->proof == LB_PROOF_EXACT) fprintf(out, "; not bit by bit: equal in exact arithmetic");
+}
+
+static void print_fold(FILE *out, const fold *f)
+{
+    const lb_explain_finding *x = f->first;
+    char pattern[256];
+    layer_pattern(x->layer, pattern, sizeof pattern);
+    fprintf(out, "%-11s  %s, %s: %s: ", lb_cause_name(x->cause),
+            f->n_layers > 1 ? pattern
+            : *x->layer     ? x->layer
+                            : pattern,
+            lb_phase_name(x->phase), *x->op ? x->op : x->other_op);
+    print_change(out, f);
+    if (f->n_layers > 1) {
+        fprintf(out, "; %u places: ", f->places);
+        for (uint32_t i = 0; i < f->n_layers && i < NAMED; i++)
+            fprintf(out, "%s%s", i ? ", " : "", *f->layers[i] ? f->layers[i] : "(top level)");
+        if (f->n_layers > NAMED) fprintf(out, ", and %u more", f->n_layers - NAMED);
+    }
+    fprintf(out, "\n");
+}
+
+static void print_summary(FILE *out, const lb_explain_report *r)
+{
+    uint32_t counts[LB_CAUSE_UNEXPLAINED + 1] = {0}, own = 0;
+    for (uint32_t i = 0; i < r->n_findings; i++) counts[r->findings[i].cause]++;
+    for (int c = LB_CAUSE_ORDER; c <= LB_CAUSE_UNEXPLAINED; c++) own += counts[c];
+    if (!r->n_findings) {
+        fprintf(out, "nothing differs in %" PRIu64 " aligned ops\n", r->ops);
+        return;
+    }
+    fprintf(out, "%u places differ for a reason of their own (", own);
+    bool any = false;
+    for (int c = LB_CAUSE_ORDER; c <= LB_CAUSE_UNEXPLAINED; c++) {
+        if (!counts[c]) continue;
+        fprintf(out, "%s%s %u", any ? ", " : "", lb_cause_name((lb_cause)c), counts[c]);
+        any = true;
+    }
+    fprintf(out, "%s), %u only inherit; %" PRIu64 " aligned ops\n", any ? "" : "none", counts[LB_CAUSE_INPUT],
+            r->ops);
+}
+
+static void print_next(FILE *out, const lb_explain_report *r, const char *path_a, const char *path_b)
+{
+    const lb_explain_finding *x = NULL;
+    for (uint32_t i = 0; i < r->n_findings && !x; i++)
+        if (r->findings[i].cause != LB_CAUSE_INPUT) x = &r->findings[i];
+    if (!x) return;
+    fprintf(out, "\nNext:\n  lastbit explain %s%s%s --steps %" PRId64, path_a, path_b ? " " : "",
+            path_b ? path_b : "", x->step);
+    if (x->index != LB_NONE) fprintf(out, " --select index=%u", x->index);
+    fprintf(out, " --json      # this finding again, with all it says\n");
+    if (x->index != LB_NONE)
+        fprintf(out, "  lastbit show %s --step %" PRId64 " --rank %d --op %u\n", path_a, x->step, x->rank,
+                x->index);
+}
+
+char *lb_explain_text(const lb_explain_report *r, const char *path_a, const char *path_b, bool all)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    uint8_t *done = calloc(r->n_findings + 1, 1);
+    if (!out || !done) {
+        if (out) fclose(out);
+        free(text), free(done);
+        return NULL;
+    }
+    print_summary(out, r);
+    uint32_t lines = 0, left = 0;
+    for (uint32_t i = 0; i < r->n_findings; i++) {
+        fold f = {.first = &r->findings[i]};
+        if (done[i] || (!all && r->findings[i].cause == LB_CAUSE_INPUT)) continue;
+        for (uint32_t k = i; k < r->n_findings; k++)
+            if (!done[k] && same_line(&r->findings[i], &r->findings[k]))
+                done[k] = 1, add_to_fold(&f, &r->findings[k]);
+        if (!lines) fprintf(out, "\n");
+        if (lines++ < LINES || all)
+            print_fold(out, &f);
+        else
+            left++;
+    }
+    if (left) fprintf(out, "… and %u lines more: --all\n", left);
+    for (uint32_t i = 0; i < r->n_missing; i++) fprintf(out, "missing: %s\n", r->missing[i]);
+    print_next(out, r, path_a, path_b);
+    free(done);
+    fclose(out);
+    return text;
+}

@@ -1,0 +1,242 @@
+/* Trying things at a place: see place.h. */
+#include "place.h"
+
+#include <lastbit/compare.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const lb_program *program_of(const lb_place *p, int side)
+{
+    return side ? p->source->b->program : p->source->a->program;
+}
+
+/* ---- bytes ---- */
+
+static bool recorded(lb_place *p, int side, uint32_t value, lb_tensor *tensor)
+{
+    bool exact = false;
+    if (lb_witness_value(p->source->bytes[side], value, tensor, &exact) && exact) return true;
+    snprintf(p->why, sizeof p->why,
+             "bytes of value %u of the %s side were not kept, and replay does not give its very bits", value,
+             side ? "second" : "first");
+    return false;
+}
+
+/* The same numbers in another dtype; false when some are no numbers of it. */
+static bool convert_exactly(const lb_tensor *from, lb_dtype dtype, lb_tensor *to)
+{
+    size_t n = (size_t)lb_layout_numel(&from->layout), bytes = lb_dtype_bytes(from->dtype, n);
+    void *dense = malloc(bytes + 1), *back = malloc(bytes + 1);
+    *to = (lb_tensor){malloc(lb_dtype_bytes(dtype, n) + 1), dtype,
+                      lb_layout_contiguous(from->layout.ndim, from->layout.shape)};
+    bool done = dense && back && to->data && lb_tensor_gather(from, dense, NULL) == LB_OK;
+    if (done) {
+        lb_convert(dtype, to->data, from->dtype, dense, n, NULL);
+        lb_convert(from->dtype, back, dtype, to->data, n, NULL);
+        lb_difference d;
+        lb_tensor x = {dense, from->dtype, to->layout}, y = {back, from->dtype, to->layout};
+        done = lb_compare_numbers(&x, &y, &d, NULL) == LB_OK && !d.differing;
+    }
+    free(dense), free(back);
+    if (!done) free(to->data), to->data = NULL;
+    return done;
+}
+
+static bool input_of(lb_place *p, int runner, int bits, uint32_t leaf, lb_tensor *tensor, void **owned)
+{
+    const lb_stretch_side *side = &p->stretch->sides[runner];
+    uint32_t mine = side->leaves[leaf], value = runner == bits ? mine : side->partners[leaf];
+    const lb_value *row = &program_of(p, runner)->values[mine];
+    lb_tensor given;
+    if (value == LB_NONE || !recorded(p, bits, value, &given)) return false;
+    if (!lb_layout_same_shape(&given.layout, &row->layout)) return false;
+    *tensor = given;
+    if (given.dtype == row->dtype) return true;
+    if (!convert_exactly(&given, row->dtype, tensor)) {
+        snprintf(p->why, sizeof p->why, "inputs in %s are no numbers of %s", lb_dtype_name(given.dtype),
+                 lb_dtype_name(row->dtype));
+        return false;
+    }
+    *owned = tensor->data;
+    return true;
+}
+
+static bool gather_inputs(lb_place *p, int runner, int bits)
+{
+    uint32_t n = p->stretch->sides[runner].n_leaves;
+    lb_tensor *inputs = calloc(n + 1, sizeof *inputs);
+    void **owned = calloc(n + 1, sizeof *owned);
+    bool all = inputs && owned;
+    p->inputs[runner][bits] = inputs, p->owned[runner][bits] = owned;
+    for (uint32_t i = 0; all && i < n; i++) all = input_of(p, runner, bits, i, &inputs[i], &owned[i]);
+    if (all || !inputs) return inputs && owned;
+    for (uint32_t i = 0; owned && i < n; i++) free(owned[i]);
+    free(inputs), free(owned);
+    p->inputs[runner][bits] = NULL, p->owned[runner][bits] = NULL;
+    return owned != NULL;
+}
+
+static bool gather_targets(lb_place *p, int side)
+{
+    const lb_stretch_side *s = &p->stretch->sides[side];
+    lb_tensor *targets = calloc(p->stretch->n_outputs + 1, sizeof *targets);
+    if (!targets) return false;
+    bool all = true;
+    for (uint32_t i = 0; all && i < p->stretch->n_outputs; i++)
+        all = recorded(p, side, s->outputs[i], &targets[i]);
+    if (all)
+        p->targets[side] = targets;
+    else
+        free(targets);
+    return true;
+}
+
+lb_status lb_place_open(const lb_stretch *stretch, const lb_stretch_source *source, lb_place *p, lb_err *err)
+{
+    *p = (lb_place){.stretch = stretch, .source = source};
+    bool room = true;
+    for (int side = 0; side < 2 && room; side++) {
+        const lb_stretch_side *s = &stretch->sides[side];
+        lb_rehearsal_parts parts = {.program = program_of(p, side),
+                                    .ops = s->ops,
+                                    .n_ops = s->n_ops,
+                                    .leaves = s->leaves,
+                                    .n_leaves = s->n_leaves,
+                                    .outputs = s->outputs,
+                                    .n_outputs = stretch->n_outputs};
+        lb_err why = LB_ERR_INIT;
+        lb_status status = lb_rehearsal_new(&parts, &p->rehearsals[side], &why);
+        if (status == LB_ERR_NOMEM) room = false;
+        if (status != LB_OK) snprintf(p->why, sizeof p->why, "%.150s", why.message);
+        room = room && gather_targets(p, side) && gather_inputs(p, side, 0) && gather_inputs(p, side, 1);
+    }
+    if (room) return LB_OK;
+    lb_place_release(p);
+    return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for a stretch");
+}
+
+void lb_place_release(lb_place *p)
+{
+    for (int runner = 0; runner < 2; runner++) {
+        for (int bits = 0; bits < 2; bits++) {
+            for (uint32_t i = 0; p->owned[runner][bits] && i < p->stretch->sides[runner].n_leaves; i++)
+                free(p->owned[runner][bits][i]);
+            free(p->owned[runner][bits]), free(p->inputs[runner][bits]);
+        }
+        lb_rehearsal_free(p->rehearsals[runner]);
+        free(p->targets[runner]);
+    }
+    memset(p, 0, sizeof *p);
+}
+
+/* ---- trying ---- */
+
+/* What was computed, in the dtype of the recording, rounded as torch casts; `raw`: as it was computed. */
+static bool compare_result(const lb_tensor *computed, const lb_tensor *target, lb_difference *d,
+                           lb_difference *raw)
+{
+    lb_tensor cast = *computed;
+    if (!lb_layout_same_shape(&computed->layout, &target->layout)) return false;
+    if (lb_compare_numbers(target, computed, raw, NULL) != LB_OK) return false;
+    if (computed->dtype != target->dtype) {
+        size_t n = (size_t)lb_layout_numel(&computed->layout);
+        cast.dtype = target->dtype, cast.data = malloc(lb_dtype_bytes(target->dtype, n) + 1);
+        if (!cast.data) return false;
+        lb_convert(target->dtype, cast.data, computed->dtype, computed->data, n, NULL);
+    }
+    bool done = lb_compare_numbers(target, &cast, d, NULL) == LB_OK;
+    if (cast.data != computed->data) free(cast.data);
+    return done;
+}
+
+static void release_results(const lb_place *p, lb_tensor *results)
+{
+    for (uint32_t i = 0; i < p->stretch->n_outputs; i++) free(results[i].data);
+    free(results);
+}
+
+lb_status lb_place_try(const lb_place *p, int runner, int bits, const lb_candidate *candidate, lb_score *score,
+                       lb_err *err)
+{
+    *score = (lb_score){0};
+    if (!lb_place_can(p, runner, bits)) return LB_OK;
+    lb_tensor *results = calloc(p->stretch->n_outputs + 1, sizeof *results);
+    if (!results) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for results");
+    lb_err why = LB_ERR_INIT;
+    lb_status status = lb_rehearsal_run(p->rehearsals[runner], p->inputs[runner][bits], candidate->swaps,
+                                        candidate->n_swaps, results, &why);
+    score->ran = status == LB_OK;
+    for (uint32_t i = 0; score->ran && i < p->stretch->n_outputs; i++) {
+        lb_difference d, raw;
+        score->ran = results[i].data && compare_result(&results[i], &p->targets[bits][i], &d, &raw);
+        if (!score->ran) break;
+        score->unrounded += raw.elements - raw.differing;
+        score->elements += d.elements, score->matched += d.elements - d.differing;
+        if (!(score->rel_l2 >= d.rel_l2)) score->rel_l2 = d.rel_l2;
+    }
+    release_results(p, results);
+    return status == LB_ERR_NOMEM ? lb_fail(err, status, "%s", why.message) : LB_OK;
+}
+
+lb_status lb_place_reaches(const lb_place *p, int side, bool *reaches, lb_err *err)
+{
+    *reaches = false;
+    if (!p->stretch->pair || !lb_place_can(p, side, side)) return LB_OK;
+    lb_err why = LB_ERR_INIT;
+    lb_status status =
+        lb_rehearsal_reaches(p->rehearsals[side], p->inputs[side][side], p->targets[side], reaches, &why);
+    return status == LB_ERR_NOMEM ? lb_fail(err, status, "%s", why.message) : LB_OK;
+}
+
+/* ---- the same real function? ---- */
+
+static lb_status run_wide(const lb_place *p, int runner, int bits, lb_tensor *results, bool *ran, lb_err *err)
+{
+    const lb_swap wide = {LB_SWAP_PRECISION, "", "f64"};
+    lb_err why = LB_ERR_INIT;
+    lb_status status =
+        lb_rehearsal_run(p->rehearsals[runner], p->inputs[runner][bits], &wide, 1, results, &why);
+    *ran = status == LB_OK;
+    return status == LB_ERR_NOMEM ? lb_fail(err, status, "%s", why.message) : LB_OK;
+}
+
+/* Far nearer to each other in f64 than to what was recorded: by 2^-16 of that distance, or by f64's own roundings. */
+static bool agree(const lb_tensor *x, const lb_tensor *y, const lb_tensor *target)
+{
+    lb_difference between, away;
+    if (lb_compare_numbers(x, y, &between, NULL) != LB_OK ||
+        lb_compare_numbers(target, x, &away, NULL) != LB_OK)
+        return false;
+    return !between.nonfinite &&
+           between.max_abs <= 0x1p-16 * away.max_abs + 0x1p-40 * away.max_abs / fmax(away.rel_l2, 0x1p-24);
+}
+
+lb_status lb_place_same_function(const lb_place *p, bool *same, lb_err *err)
+{
+    *same = false;
+    int bits = lb_place_can(p, 0, 1) && lb_place_can(p, 1, 1) ? 1 : 0;
+    if (!lb_place_can(p, 0, bits) || !lb_place_can(p, 1, bits)) return LB_OK;
+    uint32_t n = p->stretch->n_outputs;
+    lb_tensor *x = calloc(n + 1, sizeof *x), *y = calloc(n + 1, sizeof *y);
+    bool ran_x = false, ran_y = false;
+    lb_status status = x && y ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for results");
+    if (status == LB_OK) status = run_wide(p, 0, bits, x, &ran_x, err);
+    if (status == LB_OK) status = run_wide(p, 1, bits, y, &ran_y, err);
+    *same = status == LB_OK && ran_x && ran_y;
+    for (uint32_t i = 0; *same && i < n; i++)
+        *same = x[i].data && y[i].data && agree(&x[i], &y[i], &p->targets[bits][i]);
+    if (x) release_results(p, x);
+    if (y) release_results(p, y);
+    return status;
+}
+
+bool lb_place_same_inputs(const lb_place *p)
+{
+    const lb_stretch_side *side = &p->stretch->sides[0];
+    for (uint32_t i = 0; i < side->n_leaves; i++)
+        if (side->partners[i] == LB_NONE || lb_stretch_differs(p->source, side->leaves[i], side->partners[i]))
+            return false;
+    return true;
+}

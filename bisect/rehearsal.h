@@ -1,0 +1,35 @@
+/* A rehearsal: a few ops of a recorded program, run by themselves on bits that are handed to them, under any swaps.
+ *
+ *   leaves (given) ──▶ ops, in the order of the recording ──▶ outputs
+ *
+ * The ops become a program of their own in which every leaf is a source. It knows nothing of what was recorded beside it,
+ * so that one side's program can be run on the other side's bits.
+ */
+#ifndef LB_BISECT_REHEARSAL_H
+#define LB_BISECT_REHEARSAL_H
+
+#include <lastbit/replay.h>
+
+typedef struct lb_rehearsal lb_rehearsal;
+
+/* What to run: rows of `program`, ascending. A leaf that an op of the list gives is no leaf: the caller's mistake. */
+typedef struct lb_rehearsal_parts {
+    const lb_program *program;
+    const uint32_t *ops, *leaves, *outputs;
+    uint32_t n_ops, n_leaves, n_outputs;
+} lb_rehearsal_parts;
+
+/* LB_ERR_UNSUPPORTED: a collective, or an output that no op of the list gives and that is no leaf. */
+lb_status lb_rehearsal_new(const lb_rehearsal_parts *parts, lb_rehearsal **rehearsal, lb_err *err);
+void lb_rehearsal_free(lb_rehearsal *rehearsal);
+
+/* `inputs`: per leaf, of the leaf's dtype and shape, any strides. `results`: per output, row-major, in the dtype in which it
+ * is held (wide inside a precision region); data malloc'ed, NULL where nothing computed it. Nothing is left in `results`
+ * after a failure. */
+lb_status lb_rehearsal_run(const lb_rehearsal *rehearsal, const lb_tensor *inputs, const lb_swap *swaps,
+                           uint32_t n_swaps, lb_tensor *results, lb_err *err);
+/* The error bounds of a single op: whether `targets` (per output, in the recorded dtype) lie inside them on these inputs. */
+lb_status lb_rehearsal_reaches(const lb_rehearsal *rehearsal, const lb_tensor *inputs, const lb_tensor *targets,
+                               bool *reaches, lb_err *err);
+
+#endif

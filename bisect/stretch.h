@@ -1,0 +1,52 @@
+/* Stretches: the smallest parts of two programs whose inputs and outputs correspond.
+ *
+ *        A:  leaf ─▶ sum ─────────────────▶ output       a leaf of A has a partner among B's values, so that A's ops can be
+ *            │partner                         │          run on B's bits and their result held against B's output
+ *        B:  leaf ─▶ slice, add, add, … ────▶ output
+ *
+ * Ops that align are a stretch of one op on each side, whose leaves are their arguments, one by one. Where ops do not align,
+ * what an aligned op reads (or a module gives) is followed back on each side to values that both sides have: results of
+ * aligned ops, and sources. Such an anchor in a group of ops of which some have no partner is believed only when both
+ * sides' recorded numbers are near each other.
+ */
+#ifndef LB_BISECT_STRETCH_H
+#define LB_BISECT_STRETCH_H
+
+#include "align.h"
+#include "witness.h"
+
+typedef struct lb_stretch_side {
+    uint32_t *ops, n_ops;       /* rows of the program, ascending; views included */
+    uint32_t *leaves, n_leaves; /* values */
+    uint32_t *partners;         /* per leaf: the other side's value, LB_NONE: it has none */
+    uint32_t *outputs;          /* as many on both sides */
+    uint32_t op;                /* what gives the first output; named in reports */
+} lb_stretch_side;
+
+typedef struct lb_stretch {
+    lb_stretch_side sides[2];
+    uint32_t n_outputs;
+    bool pair; /* one op each */
+} lb_stretch;
+
+typedef struct lb_stretches {
+    lb_stretch *list;
+    uint32_t n;
+} lb_stretches;
+
+typedef struct lb_stretch_source {
+    const lb_side *a, *b;
+    const lb_alignment *alignment;
+    const lb_witness *bytes[2];
+    char *const *paths[2]; /* per scope, after the maps: what modules are called on both sides */
+    bool all;              /* equal ones too */
+} lb_stretch_source;
+
+/* Those of which some output has other bits on the other side (or all), in the order of A's program. */
+lb_status lb_stretches_find(const lb_stretch_source *source, lb_stretches *out, lb_err *err);
+void lb_stretches_release(lb_stretches *stretches);
+
+/* Have two values of the sides other numbers? By digests where dtypes agree, else by their bytes; unknown: true. */
+bool lb_stretch_differs(const lb_stretch_source *source, uint32_t value_a, uint32_t value_b);
+
+#endif

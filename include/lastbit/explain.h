@@ -1,0 +1,104 @@
+/* Explain: two recordings differ; which kernel, precision or order turns one into the other?
+ *
+ * Explanations are local. For each pair of aligned ops, and for each stretch of ops that do not align one by one but begin and
+ * end at values that both sides have, A's program of that stretch is run on B's recorded input bits under one candidate
+ * after the other, and B's recorded output bits are asked for, all of them:
+ *
+ *   input        A's program as it is gives B's bits on B's inputs: the difference came in from upstream
+ *   order        under another order of its sums it does
+ *   kernel       under another kernel it does, or both sides' own programs give their own bits and are other programs
+ *   precision    under another precision it does
+ *   routing      other experts were chosen
+ *   unexplained  under no candidate it does; the best one is named with the number of elements it has right
+ *
+ * A candidate that misses one element of all is excluded. Others that match just as well are named: the data cannot tell them
+ * apart. Where replay has not the kernel that ran (a library's own order), `proof` says what is known instead.
+ */
+#ifndef LASTBIT_EXPLAIN_H
+#define LASTBIT_EXPLAIN_H
+
+#include <lastbit/replay.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LB_CAUSES(X)                                                                                           \
+    X(INPUT, "input")                                                                                          \
+    X(ORDER, "order")                                                                                          \
+    X(KERNEL, "kernel")                                                                                        \
+    X(PRECISION, "precision")                                                                                  \
+    X(ROUTING, "routing")                                                                                      \
+    X(UNEXPLAINED, "unexplained")
+
+typedef enum lb_cause {
+#define LB_CAUSE_ENUM(name, text) LB_CAUSE_##name,
+    LB_CAUSES(LB_CAUSE_ENUM)
+#undef LB_CAUSE_ENUM
+} lb_cause;
+LB_API const char *lb_cause_name(lb_cause cause); /* "order", … */
+
+typedef enum lb_proof {
+    LB_PROOF_NONE,
+    LB_PROOF_BITS, /* every element */
+    LB_PROOF_BOUND, /* the kernel that ran is not one of ours: every element lies inside its error bound, on each side's own
+                       inputs */
+    LB_PROOF_EXACT /* both sides' programs are the same real function of B's inputs; bits of one are not ours */
+} lb_proof;
+LB_API const char *lb_proof_name(lb_proof proof); /* "none", "bits", "bound", "exact" */
+
+/* One place where the sides differ for a reason of its own, or inherit. Strings belong to the report. */
+typedef struct lb_explain_finding {
+    int64_t step;
+    int32_t rank;
+    lb_phase phase;
+    const char *layer;         /* in A */
+    const char *op, *other_op; /* "aten::mm"; of a stretch: its ops, "aten::mm x4, aten::add.Tensor x3" */
+    uint32_t index, other;     /* the op that gives the output, in each program; LB_NONE */
+    lb_cause cause;
+    const char
+        *schedule;     /* under what A's program gives B's bits: "torch:4", "bf16, splitk:4"; "" of `input` */
+    const char *first; /* under what it gives A's own, "own" when as replay runs it; "" when unknown */
+    bool reversed;     /* B's program was run on A's inputs: under `schedule` it gives A's bits */
+    int64_t matched, elements; /* of the candidate named; of `unexplained`: of the best */
+    uint32_t tried, excluded;  /* candidates */
+    const char *also;          /* candidates that match just as well, joined by "; "; "" */
+    lb_proof proof;
+    const char *why; /* one sentence */
+} lb_explain_finding;
+
+typedef struct lb_explain_options {
+    size_t size;             /* sizeof(lb_explain_options) */
+    const char *const *maps; /* s/PATTERN/REPLACEMENT/ on A's layer paths */
+    uint32_t n_maps;
+    int64_t first_step, last_step;
+    const char *select; /* selector of A's ops as in swaps ("layer=model.layers.3&phase=forward"), NULL: all */
+    double seconds;     /* for the candidates of one place, once something matched; 0: 2 */
+    void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
+} lb_explain_options;
+#define LB_EXPLAIN_OPTIONS_INIT                                                                                \
+    {                                                                                                          \
+        sizeof(lb_explain_options), NULL, 0, INT64_MIN, INT64_MAX, NULL, 0, NULL                               \
+    }
+
+typedef struct lb_explain_report {
+    lb_explain_finding *findings;
+    uint32_t n_findings;
+    char **missing; /* what could not be looked at, one sentence each */
+    uint32_t n_missing;
+    uint64_t ops, differing; /* aligned computing ops; of them with other bits */
+    void *store;
+} lb_explain_report;
+
+/* LB_ERR_NOT_FOUND when the captures share no step or rank. `b` NULL: A against its own replay, that is, under what its ops
+ * give the bits that were recorded, where replay's own kernels do not. */
+LB_API lb_status lb_explain_run(lb_capture *a, lb_capture *b, const lb_explain_options *options,
+                                lb_explain_report **report, lb_err *err);
+LB_API void lb_explain_report_free(lb_explain_report *report);
+/* For a person; malloc'ed, NULL when out of memory. `all`: also what is only inherited. */
+LB_API char *lb_explain_text(const lb_explain_report *report, const char *path_a, const char *path_b, bool all);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,211 @@
+/* A plausible candidate that misses one element of all must lose: recordings made by hand, in which it does. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <lastbit/archive.h>
+#include <lastbit/explain.h>
+#include <lastbit/order.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { ROWS = 10000, TERMS = 100 };
+
+static uint32_t add_value(lb_program *p, int64_t storage, int ndim, const float *data, uint32_t flags)
+{
+    const int64_t shape[] = {ROWS, TERMS};
+    lb_tensor t = {(void *)data, LB_F32, lb_layout_contiguous(ndim, shape)};
+    lb_value v = {.storage = storage,
+                  .layout = t.layout,
+                  .dtype = LB_F32,
+                  .flags = flags | LB_VALUE_KEPT,
+                  .source = flags ? LB_SOURCE_BATCH : LB_SOURCE_NOT,
+                  .name = LB_NONE,
+                  .statistics = LB_NONE};
+    v.logical = lb_digest_tensor(&t);
+    v.blob = lb_digest_bytes(data, (size_t)lb_layout_numel(&t.layout) * sizeof(float));
+    return lb_program_add_value(p, &v);
+}
+
+/* One step: y = x.sum(1). */
+static lb_program *make_program(const float *x, const float *y)
+{
+    lb_program *p = lb_program_new();
+    const uint32_t vx = add_value(p, 0, 2, x, LB_VALUE_SOURCE), vy = add_value(p, 1, 1, y, 0);
+    p->world = 1, p->level = 3, p->complete = 1;
+    lb_op source = {.name = lb_program_string(p, "lb::source"),
+                    .first_result = lb_program_add_refs(p, &vx, 1),
+                    .results = 1,
+                    .node_name = LB_NONE,
+                    .node = -1};
+    lb_program_add_op(p, &source);
+    const lb_arg dim = {.tag = LB_ARG_INT, .u.i = 1};
+    lb_arg args[] = {{.tag = LB_ARG_VALUE, .u.value = vx},
+                     {.tag = LB_ARG_LIST, .count = 1, .u.first = lb_program_add_args(p, &dim, 1)},
+                     {.tag = LB_ARG_BOOL},
+                     {.tag = LB_ARG_NONE}};
+    lb_op sum = {.name = lb_program_string(p, "aten::sum.dim_IntList"),
+                 .scope = lb_program_scope(p, "layers.0", NULL, 0),
+                 .first_arg = lb_program_add_args(p, args, 4),
+                 .args = 4,
+                 .first_result = lb_program_add_refs(p, &vy, 1),
+                 .results = 1,
+                 .node_name = LB_NONE,
+                 .node = -1};
+    lb_program_add_op(p, &sum);
+    return p;
+}
+
+static lb_capture *record(const char *folder, const char *name, const float *x, const float *y)
+{
+    char path[256];
+    lb_writer *writer = NULL;
+    lb_capture *capture = NULL;
+    lb_program *p = make_program(x, y);
+    snprintf(path, sizeof path, "%s/%s.tar", folder, name);
+    assert_int_equal(lb_writer_open(path, NULL, &writer, NULL), LB_OK);
+    assert_int_equal(lb_writer_blob(writer, p->values[0].blob, LB_F32, x, sizeof(float) * ROWS * TERMS, NULL),
+                     LB_OK);
+    assert_int_equal(lb_writer_blob(writer, p->values[1].blob, LB_F32, y, sizeof(float) * ROWS, NULL), LB_OK);
+    assert_int_equal(lb_writer_program(writer, p, NULL), LB_OK);
+    assert_int_equal(lb_writer_close(writer, NULL), LB_OK);
+    lb_program_free(p);
+    assert_int_equal(lb_capture_open(path, &capture, NULL), LB_OK);
+    unlink(path);
+    return capture;
+}
+
+static void sum_rows(const char *order, const float *x, float *y)
+{
+    const lb_probe_shape shape = {LB_PROBE_ROWS, LB_F32, LB_NO_DTYPE, TERMS, ROWS, 1};
+    lb_probe_kernel kernel;
+    double *sums = malloc(sizeof *sums * ROWS);
+    assert_int_equal(lb_probe_schedule(&shape, order, &kernel, NULL), LB_OK);
+    assert_int_equal(kernel.run(kernel.context, 1, x, NULL, sums, NULL), LB_OK);
+    for (int i = 0; i < ROWS; i++) y[i] = (float)sums[i];
+    lb_probe_kernel_release(&kernel);
+    free(sums);
+}
+
+typedef struct world {
+    float *x, *y, *z;
+    char folder[64];
+} world;
+
+static int make_world(void **state)
+{
+    world *w = calloc(1, sizeof *w);
+    w->x = malloc(sizeof(float) * ROWS * TERMS), w->y = malloc(sizeof(float) * ROWS),
+    w->z = malloc(sizeof(float) * ROWS);
+    uint32_t seed = 1;
+    for (int i = 0; i < ROWS * TERMS; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        w->x[i] = (float)(int32_t)seed * 0x1p-31f;
+    }
+    sum_rows("", w->x, w->y);
+    snprintf(w->folder, sizeof w->folder, "/tmp/lastbit-explain-XXXXXX");
+    *state = w;
+    return mkdtemp(w->folder) ? 0 : -1;
+}
+
+static int drop_world(void **state)
+{
+    world *w = *state;
+    rmdir(w->folder);
+    free(w->x), free(w->y), free(w->z), free(w);
+    return 0;
+}
+
+/* The one finding of x.sum(1) giving y on one side, z on the other. */
+static lb_explain_finding explain(const world *w, lb_explain_report **report)
+{
+    lb_capture *a = record(w->folder, "a", w->x, w->y), *b = record(w->folder, "b", w->x, w->z);
+    lb_explain_options options = LB_EXPLAIN_OPTIONS_INIT;
+    options.seconds = 60;
+    assert_int_equal(lb_explain_run(a, b, &options, report, NULL), LB_OK);
+    lb_capture_close(a), lb_capture_close(b);
+    assert_int_equal((*report)->n_findings, 1);
+    return (*report)->findings[0];
+}
+
+static void every_order_is_told_from_the_others(void **state)
+{
+    world *w = *state;
+    static const char *const names[] = {"sequential",     "splitk:4", "blocked:8",
+                                        "butterfly:32x4", "pairwise", "lanes:16"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        lb_explain_report *report;
+        sum_rows(names[i], w->x, w->z);
+        lb_explain_finding f = explain(w, &report);
+        assert_int_equal(f.cause, LB_CAUSE_ORDER);
+        assert_string_equal(f.schedule, names[i]);
+        assert_int_equal(f.matched, ROWS);
+        assert_int_equal(f.elements, ROWS);
+        assert_string_equal(f.also, "");
+        assert_int_equal(f.excluded, f.tried - 1);
+        assert_true(f.excluded > 40);
+        lb_explain_report_free(report);
+    }
+}
+
+static void one_element_of_ten_thousand_excludes(void **state)
+{
+    world *w = *state;
+    lb_explain_report *report;
+    sum_rows("splitk:4", w->x, w->z);
+    w->z[7123] = nextafterf(w->z[7123], 1);
+    lb_explain_finding f = explain(w, &report);
+    assert_int_equal(f.cause, LB_CAUSE_UNEXPLAINED);
+    assert_int_equal(f.proof, LB_PROOF_NONE);
+    assert_string_equal(f.schedule, "splitk:4"); /* the best */
+    assert_int_equal(f.matched, ROWS - 1);
+    assert_int_equal(f.excluded, f.tried);
+    lb_explain_report_free(report);
+}
+
+static void a_decoy_loses_to_what_differs_in_one_row(void **state)
+{
+    world *w = *state;
+    lb_explain_report *report;
+    sum_rows("splitk:4", w->x, w->z);
+    const float decoy = w->z[42];
+    sum_rows("splitk:8", w->x, w->y);
+    assert_true(decoy != w->y[42]); /* the row tells them apart */
+    w->z[42] = w->y[42];
+    sum_rows("", w->x, w->y);
+    lb_explain_finding f = explain(w, &report);
+    assert_int_equal(f.cause, LB_CAUSE_UNEXPLAINED);
+    assert_int_equal(f.matched, ROWS - 1);
+    lb_explain_report_free(report);
+}
+
+static void equal_bits_need_no_explanation(void **state)
+{
+    world *w = *state;
+    lb_explain_report *report;
+    lb_capture *a = record(w->folder, "a", w->x, w->y), *b = record(w->folder, "b", w->x, w->y);
+    lb_explain_options options = LB_EXPLAIN_OPTIONS_INIT;
+    assert_int_equal(lb_explain_run(a, b, &options, &report, NULL), LB_OK);
+    assert_int_equal(report->n_findings, 0);
+    lb_explain_report_free(report);
+    assert_int_equal(lb_explain_run(a, NULL, &options, &report, NULL), LB_OK);
+    assert_int_equal(report->n_findings, 0);
+    lb_explain_report_free(report);
+    lb_capture_close(a), lb_capture_close(b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(every_order_is_told_from_the_others, make_world, drop_world),
+        cmocka_unit_test_setup_teardown(one_element_of_ten_thousand_excludes, make_world, drop_world),
+        cmocka_unit_test_setup_teardown(a_decoy_loses_to_what_differs_in_one_row, make_world, drop_world),
+        cmocka_unit_test_setup_teardown(equal_bits_need_no_explanation, make_world, drop_world),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
