@@ -145,7 +145,7 @@ static int run_live(const lb_live_options *o, bool json)
 typedef struct asked {
     char *steps, *predicate, *against, *journal, *reproducer, *run, *log, *noise;
     const char **flags;
-    int resume, force, quiet, check, threads, max_trials;
+    int resume, force, quiet, check, from_start, threads, max_trials;
     long memory_mb;
     double timeout;
     lb_swap_list swaps;
@@ -206,6 +206,7 @@ static int start_capture(const asked *a, const char *path, bool json)
     o.predicate = a->predicate, o.journal = a->journal, o.resume = a->resume;
     o.reproducer = a->reproducer, o.overwrite = a->force, o.threads = a->threads;
     o.memory_bytes = (uint64_t)a->memory_mb << 20, o.max_trials = (uint32_t)a->max_trials;
+    o.from_start = a->from_start;
     o.check = a->check, o.changes = a->swaps.rows, o.n_changes = a->swaps.n;
     if (!a->quiet && !a->check) o.say = say;
     if (a->steps && !parse_range(a->steps, &o.first_step, &o.last_step))
@@ -252,6 +253,9 @@ int lb_cmd_bisect(int argc, const char **argv)
         {"max-trials", 0, POPT_ARG_INT, &a.max_trials, 0, "per search", "N"},
         {"threads", 0, POPT_ARG_INT, &a.threads, 0, "of one replay", "N"},
         {"memory", 0, POPT_ARG_LONG, &a.memory_mb, 0, "keep at most this much", "MB"},
+        {"from-start", 0, POPT_ARG_NONE, &a.from_start, 0,
+         "replay every trial from the window's first step instead of the latest step that its change leaves as it was: "
+         "slower, the same verdict", NULL},
         {"quiet", 'q', POPT_ARG_NONE, &a.quiet, 0, "no line per trial", NULL},
         {"check", 0, POPT_ARG_NONE, &a.check, 0,
          "search nothing: replay once, with the changes given, and say whether it fails", NULL},

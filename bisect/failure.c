@@ -1,8 +1,7 @@
 /* Failures: see failure.h. */
 #include "failure.h"
 
-#include "selector.h"
-#include "slice.h"
+#include "watched.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -18,15 +17,6 @@ typedef enum predicate_kind {
     PREDICATE_NORM
 } predicate_kind;
 
-/* One program of the window. */
-typedef struct watched {
-    const lb_program *program;
-    uint32_t rank_row;
-    uint8_t *marks; /* lb_watch_bits per op */
-    bool scaler;    /* a loss scaler judges its gradients */
-    uint64_t blind; /* watched results that were not there */
-} watched;
-
 /* The past of one quantity. */
 typedef struct history {
     int32_t rank;
@@ -38,10 +28,19 @@ typedef struct history {
     uint32_t op;
 } history;
 
+/* What is known between two steps, none of which failed. */
+typedef struct memory_of_steps {
+    uint32_t number;
+    history *past;
+    uint32_t n_past;
+    uint64_t *blind; /* per row */
+    char warning[200];
+} memory_of_steps;
+
 struct lb_monitor {
     const int32_t *ranks;
     uint32_t n_ranks;
-    watched *rows;
+    lb_watched *rows;
     uint32_t n_rows;
     predicate_kind predicate;
     double limit;
@@ -52,13 +51,16 @@ struct lb_monitor {
     lb_failure failure;
     history *past;
     uint32_t n_past, past_room;
-    struct { /* what the recording's gross failure was held against: a change may take away the past that shows it */
+    struct
+    { /* what the recording's gross failure was held against: a change may take away the past that shows it */
         int32_t rank;
         int64_t key, step;
         double reference;
     } recorded;
     bool recording;
     char warning[200];
+    memory_of_steps *kept;
+    uint32_t n_kept;
 };
 
 const char *lb_failure_kind_name(lb_failure_kind kind)
@@ -66,182 +68,6 @@ const char *lb_failure_kind_name(lb_failure_kind kind)
     static const char *const names[] = {"none",   "gradient", "loss",      "parameter", "state",
                                         "output", "gross",    "predicate", "difference"};
     return (unsigned)kind < sizeof names / sizeof *names ? names[kind] : "unknown";
-}
-
-/* ---- what is watched -------------------------------------------------------------------------------------------- */
-
-static bool op_is(const lb_program *p, const lb_op *op, const char *base)
-{
-    const char *name = lb_op_name(p, op);
-    size_t n = strlen(base);
-    return !strncmp(name, "aten::", 6) && !strncmp(name + 6, base, n) &&
-           (!name[6 + n] || name[6 + n] == '.' || (name[6 + n] == '_' && (!name[7 + n] || name[7 + n] == '.')));
-}
-
-static bool float_value(const lb_program *p, uint32_t value)
-{
-    return value != LB_NONE && lb_dtype_is_float(p->values[value].dtype);
-}
-
-typedef struct marker {
-    const lb_program *p;
-    const lb_flow *flow;
-    watched *w;
-    uint32_t reader;
-    uint8_t bit;
-} marker;
-
-/* Marks what computed the contents that `reader` sees in `value`. */
-static void mark_defs(void *context, uint32_t value)
-{
-    marker *m = context;
-    uint32_t defs[32];
-    if (!float_value(m->p, value)) return;
-    uint32_t n = lb_flow_defs_of(m->flow, m->reader, value, defs, 32);
-    for (uint32_t i = 0; i < n && i < 32; i++)
-        if (strcmp(lb_op_name(m->p, &m->p->ops[defs[i]]), "lb::source")) m->w->marks[defs[i]] |= m->bit;
-}
-
-static void mark_inputs(marker *m, uint32_t reader, uint8_t bit)
-{
-    m->reader = reader;
-    m->bit = bit;
-    m->w->marks[reader] |= LB_WATCH_WITNESS;
-    lb_op_each_input(m->p, &m->p->ops[reader], mark_defs, m);
-}
-
-static bool tests_finiteness(const lb_program *p, const lb_op *op)
-{
-    return op_is(p, op, "isfinite") || op_is(p, op, "isnan") || op_is(p, op, "isinf") || op_is(p, op, "abs") ||
-           op_is(p, op, "ne") || op_is(p, op, "eq") || op_is(p, op, "logical_not") ||
-           op_is(p, op, "bitwise_not") || op_is(p, op, "mul") || op_is(p, op, "bitwise_and") ||
-           op_is(p, op, "logical_and");
-}
-
-/* Does the condition of this where or masked_fill come from asking whether something is finite? isfinite(x) runs as
- * (x == x) * (abs(x) != inf), isnan(x) as x != x. */
-static bool asks_finiteness(const marker *m, uint32_t op, uint32_t condition)
-{
-    const lb_program *p = m->p;
-    uint32_t def;
-    if (lb_flow_defs_of(m->flow, op, condition, &def, 1) == 0 || !tests_finiteness(p, &p->ops[def]))
-        return false;
-    for (int hop = 0; hop < 4; hop++) {
-        const lb_op *test = &p->ops[def];
-        const lb_arg *args = lb_op_args(p, test);
-        if (op_is(p, test, "isfinite") || op_is(p, test, "isnan") || op_is(p, test, "isinf")) return true;
-        if (op_is(p, test, "ne") || op_is(p, test, "eq"))
-            return test->args >= 2 && ((args[1].tag == LB_ARG_VALUE && args[1].u.value == args[0].u.value) ||
-                                       (args[1].tag == LB_ARG_FLOAT && isinf(args[1].u.f)));
-        if (args[0].tag != LB_ARG_VALUE || lb_flow_defs_of(m->flow, def, args[0].u.value, &def, 1) == 0)
-            return false;
-    }
-    return false;
-}
-
-static bool is_sanitiser(const marker *m, uint32_t i)
-{
-    const lb_program *p = m->p;
-    const lb_op *op = &p->ops[i];
-    const lb_arg *args = lb_op_args(p, op);
-    if (op->phase == LB_PHASE_FORWARD) return false;
-    if (op_is(p, op, "nan_to_num")) return true;
-    /* One element is the coefficient that gradients are clipped by: one over their norm, and large when that is small. */
-    if (op_is(p, op, "clamp") || op_is(p, op, "clip"))
-        return args[0].tag == LB_ARG_VALUE && lb_layout_numel(&p->values[args[0].u.value].layout) != 1;
-    if (op_is(p, op, "where")) return args[0].tag == LB_ARG_VALUE && asks_finiteness(m, i, args[0].u.value);
-    return op_is(p, op, "masked_fill") && op->args > 1 && args[1].tag == LB_ARG_VALUE &&
-           asks_finiteness(m, i, args[1].u.value);
-}
-
-static uint8_t bits_of_flags(const lb_program *p, const lb_op *op)
-{
-    uint8_t bits = 0;
-    for (uint32_t r = 0; r < op->results + op->written; r++) {
-        uint32_t value = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
-        if (!float_value(p, value)) continue;
-        uint32_t flags = p->values[value].flags;
-        if (op->phase == LB_PHASE_OPTIMIZER && flags & LB_VALUE_PARAMETER) bits |= LB_WATCH_PARAMETER;
-        if (op->phase == LB_PHASE_OPTIMIZER && flags & LB_VALUE_STATE) bits |= LB_WATCH_STATE;
-    }
-    return bits;
-}
-
-/* Storages that the optimizers of this step own. */
-static bool group_storage(const lb_program *p, int64_t storage)
-{
-    for (uint32_t i = 0; i < p->n_group_params; i++)
-        if (p->group_params[i].storage == storage) return true;
-    return false;
-}
-
-static void mark_op(marker *m, uint32_t i)
-{
-    const lb_program *p = m->p;
-    const lb_op *op = &p->ops[i];
-    m->w->marks[i] |= bits_of_flags(p, op);
-    for (uint32_t r = 0; op->phase == LB_PHASE_OPTIMIZER && r < op->written; r++) {
-        uint32_t value = lb_op_written(p, op)[r];
-        if (value != LB_NONE && group_storage(p, p->values[value].storage))
-            m->w->marks[i] |= LB_WATCH_PARAMETER;
-    }
-    if (op->phase == LB_PHASE_BACKWARD && strstr(lb_program_text(p, op->node_name), "AccumulateGrad")) {
-        if (!(op->flags & LB_OP_VIEW) && lb_op_defines(p, op)) m->w->marks[i] |= LB_WATCH_GRADIENT;
-        mark_inputs(m, i, LB_WATCH_GRADIENT);
-    }
-    if (op->flags & LB_OP_COLLECTIVE && op->phase != LB_PHASE_FORWARD) mark_inputs(m, i, LB_WATCH_GRADIENT);
-    if (is_sanitiser(m, i)) mark_inputs(m, i, LB_WATCH_GRADIENT);
-    if (strstr(lb_op_name(p, op), "_amp_foreach_non_finite_check_and_unscale_")) m->w->scaler = true;
-    /* Backward starts from ones like the loss, made outside of any autograd node. */
-    if (op_is(p, op, "ones_like") && op->phase == LB_PHASE_BACKWARD && !*lb_program_text(p, op->node_name))
-        mark_inputs(m, i, LB_WATCH_LOSS);
-}
-
-/* Op that computed what a module returns, or LB_NONE. */
-static void mark_boundary(marker *m, const lb_boundary *row)
-{
-    const lb_program *p = m->p;
-    if (!row->output || row->recompute || !float_value(p, row->value)) return;
-    for (uint32_t i = row->op; i-- > 0;) {
-        const lb_op *op = &p->ops[i];
-        if (!lb_op_defines(p, op)) continue;
-        for (uint32_t r = 0; r < op->results + op->written; r++) {
-            uint32_t value = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
-            if (value == LB_NONE || p->values[value].storage != p->values[row->value].storage) continue;
-            if (strcmp(lb_op_name(p, op), "lb::source"))
-                m->w->marks[i] |=
-                    lb_layout_numel(&p->values[value].layout) == 1 ? LB_WATCH_LOSS : LB_WATCH_OUTPUT;
-            return;
-        }
-    }
-}
-
-/* The outermost modules: scope 0 where the model itself was seen, else what has no parent. */
-static void mark_outputs(marker *m)
-{
-    const lb_program *p = m->p;
-    bool root = false;
-    for (uint32_t i = 0; i < p->n_boundaries; i++) root |= p->boundaries[i].scope == 0;
-    for (uint32_t i = 0; i < p->n_boundaries; i++) {
-        uint32_t scope = p->boundaries[i].scope;
-        if (root ? scope == 0 : p->scopes[scope].parent == 0) mark_boundary(m, &p->boundaries[i]);
-    }
-}
-
-static lb_status watch_program(watched *w, const lb_selector *selector, lb_err *err)
-{
-    const lb_program *p = w->program;
-    lb_flow *flow;
-    w->marks = calloc((size_t)p->n_ops + 1, 1);
-    if (!w->marks) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    LB_TRY(lb_flow_new(p, &flow, err));
-    marker m = {.p = p, .flow = flow, .w = w};
-    for (uint32_t i = 0; i < p->n_ops; i++) mark_op(&m, i);
-    mark_outputs(&m);
-    lb_flow_free(flow);
-    if (selector && lb_selector_mark(selector, p, NULL, NULL, w->marks, LB_WATCH_PREDICATE) < 0)
-        return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    return LB_OK;
 }
 
 /* ---- predicates ------------------------------------------------------------------------------------------------- */
@@ -293,7 +119,7 @@ static lb_status collect_programs(lb_monitor *m, lb_capture *capture, int64_t fi
             lb_status status = lb_capture_program(capture, m->ranks[r], steps[s], &program, &why);
             if (status == LB_ERR_NOT_FOUND) continue;
             if (status != LB_OK) return lb_fail(err, status, "%s", why.message);
-            m->rows[m->n_rows++] = (watched){.program = program, .rank_row = r};
+            m->rows[m->n_rows++] = (lb_watched){.program = program, .rank_row = r};
         }
     return LB_OK;
 }
@@ -314,7 +140,7 @@ lb_status lb_monitor_new(lb_capture *capture, int64_t first_step, int64_t last_s
     if (status == LB_OK && predicate) status = parse_predicate(m, predicate, &selector, err);
     if (status == LB_OK) status = collect_programs(m, capture, first_step, last_step, err);
     for (uint32_t i = 0; i < m->n_rows && status == LB_OK; i++)
-        status = watch_program(&m->rows[i], selector, err);
+        status = lb_watch_program(&m->rows[i], selector, err);
     lb_selector_free(selector);
     if (status == LB_OK)
         *monitor = m;
@@ -327,6 +153,7 @@ void lb_monitor_free(lb_monitor *m)
 {
     if (!m) return;
     for (uint32_t i = 0; i < m->n_rows; i++) free(m->rows[i].marks);
+    lb_monitor_forget(m);
     free(m->rows);
     free(m->excluded);
     free(m->failed);
@@ -348,6 +175,54 @@ void lb_monitor_reset(lb_monitor *m, lb_monitor_mode mode, const bool *excluded)
         m->failed[i] = false;
         m->done[i] = 0;
     }
+}
+
+void lb_monitor_forget(lb_monitor *m)
+{
+    for (uint32_t i = 0; i < m->n_kept; i++) {
+        free(m->kept[i].past);
+        free(m->kept[i].blind);
+    }
+    free(m->kept);
+    m->kept = NULL, m->n_kept = 0;
+}
+
+lb_status lb_monitor_keep(lb_monitor *m, uint32_t number, lb_err *err)
+{
+    memory_of_steps *more = realloc(m->kept, (m->n_kept + 1) * sizeof *more),
+                    row = {.number = number, .n_past = m->n_past};
+    if (more) m->kept = more;
+    row.past = malloc((m->n_past + 1) * sizeof *row.past);
+    row.blind = malloc((m->n_rows + 1) * sizeof *row.blind);
+    if (!more || !row.past || !row.blind) {
+        free(row.past);
+        free(row.blind);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    }
+    if (m->n_past) memcpy(row.past, m->past, m->n_past * sizeof *row.past);
+    for (uint32_t i = 0; i < m->n_rows; i++) row.blind[i] = m->rows[i].blind;
+    memcpy(row.warning, m->warning, sizeof row.warning);
+    m->kept[m->n_kept++] = row;
+    return LB_OK;
+}
+
+lb_status lb_monitor_resume(lb_monitor *m, uint32_t number, lb_err *err)
+{
+    for (uint32_t i = 0; i < m->n_kept; i++) {
+        const memory_of_steps *row = &m->kept[i];
+        if (row->number != number) continue;
+        if (row->n_past > m->past_room) {
+            history *more = realloc(m->past, row->n_past * sizeof *more);
+            if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+            m->past = more, m->past_room = row->n_past;
+        }
+        if (row->n_past) memcpy(m->past, row->past, row->n_past * sizeof *row->past);
+        m->n_past = row->n_past;
+        for (uint32_t k = 0; k < m->n_rows; k++) m->rows[k].blind = row->blind[k];
+        memcpy(m->warning, row->warning, sizeof m->warning);
+        return LB_OK;
+    }
+    return lb_fail(err, LB_ERR_NOT_FOUND, "nothing is kept under %u", number);
 }
 
 uint64_t lb_monitor_blind(const lb_monitor *m, int64_t last_step)
@@ -378,7 +253,7 @@ const char *lb_monitor_warning(const lb_monitor *m)
     return m->warning;
 }
 
-static watched *find_row(const lb_monitor *m, int32_t rank, int64_t step)
+static lb_watched *find_row(const lb_monitor *m, int32_t rank, int64_t step)
 {
     for (uint32_t i = 0; i < m->n_rows; i++)
         if (m->rows[i].program->rank == rank && m->rows[i].program->step == step) return &m->rows[i];
@@ -387,13 +262,13 @@ static watched *find_row(const lb_monitor *m, int32_t rank, int64_t step)
 
 const uint8_t *lb_monitor_marks(const lb_monitor *m, int32_t rank, int64_t step)
 {
-    const watched *w = find_row(m, rank, step);
+    const lb_watched *w = find_row(m, rank, step);
     return w ? w->marks : NULL;
 }
 
 /* ---- judging ---------------------------------------------------------------------------------------------------- */
 
-static void report(lb_monitor *m, const watched *w, uint32_t op, lb_failure_kind kind, const char *what)
+static void report(lb_monitor *m, const lb_watched *w, uint32_t op, lb_failure_kind kind, const char *what)
 {
     const lb_program *p = w->program;
     m->failed[w->rank_row] = true;
@@ -436,8 +311,8 @@ static const char *thing(lb_failure_kind kind)
     }
 }
 
-static void judge_nonfinite(lb_monitor *m, const watched *w, uint32_t op, uint8_t bits, const lb_value *value,
-                            const lb_statistics *s)
+static void judge_nonfinite(lb_monitor *m, const lb_watched *w, uint32_t op, uint8_t bits,
+                            const lb_value *value, const lb_statistics *s)
 {
     int64_t bad = lb_statistics_nonfinite(s);
     if (bits == LB_WATCH_OUTPUT) bad -= s->neg_inf; /* a mask */
@@ -485,7 +360,7 @@ static double largest_magnitude(const lb_statistics *s)
 }
 
 /* Values are gathered while a step runs and judged at its end. */
-static void gather(lb_monitor *m, const watched *w, uint32_t op, uint8_t bits, const lb_value *value,
+static void gather(lb_monitor *m, const lb_watched *w, uint32_t op, uint8_t bits, const lb_value *value,
                    const lb_statistics *s)
 {
     int64_t key = bits & LB_WATCH_PARAMETER  ? value->storage
@@ -506,8 +381,8 @@ static void gather(lb_monitor *m, const watched *w, uint32_t op, uint8_t bits, c
 static bool is_gross(lb_monitor *m, const history *h, const lb_program *p, double now, char *what, size_t size)
 {
     bool many = h->n >= 20;
-    const bool known = !m->recording && m->recorded.reference > 0 && m->recorded.rank == h->rank && m->recorded.key == h->key &&
-                       p->step >= m->recorded.step;
+    const bool known = !m->recording && m->recorded.reference > 0 && m->recorded.rank == h->rank &&
+                       m->recorded.key == h->key && p->step >= m->recorded.step;
     const uint32_t least = known ? 0 : h->key < 0 ? 2 : 1;
     double limit, reference;
     const char *name, *against, *which = "";
@@ -534,7 +409,7 @@ static bool is_gross(lb_monitor *m, const history *h, const lb_program *p, doubl
 
 void lb_monitor_step_end(lb_monitor *m, int32_t rank, int64_t step)
 {
-    const watched *w = find_row(m, rank, step);
+    const lb_watched *w = find_row(m, rank, step);
     for (uint32_t i = 0; i < m->n_past && w; i++) {
         history *h = &m->past[i];
         char what[200];
@@ -555,7 +430,8 @@ void lb_monitor_step_end(lb_monitor *m, int32_t rank, int64_t step)
     if (w) m->done[w->rank_row] = m->failure.kind != LB_FAILURE_NONE && step >= m->failure.step;
 }
 
-static void judge_predicate(lb_monitor *m, const watched *w, uint32_t op, uint8_t bits, const lb_statistics *s)
+static void judge_predicate(lb_monitor *m, const lb_watched *w, uint32_t op, uint8_t bits,
+                            const lb_statistics *s)
 {
     char what[200];
     double most = largest_magnitude(s);
@@ -574,7 +450,8 @@ static void judge_predicate(lb_monitor *m, const watched *w, uint32_t op, uint8_
     report(m, w, op, LB_FAILURE_PREDICATE, what);
 }
 
-static void judge(lb_monitor *m, const watched *w, uint32_t op, const lb_value *value, const lb_statistics *s)
+static void judge(lb_monitor *m, const lb_watched *w, uint32_t op, const lb_value *value,
+                  const lb_statistics *s)
 {
     uint8_t bits = w->marks[op] & (uint8_t)~LB_WATCH_WITNESS;
     if (!bits || !lb_dtype_is_float(value->dtype) || m->excluded[w->rank_row] || !s->elements) return;
@@ -589,7 +466,7 @@ static void judge(lb_monitor *m, const watched *w, uint32_t op, const lb_value *
 
 bool lb_monitor_op(lb_monitor *m, const lb_event *event)
 {
-    watched *w = find_row(m, event->rank, event->step);
+    lb_watched *w = find_row(m, event->rank, event->step);
     if (!w) return true;
     /* In a step after the failing one this rank has nothing to add. */
     bool past = m->failure.kind != LB_FAILURE_NONE && event->step > m->failure.step;
@@ -614,7 +491,7 @@ bool lb_monitor_op(lb_monitor *m, const lb_event *event)
 
 /* ---- in the recording ------------------------------------------------------------------------------------------- */
 
-static void judge_recorded_op(lb_monitor *m, const watched *w, uint32_t i)
+static void judge_recorded_op(lb_monitor *m, const lb_watched *w, uint32_t i)
 {
     const lb_program *p = w->program;
     const lb_op *op = &p->ops[i];
@@ -632,7 +509,7 @@ lb_status lb_monitor_recording(lb_monitor *m, lb_monitor_mode mode, lb_err *err)
     m->recording = true;
     m->recorded.reference = 0;
     for (uint32_t i = 0; i < m->n_rows; i++) {
-        const watched *w = &m->rows[i];
+        const lb_watched *w = &m->rows[i];
         if (m->failure.kind != LB_FAILURE_NONE && w->program->step > m->failure.step) break;
         for (uint32_t k = 0; k < w->program->n_ops; k++)
             if (w->marks[k]) judge_recorded_op(m, w, k);

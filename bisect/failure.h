@@ -49,6 +49,12 @@ void lb_monitor_step_end(lb_monitor *monitor, int32_t rank, int64_t step);
 /* The first failure in order of steps; kind LB_FAILURE_NONE when there is none. */
 const lb_failure *lb_monitor_failure(const lb_monitor *monitor);
 
+/* What it knows between two steps, under a number, and back to it: a replay that resumes there is judged as if it had begun at
+ * the first step. Kept until lb_monitor_forget; LB_ERR_NOT_FOUND for a number that nothing was kept under. */
+lb_status lb_monitor_keep(lb_monitor *monitor, uint32_t number, lb_err *err);
+lb_status lb_monitor_resume(lb_monitor *monitor, uint32_t number, lb_err *err);
+void lb_monitor_forget(lb_monitor *monitor);
+
 /* Watched results up to that step that could not be judged: nothing had computed them, their bytes lack. */
 uint64_t lb_monitor_blind(const lb_monitor *monitor, int64_t last_step);
 

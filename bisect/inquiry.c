@@ -2,6 +2,7 @@
 #define _GNU_SOURCE /* open_memstream */
 #include "against.h"
 #include "origin.h"
+#include "rerun.h"
 #include "shell_word.h"
 #include "shrink.h"
 #include "stages.h"
@@ -158,6 +159,7 @@ lb_status lb_bisect(lb_capture *capture, const lb_bisect_options *given, lb_bise
     if (status == LB_OK) status = options.against ? lb_bisect_against(&q, err) : bisect_failure(&q, err);
     if (status == LB_OK && options.reproducer && !options.against && q.out->outcome == LB_BISECT_FOUND)
         status = lb_shrink(&q, err);
+    lb_rerun_release(&q);
     lb_trace_free(q.trace);
     lb_monitor_free(q.monitor);
     lb_replay_close(q.replay);

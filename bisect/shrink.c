@@ -90,6 +90,7 @@ static bool counts(shrinking *s)
     options.predicate = q->options->predicate;
     options.threads = q->options->threads;
     options.memory_bytes = q->options->memory_bytes;
+    options.from_start = q->options->from_start;
     bool same = lb_capture_open(q->options->reproducer, &capture, NULL) == LB_OK &&
                 lb_bisect(capture, &options, &again, NULL) == LB_OK && again->n_culprits;
     same = same && again->failure.kind == q->failure.kind && again->failure.step == q->failure.step &&

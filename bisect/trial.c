@@ -2,6 +2,8 @@
 #define _GNU_SOURCE /* open_memstream */
 #include "trial.h"
 
+#include "rerun.h"
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -33,25 +35,11 @@ const lb_program *lb_inquiry_program(const lb_inquiry *q, int32_t rank, int64_t 
     return lb_capture_program(q->capture, rank, step, &p, NULL) == LB_OK ? p : NULL;
 }
 
-/* Background and sites as swaps; the caller frees them. */
-static lb_status all_swaps(const lb_inquiry *q, const lb_sites *sites, const uint64_t *set, lb_swap **swaps,
-                           uint32_t *n, lb_err *err)
-{
-    uint32_t more = 0;
-    *n = 0;
-    *swaps = calloc(q->background.n + sites->n + 1, sizeof **swaps);
-    if (!*swaps) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    LB_TRY(lb_sites_swaps(&q->background, NULL, *swaps, n, err));
-    lb_status status = lb_sites_swaps(sites, set, *swaps + *n, &more, err);
-    *n += more;
-    return status;
-}
-
 char *lb_change_text(const lb_inquiry *q, const lb_sites *sites, const uint64_t *set)
 {
     lb_swap *swaps;
     uint32_t n;
-    lb_status status = all_swaps(q, sites, set, &swaps, &n, NULL);
+    lb_status status = lb_inquiry_swaps(q, sites, set, &swaps, &n, NULL);
     char *text = status == LB_OK ? lb_swaps_text(swaps, n) : NULL;
     lb_swaps_free(swaps, n);
     return text;
@@ -99,134 +87,6 @@ void lb_stage_end_row(lb_inquiry *q, uint32_t row, const char *outcome, const ch
 
 /* ---- one trial -------------------------------------------------------------------------------------------------- */
 
-static bool watch_op(void *context, const lb_event *event)
-{
-    return lb_monitor_op(context, event);
-}
-
-static void watch_step(void *context, int32_t rank, int64_t step)
-{
-    lb_monitor_step_end(context, rank, step);
-}
-
-static lb_outcome judge(const lb_inquiry *q, lb_status status, const lb_replay_summary *summary,
-                        const lb_err *err, char *what, size_t size)
-{
-    const lb_failure *f = lb_monitor_failure(q->monitor);
-    uint64_t blind = lb_monitor_blind(q->monitor, q->failure.step);
-    what[0] = '\0';
-    if (status != LB_OK) {
-        snprintf(what, size, "%s", err->message);
-        return LB_OUTCOME_INVALID;
-    }
-    if (f->kind != LB_FAILURE_NONE) {
-        snprintf(what, size, "step %" PRId64 "%s%.60s: %.100s", f->step, *f->layer ? " " : "", f->layer,
-                 f->what);
-        return f->step == q->failure.step ? LB_OUTCOME_SAME : LB_OUTCOME_OTHER;
-    }
-    if (summary->undecided) {
-        snprintf(what, size, "%s", summary->undecided_at);
-        return LB_OUTCOME_INVALID;
-    }
-    if (blind > q->blind) {
-        snprintf(what, size, "%" PRIu64 " watched results could not be computed: bytes lack", blind - q->blind);
-        return LB_OUTCOME_INVALID;
-    }
-    return LB_OUTCOME_CURED;
-}
-
-/* Ranks whose contributions are left out have no values of their own to be judged. */
-static void exclude_ranks(const lb_sites *sites, const uint64_t *set, bool *excluded)
-{
-    for (uint32_t i = 0; i < sites->n; i++)
-        if (lb_site_chosen(set, i) && sites->rows[i].rank_row != LB_NONE)
-            excluded[sites->rows[i].rank_row] = true;
-}
-
-/* The whole window, chained; n_swaps is set already. */
-static void plan_window(const lb_inquiry *q, const lb_swap *swaps, lb_plan *plan)
-{
-    plan->mode = LB_REPLAY_CHAINED;
-    plan->first_step = q->steps[0], plan->last_step = q->steps[q->n_steps - 1];
-    plan->swaps = swaps;
-    plan->threads = q->options->threads;
-    plan->memory_bytes = q->options->memory_bytes;
-    plan->compare = false;
-    plan->force_decisions = true;
-}
-
-static lb_status run_window(lb_inquiry *q, const lb_sites *sites, const uint64_t *set, lb_outcome *outcome,
-                            char *what, size_t size, lb_err *err)
-{
-    lb_plan plan = LB_PLAN_INIT;
-    lb_swap *swaps = NULL;
-    bool *excluded = calloc(q->n_ranks + 1, sizeof *excluded);
-    lb_status status = excluded ? all_swaps(q, sites, set, &swaps, &plan.n_swaps, err)
-                                : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (status == LB_OK) {
-        if (q->left_out) memcpy(excluded, q->left_out, q->n_ranks * sizeof *excluded);
-        exclude_ranks(&q->background, NULL, excluded);
-        exclude_ranks(sites, set, excluded);
-        plan_window(q, swaps, &plan);
-        lb_monitor_reset(q->monitor, q->mode, excluded);
-        lb_observer observer = {.context = q->monitor, .op = watch_op, .step_end = watch_step};
-        lb_replay_summary summary = {0};
-        lb_err why = LB_ERR_INIT;
-        lb_status ran = lb_replay_run(q->replay, &plan, &observer, &summary, &why);
-        if (ran == LB_ERR_NOMEM || ran == LB_ERR_IO || ran == LB_ERR_CORRUPT || ran == LB_ERR_LIMIT)
-            status = lb_fail(err, ran, "%s", why.message);
-        else
-            *outcome = judge(q, ran, &summary, &why, what, size);
-    }
-    lb_swaps_free(swaps, plan.n_swaps);
-    free(excluded);
-    return status;
-}
-
-/* ---- the unchanged replay ----------------------------------------------------------------------------------------- */
-
-static bool watch_and_trace(void *context, const lb_event *event)
-{
-    lb_inquiry *q = context;
-    lb_trace_op(q->trace, event);
-    return lb_monitor_op(q->monitor, event);
-}
-
-static void watch_traced_step(void *context, int32_t rank, int64_t step)
-{
-    watch_step(((lb_inquiry *)context)->monitor, rank, step);
-}
-
-lb_status lb_inquiry_retrace(lb_inquiry *q, lb_replay_summary *summary, lb_err *err)
-{
-    lb_plan plan = LB_PLAN_INIT;
-    lb_sites nothing = {0};
-    lb_swap *swaps = NULL;
-    bool *excluded = calloc(q->n_ranks + 1, sizeof *excluded);
-    lb_observer observer = {.context = q, .op = watch_and_trace, .step_end = watch_traced_step};
-    lb_status status = excluded ? all_swaps(q, &nothing, NULL, &swaps, &plan.n_swaps, err)
-                                : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (status == LB_OK) {
-        if (q->left_out) memcpy(excluded, q->left_out, q->n_ranks * sizeof *excluded);
-        exclude_ranks(&q->background, NULL, excluded);
-        plan_window(q, swaps, &plan);
-        lb_trace_clear(q->trace);
-        lb_monitor_reset(q->monitor, q->mode, excluded);
-        lb_monitor_collect(q->monitor, true);
-        status = lb_replay_run(q->replay, &plan, &observer, summary, err);
-    }
-    if (status == LB_OK) {
-        q->failure = *lb_monitor_failure(q->monitor);
-        q->blind =
-            lb_monitor_blind(q->monitor, q->failure.kind == LB_FAILURE_NONE ? INT64_MAX : q->failure.step);
-    }
-    lb_swaps_free(swaps, plan.n_swaps);
-    free(excluded);
-    return status;
-}
-
-/* ---- and the changed ones ----------------------------------------------------------------------------------------- */
-
 lb_status lb_try(lb_inquiry *q, const lb_sites *sites, const uint64_t *set, const char *purpose,
                  lb_outcome *outcome, lb_err *err)
 {
@@ -245,7 +105,7 @@ lb_status lb_try(lb_inquiry *q, const lb_sites *sites, const uint64_t *set, cons
     if (lb_journal_find(q->journal, text, outcome, &known)) {
         snprintf(t->what, sizeof t->what, "%s", known);
     } else {
-        status = run_window(q, sites, set, outcome, t->what, sizeof t->what, err);
+        status = lb_rerun(q, sites, set, outcome, t->what, sizeof t->what, err);
         t->seconds = now() - begin;
         if (status == LB_OK) status = lb_journal_add(q->journal, text, *outcome, t->what, t->seconds, err);
     }

@@ -20,6 +20,15 @@ typedef struct lb_remedy {
     uint32_t op;
 } lb_remedy;
 
+/* Checkpoints of a replay, and under what they were kept: its swaps, as text, and who was judged how. See rerun.h. */
+typedef struct lb_past {
+    lb_checkpoints *checkpoints; /* NULL: none, every trial begins at the first step */
+    char *swaps;
+    uint32_t n_swaps;
+    bool *excluded;
+    lb_monitor_mode mode;
+} lb_past;
+
 typedef struct lb_inquiry {
     lb_capture *capture;
     lb_replay *replay;
@@ -35,6 +44,7 @@ typedef struct lb_inquiry {
     const int64_t *steps; /* of the window, ascending */
     uint32_t n_steps;
     lb_journal *journal;
+    lb_past past;          /* of the last replay with the background alone */
     lb_sites background;   /* changed in every trial beside what it changes: what cures the other culprits */
     bool *left_out;        /* per rank: not judged, whatever a trial changes; NULL: none */
     lb_remedy remedy;      /* of the first culprit */

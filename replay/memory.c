@@ -13,6 +13,7 @@ typedef struct buffer {
     size_t wanted; /* what was asked for, of a storage; 0: scratch */
     struct buffer *next;
     uint32_t class;
+    uint32_t owners; /* of a shared one, which no memory holds; else 0 */
 } buffer;
 
 struct lb_memory {
@@ -88,6 +89,7 @@ static void *take_buffer(lb_memory *memory, size_t bytes, size_t *capacity, lb_e
         note_peak(memory);
     }
     b->wanted = 0;
+    b->owners = 0;
     if (capacity) *capacity = b->bytes;
     return (char *)b + HEADER;
 }
@@ -196,7 +198,7 @@ lb_storage *lb_memory_declare(lb_memory *memory, int64_t id, lb_dtype dtype, int
         storage = new_storage(memory);
         if (!storage) return NULL;
         *storage = (lb_storage){.id = id, .first = first, .last = last, .recorded = dtype, .held = dtype, .exact = true,
-                                .last_program = program, .taint = LB_VERDICT_IDENTICAL};
+                                .first_program = program, .last_program = program, .taint = LB_VERDICT_IDENTICAL};
         uint32_t at = home(id, memory->n_slots);
         while (memory->slots[at]) at = (at + 1) & (memory->n_slots - 1);
         memory->slots[at] = storage;
@@ -234,12 +236,18 @@ static size_t held_bytes(const lb_storage *storage)
     return lb_dtype_bytes(storage->held, (size_t)(storage->last - storage->first));
 }
 
+static void release_owner(void *base)
+{
+    if (--buffer_of(base)->owners == 0) free(buffer_of(base));
+}
+
 static void give_base(lb_memory *memory, lb_storage *storage)
 {
     if (storage->borrowed) memory->borrowed -= held_bytes(storage);
-    else give_buffer(memory, storage->base);
+    if (storage->shared) release_owner(storage->base);
+    else if (!storage->borrowed) give_buffer(memory, storage->base);
     storage->base = NULL;
-    storage->borrowed = false;
+    storage->borrowed = storage->shared = false;
 }
 
 lb_status lb_storage_allocate(lb_memory *memory, lb_storage *storage, lb_dtype held, bool zero, lb_err *err)
@@ -289,6 +297,49 @@ void lb_storage_borrow(lb_memory *memory, lb_storage *storage, void *base)
     storage->filled_first = storage->filled_last = 0;
     memory->borrowed += held_bytes(storage);
     note_peak(memory);
+}
+
+/* ---- sharing ---------------------------------------------------------------------------------------------------- */
+
+void lb_storage_share(lb_memory *memory, lb_storage *storage, lb_storage *copy)
+{
+    if (storage->base && !storage->borrowed) {
+        buffer *b = buffer_of(storage->base);
+        memory->held -= b->bytes;
+        memory->live -= b->wanted;
+        b->owners = 1;
+        storage->borrowed = storage->shared = true;
+        memory->borrowed += held_bytes(storage);
+    }
+    if (storage->shared) buffer_of(storage->base)->owners++;
+    *copy = *storage;
+}
+
+void lb_storage_adopt(lb_memory *memory, lb_storage *storage, const lb_storage *copy)
+{
+    const lb_storage own = *storage;
+    give_base(memory, storage);
+    *storage = *copy;
+    storage->first_program = own.first_program, storage->last_program = own.last_program;
+    if (storage->shared) buffer_of(storage->base)->owners++;
+    if (storage->borrowed) memory->borrowed += held_bytes(storage);
+    note_peak(memory);
+}
+
+void lb_shared_release(lb_storage *copy)
+{
+    if (copy->shared) release_owner(copy->base);
+    copy->base = NULL;
+    copy->borrowed = copy->shared = false;
+}
+
+size_t lb_shared_bytes(const lb_storage *copy) { return copy->shared ? buffer_of(copy->base)->bytes : 0; }
+
+lb_storage *lb_memory_next(const lb_memory *memory, uint32_t *at)
+{
+    while (*at < memory->n_slots)
+        if (memory->slots[(*at)++]) return memory->slots[*at - 1];
+    return NULL;
 }
 
 /* ---- windows ---------------------------------------------------------------------------------------------------- */

@@ -24,11 +24,12 @@ typedef struct lb_storage {
     char *base;          /* element `first`; NULL: nothing written or loaded yet */
     size_t capacity;     /* bytes behind base */
     int64_t filled_first, filled_last; /* what has been written or loaded lies in here (units of first and last) */
-    uint32_t last_program; /* last program of the run that touches it, counted as declared */
+    uint32_t first_program, last_program; /* of the run that touch it, counted as declared */
     lb_dtype recorded;   /* u8 when seen under several dtypes: then first and last are bytes */
     lb_dtype held;
     bool punned;
-    bool borrowed;       /* base points into the capture: read only */
+    bool borrowed;       /* base points into the capture, or is shared: read only */
+    bool shared;         /* base belongs to everyone that holds it: see lb_storage_share */
     bool exact;
     bool missing;
     uint8_t taint;       /* lb_verdict */
@@ -57,6 +58,17 @@ lb_status lb_storage_allocate(lb_memory *memory, lb_storage *storage, lb_dtype h
 lb_status lb_storage_convert(lb_memory *memory, lb_storage *storage, lb_dtype held, const lb_cast *cast, lb_err *err);
 /* Puts the storage onto bytes of the capture, in its recorded dtype; it owns none then. */
 void lb_storage_borrow(lb_memory *memory, lb_storage *storage, void *base);
+/* Makes `copy` another owner of the storage's contents, which from now on nobody writes in place: who wants to takes a copy
+ * of its own first. Contents in the capture stay there. A shared buffer is held by no memory and counts in no limit; `copy`
+ * is given back by lb_shared_release, or made the contents of a storage of any memory by lb_storage_adopt. Sharers run in
+ * one thread. */
+void lb_storage_share(lb_memory *memory, lb_storage *storage, lb_storage *copy);
+void lb_storage_adopt(lb_memory *memory, lb_storage *storage, const lb_storage *copy);
+void lb_shared_release(lb_storage *copy);
+/* Bytes that a shared storage keeps from being freed; 0 for one in the capture. */
+size_t lb_shared_bytes(const lb_storage *copy);
+/* Every storage that was declared, in no particular order; NULL after the last. `at` begins as 0. */
+lb_storage *lb_memory_next(const lb_memory *memory, uint32_t *at);
 /* Drops the buffer; the storage stays declared. */
 void lb_storage_drop(lb_memory *memory, lb_storage *storage);
 

@@ -5,6 +5,7 @@
  * Nothing depends on which rank runs first, so neither do the bits.
  */
 #include "block.h"
+#include "checkpoint.h"
 #include "choices.h"
 #include "exchange.h"
 #include "machine.h"
@@ -93,9 +94,11 @@ typedef struct scene {
     lb_program *program;
     uint32_t *origin;
     uint8_t *choice_of, *selected;
+    bool changed; /* a swap beyond plan.n_common concerns something in it */
 } scene;
 
-typedef enum player_state { PLAYER_READY, PLAYER_WAITS, PLAYER_DONE } player_state;
+/* PAUSED: between two steps, until everyone is, so that a checkpoint can be kept. */
+typedef enum player_state { PLAYER_READY, PLAYER_WAITS, PLAYER_PAUSED, PLAYER_DONE } player_state;
 
 typedef struct player {
     int32_t rank;
@@ -112,6 +115,7 @@ typedef struct session {
     lb_selector *selector; /* of plan.select; NULL: none */
     player *players;
     uint32_t n_players;
+    bool rounds_operands, keeps;
 } session;
 
 static void note_rate(const session *s, const lb_program *program, const lb_swap *swap)
@@ -138,6 +142,7 @@ static lb_status transform(session *s, const lb_prepared *recorded, scene *out, 
         LB_TRY(lb_pass_apply(in, &plan->swaps[i], s->replay->capture, &next, &origin, &touched, err));
         if (plan->touched) plan->touched[i] += touched;
         if (touched) note_rate(s, in, &plan->swaps[i]);
+        out->changed |= touched && i >= plan->n_common;
         for (uint32_t o = 0; out->origin && o < next->n_ops; o++)
             if (origin[o] != LB_NONE) origin[o] = out->origin[origin[o]];
         lb_program_free(out->program);
@@ -170,15 +175,32 @@ static lb_status mark_selected(const session *s, scene *out, const char *blocks,
     return LB_OK;
 }
 
+/* Ops that swaps beyond the common ones have concerned so far; passes don't count here. */
+static lb_status concerned(const session *s, uint64_t *sum, lb_err *err)
+{
+    const lb_plan *plan = s->run.plan;
+    uint64_t *touched = calloc(plan->n_swaps + 1, sizeof *touched);
+    *sum = 0;
+    if (!touched) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_choices_touched(s->choices, touched);
+    for (uint32_t i = plan->n_common; i < plan->n_swaps; i++) *sum += touched[i];
+    free(touched);
+    return LB_OK;
+}
+
 static lb_status make_scene(session *s, const lb_prepared *recorded, scene *out, lb_err *err)
 {
+    uint64_t before, after;
     *out = (scene){.prepared = recorded};
     LB_TRY(transform(s, recorded, out, err));
     lb_blocks blocks = {0};
     bool wanted = lb_choices_want_blocks(s->choices) || (s->selector && lb_selector_wants_blocks(s->selector));
+    LB_TRY(concerned(s, &before, err));
     if (wanted) LB_TRY(find_blocks(out->prepared->program, &blocks, err));
     lb_status status = lb_choices_make(s->choices, out->prepared, blocks.letters, &out->choice_of, err);
     if (status == LB_OK) status = mark_selected(s, out, blocks.letters, err);
+    if (status == LB_OK) status = concerned(s, &after, err);
+    if (status == LB_OK) out->changed |= after > before;
     lb_blocks_release(&blocks);
     return status;
 }
@@ -191,7 +213,7 @@ static lb_status make_player(session *s, int32_t rank, player *p, lb_err *err)
     p->scenes = calloc(n_steps + 1, sizeof *p->scenes);
     if (!p->scenes) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     LB_TRY(lb_machine_new(&s->run, rank, &p->machine, err));
-    if (lb_choices_round_operands(s->choices, s->run.observer && s->run.observer->quantised)) {
+    if (s->rounds_operands) {
         p->machine->rounding = lb_operand_rounding_new();
         if (!p->machine->rounding) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     }
@@ -288,9 +310,76 @@ static lb_status advance(session *s, player *p, lb_err *err)
         if (state != LB_MACHINE_STEP_DONE) break;
         const lb_observer *observer = s->run.observer;
         if (observer && observer->step_end) observer->step_end(observer->context, p->rank, p->machine->prepared->program->step);
-        LB_TRY(next_step(s, p, err));
+        if (s->keeps && p->at < p->n_scenes) p->state = PLAYER_PAUSED;
+        else LB_TRY(next_step(s, p, err));
     }
     return LB_OK;
+}
+
+/* ---- checkpoints ------------------------------------------------------------------------------------------------- */
+
+/* The latest one before which nothing differs; history that operand rounding has of its own is not kept. */
+static void resume(session *s)
+{
+    const lb_checkpoints *from = s->run.plan->from;
+    if (!from || s->rounds_operands || !lb_checkpoints_serve(from, s->run.plan)) return;
+    for (uint32_t c = from->n; c-- > 0;) {
+        const lb_checkpoint *row = &from->rows[c];
+        bool fits = row->n_machines == s->n_players;
+        for (uint32_t i = 0; i < s->n_players && fits; i++) {
+            const player *p = &s->players[i];
+            fits = row->machines[i].rank == p->rank && row->machines[i].done <= p->n_scenes;
+            for (uint32_t k = 0; fits && k < row->machines[i].done; k++) fits = !p->scenes[k].changed;
+            fits = fits && lb_checkpoint_fits(&row->machines[i], p->machine);
+        }
+        if (!fits) continue;
+        for (uint32_t i = 0; i < s->n_players; i++) {
+            player *p = &s->players[i];
+            p->at = row->machines[i].done;
+            lb_checkpoint_resume(&row->machines[i], p->machine, p->at ? p->scenes[p->at - 1].prepared : NULL);
+        }
+        char note[sizeof s->run.summary->note];
+        memcpy(note, s->run.summary->note, sizeof note);
+        *s->run.summary = row->summary;
+        memcpy(s->run.summary->note, note, sizeof note);
+        s->run.summary->resumed = true;
+        if (s->run.observer && s->run.observer->resumed) s->run.observer->resumed(s->run.observer->context, row->id);
+        return;
+    }
+}
+
+static lb_status go_on(session *s, lb_err *err)
+{
+    for (uint32_t i = 0; i < s->n_players; i++)
+        if (s->players[i].state == PLAYER_PAUSED) LB_TRY(next_step(s, &s->players[i], err));
+    return LB_OK;
+}
+
+/* Somebody has paused, and whoever has not is done. */
+static bool all_paused(const session *s)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < s->n_players; i++) {
+        if (s->players[i].state != PLAYER_PAUSED && s->players[i].state != PLAYER_DONE) return false;
+        any |= s->players[i].state == PLAYER_PAUSED;
+    }
+    return any;
+}
+
+static lb_status keep_checkpoint(session *s, lb_err *err)
+{
+    lb_checkpoints *keep = s->run.plan->keep;
+    const lb_observer *observer = s->run.observer;
+    if (observer && observer->keep && !observer->keep(observer->context, keep->next_id)) return go_on(s, err);
+    lb_machine **machines = malloc((s->n_players + 1) * sizeof *machines);
+    uint32_t *done = malloc((s->n_players + 1) * sizeof *done);
+    lb_status status = machines && done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t i = 0; i < s->n_players && status == LB_OK; i++)
+        machines[i] = s->players[i].machine, done[i] = s->players[i].at;
+    if (status == LB_OK) status = lb_checkpoints_add(keep, machines, done, s->n_players, s->run.summary, err);
+    free(machines);
+    free(done);
+    return status == LB_OK ? go_on(s, err) : status;
 }
 
 static const lb_collective *stands_at(const player *p)
@@ -353,9 +442,10 @@ static lb_status meet(player *const *members, uint32_t n, lb_err *err)
 static lb_status hold_meetings(session *s, player **members, lb_err *err)
 {
     player *stuck = NULL;
-    bool progress = false;
+    bool progress = false, paused = false;
     for (uint32_t i = 0; i < s->n_players; i++) {
         player *p = &s->players[i];
+        paused |= p->state == PLAYER_PAUSED;
         if (p->state != PLAYER_WAITS || s->run.stop) continue;
         meeting found = gather_members(s, p, members);
         if (found == MEETING_COMPLETE) LB_TRY(meet(members, stands_at(p)->ranks, err));
@@ -365,6 +455,7 @@ static lb_status hold_meetings(session *s, player **members, lb_err *err)
         if (found == MEETING_WAITS && !stuck) stuck = p;
     }
     if (progress || !stuck) return LB_OK;
+    if (paused) return go_on(s, err); /* they may be whom the others wait for: no checkpoint here */
     LB_TRY(lb_machine_stand_in(stuck->machine, err));
     stuck->state = PLAYER_READY;
     return LB_OK;
@@ -379,7 +470,7 @@ static lb_status play(session *s, lb_err *err)
     for (bool left = true; left && status == LB_OK && !s->run.stop;) {
         left = false;
         for (uint32_t i = 0; i < s->n_players && status == LB_OK; i++) status = advance(s, &s->players[i], err);
-        if (status == LB_OK) status = hold_meetings(s, members, err);
+        if (status == LB_OK) status = all_paused(s) ? keep_checkpoint(s, err) : hold_meetings(s, members, err);
         for (uint32_t i = 0; i < s->n_players; i++) left |= s->players[i].state != PLAYER_DONE;
     }
     free(members);
@@ -418,7 +509,13 @@ lb_status lb_replay_run(lb_replay *replay, const lb_plan *plan, const lb_observe
     if (plan->touched) memset(plan->touched, 0, plan->n_swaps * sizeof *plan->touched);
     lb_status status = lb_choices_new(plan->swaps, plan->n_swaps, &s.choices, err);
     if (status == LB_OK && plan->select) status = lb_selector_new(plan->select, &s.selector, err);
-    if (status == LB_OK) status = make_players(&s, err);
+    if (status == LB_OK) {
+        s.rounds_operands = lb_choices_round_operands(s.choices, observer && observer->quantised);
+        s.keeps = plan->keep && plan->mode == LB_REPLAY_CHAINED && !plan->shadow && !s.rounds_operands;
+        status = make_players(&s, err);
+    }
+    if (plan->keep) lb_checkpoints_begin(plan->keep, plan);
+    if (status == LB_OK) resume(&s);
     if (status == LB_OK) status = play(&s, err);
     if (plan->threads > 0) omp_set_num_threads(threads);
     sum_up(&s, summary);

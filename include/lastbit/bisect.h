@@ -142,11 +142,12 @@ typedef struct lb_bisect_options {
     uint32_t max_trials;   /* per stage; 0: no limit */
     void *context;         /* for say */
     void (*say)(void *context, const char *line); /* one line per trial and stage while it runs; may be NULL */
+    bool from_start;       /* every trial replays the window from its first step: slower, the same verdict */
 } lb_bisect_options;
 #define LB_BISECT_OPTIONS_INIT                                                                                 \
     {                                                                                                          \
         sizeof(lb_bisect_options), INT64_MIN, INT64_MAX, NULL, NULL, NULL, false, NULL, false, NULL, 0, false, \
-            0, 0, 0, NULL, NULL                                                                                \
+            0, 0, 0, NULL, NULL, false                                                                         \
     }
 
 /* Fails for trouble with the capture or the environment; that nothing was found, or that the failure does not reproduce,

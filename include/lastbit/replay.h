@@ -59,6 +59,16 @@ LB_API const char *lb_verdict_name(lb_verdict verdict);
 
 typedef struct lb_backend lb_backend;
 
+/* Where a chained replay stood at the beginnings of its steps, so that another run of the same window begins there and not at
+ * its first step. It computes the same bits. */
+typedef struct lb_checkpoints lb_checkpoints;
+/* `limit_bytes`: of all tensors kept; the oldest checkpoints go first. Bytes in the capture don't count. One thread at a time. */
+LB_API lb_status lb_checkpoints_new(uint64_t limit_bytes, lb_checkpoints **checkpoints, lb_err *err);
+LB_API void lb_checkpoints_clear(lb_checkpoints *checkpoints);
+LB_API void lb_checkpoints_free(lb_checkpoints *checkpoints);
+LB_API uint32_t lb_checkpoints_count(const lb_checkpoints *checkpoints);
+LB_API uint64_t lb_checkpoints_bytes(const lb_checkpoints *checkpoints);
+
 typedef struct lb_plan {
     size_t size; /* sizeof(lb_plan) */
     lb_replay_mode mode;
@@ -80,9 +90,13 @@ typedef struct lb_plan {
     uint64_t *touched;             /* n_swaps counts, set by the run: the ops (--skip: modules, --muon: parameters) that each
                                       swap concerned, over all steps and ranks; NULL: not wanted */
     const char *select;            /* selector of the ops whose events are marked `selected`; NULL: all */
+    lb_checkpoints *keep;          /* chained: emptied, then the beginning of every step but the first is kept there */
+    lb_checkpoints *from;          /* chained: of a run of the same window with the first `n_common` swaps of this one; this run
+                                      begins where no further swap has concerned anything yet, if such a place was kept */
+    uint32_t n_common;
     lb_backend *backend;           /* runs ops that replay does not know; NULL: recorded results stand in. One thread uses it. */
 } lb_plan;
-#define LB_PLAN_INIT {sizeof(lb_plan), LB_REPLAY_ISOLATED, INT64_MIN, INT64_MAX, NULL, 0, NULL, 0, 0, true, false, 0, false, NULL, NULL, NULL, NULL}
+#define LB_PLAN_INIT {sizeof(lb_plan), LB_REPLAY_ISOLATED, INT64_MIN, INT64_MAX, NULL, 0, NULL, 0, 0, true, false, 0, false, NULL, NULL, NULL, NULL, NULL, 0, NULL}
 
 /* One op has run (or stood in). Tensors are valid during the call only. */
 typedef struct lb_event {
@@ -117,6 +131,10 @@ typedef struct lb_observer {
     /* Asked before the exact shadow takes the recorded result of a discontinuous op (may be NULL): return true after pointing
      * `tensor` at what it should take instead, of the same dtype and shape, e.g. another capture's decision. */
     bool (*decided)(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor);
+    /* A checkpoint may be kept (return false: don't), or the run begins at one; both may be NULL. What the observer knows by
+     * then goes with it. Ids ascend. */
+    bool (*keep)(void *context, uint32_t checkpoint);
+    void (*resumed)(void *context, uint32_t checkpoint);
     /* A precision swap rounded an operand (may be NULL: then nothing is measured). */
     void (*quantised)(void *context, const lb_quantisation *quantisation);
 } lb_observer;
@@ -129,6 +147,7 @@ typedef struct lb_replay_summary {
     bool undecided;     /* a changed bool, index or shape decision ended a chain */
     char undecided_at[160];
     char note[160];     /* what a swap assumed: AdamW's learning rate in Muon's place; empty: nothing */
+    bool resumed;       /* the run began at a checkpoint; the counts are those of a whole run */
     double seconds;
     uint64_t peak_bytes; /* most memory of any rank for tensors, bytes used in place in the capture included */
     uint64_t live_bytes; /* most that the values needed at one time take */

@@ -1,0 +1,160 @@
+/* Checkpoints of chained replays: see checkpoint.h. */
+#include "checkpoint.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the list ---------------------------------------------------------------------------------------------------- */
+
+lb_status lb_checkpoints_new(uint64_t limit_bytes, lb_checkpoints **out, lb_err *err)
+{
+    *out = calloc(1, sizeof **out);
+    if (!*out) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    (*out)->limit = limit_bytes;
+    return LB_OK;
+}
+
+static void release(lb_checkpoint *row)
+{
+    for (uint32_t i = 0; i < row->n_machines; i++) {
+        for (uint32_t s = 0; s < row->machines[i].n_rows; s++) lb_shared_release(&row->machines[i].rows[s]);
+        free(row->machines[i].rows);
+    }
+    free(row->machines);
+}
+
+static void drop_oldest(lb_checkpoints *c)
+{
+    c->bytes -= c->rows[0].bytes;
+    release(&c->rows[0]);
+    memmove(c->rows, c->rows + 1, --c->n * sizeof *c->rows);
+}
+
+void lb_checkpoints_clear(lb_checkpoints *c)
+{
+    for (uint32_t i = 0; i < c->n; i++) release(&c->rows[i]);
+    c->n = 0;
+    c->bytes = 0;
+}
+
+void lb_checkpoints_free(lb_checkpoints *c)
+{
+    if (!c) return;
+    lb_checkpoints_clear(c);
+    free(c->rows);
+    free(c);
+}
+
+uint32_t lb_checkpoints_count(const lb_checkpoints *c)
+{
+    return c->n;
+}
+uint64_t lb_checkpoints_bytes(const lb_checkpoints *c)
+{
+    return c->bytes;
+}
+
+void lb_checkpoints_begin(lb_checkpoints *c, const lb_plan *plan)
+{
+    lb_checkpoints_clear(c);
+    c->first_step = plan->first_step;
+    c->compare = plan->compare, c->force_decisions = plan->force_decisions;
+}
+
+bool lb_checkpoints_serve(const lb_checkpoints *c, const lb_plan *plan)
+{
+    return plan->mode == LB_REPLAY_CHAINED && !plan->shadow && c->first_step == plan->first_step &&
+           c->compare == plan->compare && c->force_decisions == plan->force_decisions;
+}
+
+/* ---- keeping ----------------------------------------------------------------------------------------------------- */
+
+static size_t storage_bytes(const lb_storage *storage)
+{
+    return storage->base && (!storage->borrowed || storage->shared)
+               ? lb_dtype_bytes(storage->held, (size_t)(storage->last - storage->first))
+               : 0;
+}
+
+static uint64_t machine_bytes(const lb_machine *machine)
+{
+    uint64_t bytes = 0;
+    uint32_t at = 0;
+    for (lb_storage *s; (s = lb_memory_next(machine->memory, &at));) bytes += storage_bytes(s);
+    return bytes;
+}
+
+static lb_status keep(lb_machine *machine, uint32_t done, lb_kept_machine *out, lb_err *err)
+{
+    uint32_t at = 0, n = 0;
+    *out = (lb_kept_machine){
+        .rank = machine->rank, .done = done, .serial = machine->serial, .conditional = machine->conditional};
+    while (lb_memory_next(machine->memory, &at)) n++;
+    out->rows = malloc((n + 1) * sizeof *out->rows);
+    if (!out->rows) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    at = 0;
+    for (lb_storage *s; (s = lb_memory_next(machine->memory, &at));)
+        lb_storage_share(machine->memory, s, &out->rows[out->n_rows++]);
+    return LB_OK;
+}
+
+lb_status lb_checkpoints_add(lb_checkpoints *c, lb_machine *const *machines, const uint32_t *done, uint32_t n,
+                             const lb_replay_summary *summary, lb_err *err)
+{
+    uint64_t bytes = 0, beside = 0; /* what the replay itself needs of a limit */
+    for (uint32_t i = 0; i < n; i++) {
+        bytes += machine_bytes(machines[i]);
+        if (machines[i]->run->plan->memory_bytes) beside += lb_memory_peak(machines[i]->memory);
+    }
+    if (bytes + beside > c->limit) return LB_OK;
+    while (c->n && c->bytes + bytes + beside > c->limit) drop_oldest(c);
+    if (c->n == c->room) {
+        uint32_t room = c->room ? 2 * c->room : 8;
+        lb_checkpoint *more = realloc(c->rows, room * sizeof *more);
+        if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        c->rows = more, c->room = room;
+    }
+    lb_checkpoint row = {.id = c->next_id++, .summary = *summary, .bytes = bytes};
+    row.machines = calloc(n + 1, sizeof *row.machines);
+    lb_status status = row.machines ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t i = 0; i < n && status == LB_OK; i++)
+        status = keep(machines[i], done[i], &row.machines[row.n_machines++], err);
+    if (status != LB_OK) {
+        release(&row);
+        return status;
+    }
+    c->rows[c->n++] = row;
+    c->bytes += bytes;
+    return LB_OK;
+}
+
+/* ---- resuming ---------------------------------------------------------------------------------------------------- */
+
+static bool same_extent(const lb_storage *a, const lb_storage *b)
+{
+    return a->first == b->first && a->last == b->last && a->recorded == b->recorded && a->punned == b->punned;
+}
+
+bool lb_checkpoint_fits(const lb_kept_machine *kept, const lb_machine *machine)
+{
+    for (uint32_t i = 0; i < kept->n_rows; i++) {
+        const lb_storage *row = &kept->rows[i], *mine = lb_memory_find(machine->memory, row->id);
+        if (!mine || mine->last_program < kept->done) continue; /* nobody will ask for it */
+        if (row->base && !same_extent(row, mine)) return false;
+        bool died = !row->base && row->first_program < kept->done && row->last_program < kept->done;
+        if (died) return false;
+    }
+    return true;
+}
+
+void lb_checkpoint_resume(const lb_kept_machine *kept, lb_machine *machine, const lb_prepared *last)
+{
+    for (uint32_t i = 0; i < kept->n_rows; i++) {
+        lb_storage *mine = kept->rows[i].base ? lb_memory_find(machine->memory, kept->rows[i].id) : NULL;
+        if (mine && mine->last_program >= kept->done) lb_storage_adopt(machine->memory, mine, &kept->rows[i]);
+    }
+    machine->serial = kept->serial;
+    machine->conditional = kept->conditional;
+    machine->prepared = last;
+    machine->current = kept->done ? kept->done - 1 : 0;
+}
