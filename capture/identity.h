@@ -38,13 +38,16 @@ void lb_map_release(lb_map *map);
 
 /* ---- storages ------------------------------------------------------------------------------------------------------ */
 
+typedef struct lb_promise lb_promise; /* of a window that is still being measured: contents.c */
+
 typedef struct lb_window {
     uint64_t hash; /* of layout and dtype */
     int64_t first, last; /* dense range in bytes */
     uint32_t row;        /* value in the current program, LB_NONE in an older one */
     uint32_t statistics; /* row in the current program */
     lb_digest logical, blob;
-    uint64_t *leaves; /* see measure.h */
+    lb_promise *promise; /* what lacks comes with it; NULL: nothing does */
+    uint64_t *leaves;    /* see measure.h */
     uint32_t n_leaves;
     lb_dtype dtype;
     bool kept;     /* the blob was kept for a value of this program */
@@ -79,6 +82,7 @@ typedef struct lb_known {
     uint32_t n_roles;
     lb_deferred *deferred;
     uint32_t n_deferred;
+    lb_promise *promises; /* its bytes are being read: settle before they change, move or go */
     struct lb_known *next; /* of the same bucket */
 } lb_known;
 

@@ -85,7 +85,7 @@ static void leave_arithmetic(unsigned hosts)
 
 /* What is measured without regard to the rest: a piece of the statistics of a contiguous value, which is whole leaves; all
  * of any other value. */
-typedef struct portion {
+typedef struct lb_measure_part {
     lb_measuring *item;
     size_t first, elements; /* of a contiguous value */
     lb_statistics_state statistics;
@@ -224,6 +224,31 @@ static bool begin(lb_measuring *item)
     item->out.n_leaves = (uint32_t)((bytes + LB_DIGEST_LEAF - 1) / LB_DIGEST_LEAF);
     item->out.leaves = malloc((item->out.n_leaves + 1) * sizeof item->out.leaves[0]);
     return item->out.leaves != NULL;
+}
+
+lb_measure_part *lb_measure_cut(lb_measuring *item, size_t *n)
+{
+    if (!begin(item)) return NULL;
+    *n = portions_of(&item->tensor);
+    portion *portions = malloc(*n * sizeof *portions);
+    if (portions) {
+        cut(item, portions);
+        return portions;
+    }
+    free(item->out.leaves);
+    item->out.leaves = NULL;
+    return NULL;
+}
+
+void lb_measure_run(lb_measure_part *parts, size_t i)
+{
+    measure_portion(parts, i);
+}
+
+void lb_measure_join(lb_measuring *item, lb_measure_part *parts, size_t n)
+{
+    finish(item, parts, n);
+    free(parts);
 }
 
 #define TOO_LITTLE (512u << 10) /* bytes that one thread has read before another has woken */

@@ -30,6 +30,13 @@ typedef struct lb_measuring {
 /* Measures them all, with as many threads as lb_pool_threads says; the same bits with any number. False when out of memory:
  * then nothing is to be freed. */
 bool lb_measure(lb_measuring *items, size_t n);
+
+/* The same in parts that may run in any order and in several threads: cut, each part once, join when all have run. */
+typedef struct lb_measure_part lb_measure_part;
+lb_measure_part *lb_measure_cut(lb_measuring *item, size_t *n); /* NULL when out of memory */
+void lb_measure_run(lb_measure_part *parts, size_t i);
+void lb_measure_join(lb_measuring *item, lb_measure_part *parts, size_t n); /* frees the parts */
+
 /* The logical digest of a contiguous tensor from the leaves of its bytes. */
 lb_digest lb_measure_logical(const uint64_t *leaves, uint32_t n_leaves, uint64_t bytes, lb_dtype dtype,
                              const lb_layout *layout);

@@ -76,6 +76,10 @@ static lb_status add_tensor(lb_recorder *recorder, lb_pending *p, const lb_opera
 {
     const lb_seen *seen = operand->u.tensor;
     unsigned how = 0;
+    if (flags & LB_OPERAND_WRITTEN) {
+        lb_known *known = lb_knowns_find(&recorder->storages, seen->storage);
+        if (known) lb_contents_settle(recorder, known);
+    }
     if (flags & LB_OPERAND_OVERWRITTEN) how |= LB_READ_OVERWRITTEN;
     if (p->op.flags & LB_OP_VIEW) how |= LB_READ_LAYOUT;
     LB_TRY(lb_reading_value(recorder, &p->at, seen, how, row, err));
@@ -196,6 +200,14 @@ static bool takes_shape_only(const char *name)
     return strncmp(base, "new_", 4) == 0 || (n > 5 && strncmp(base + n - 5, "_like", 5) == 0);
 }
 
+/* Nothing that was computed goes into the results. */
+static bool is_filling(const lb_pending *p)
+{
+    uint32_t overwritten = 0;
+    for (uint32_t w = 0; w < p->n_written; w++) overwritten += p->written[w].overwritten;
+    return p->n_read == overwritten || takes_shape_only(p->name);
+}
+
 static bool was_read(const lb_pending *p, int64_t storage)
 {
     for (uint32_t i = 0; i < p->n_read; i++)
@@ -229,7 +241,9 @@ static lb_status add_written(lb_recorder *recorder, lb_pending *p, const lb_oper
         bool again = false;
         for (uint32_t before = 0; before < w && !again; before++)
             again = p->written[before].seen.storage == p->written[w].seen.storage;
-        if (!again) lb_known_change(storage);
+        if (again) continue;
+        lb_contents_settle(recorder, storage); /* another thread may have read it meanwhile */
+        lb_known_change(storage);
     }
     uint32_t few[16], *rows = p->n_written <= 16 ? few : malloc(p->n_written * sizeof rows[0]);
     if (!rows) return no_memory(err);
@@ -276,6 +290,7 @@ static lb_status add_result(lb_recorder *recorder, lb_pending *p, const lb_seen 
     /* A buffer from earlier, which the op returns without having been given it. */
     if (known) {
         LB_TRY(lb_reading_storage(recorder, seen, &known, err));
+        lb_contents_settle(recorder, known);
         lb_known_change(known);
     }
     return lb_reading_result(recorder, &p->at, seen, flags, source, deferred, row, err);
@@ -321,9 +336,10 @@ static lb_status finish(lb_recorder *recorder, lb_pending *pending, const lb_ope
     } else if (pending->serial != recorder->serial) {
         lb_recorder_note(recorder, "skipped", "an op ended in another step than it began in"); /* a thread across steps */
     } else {
+        pending->at.filled = is_filling(pending);
         status = add_written(recorder, pending, results, n, deferred, &cause);
         if (status == LB_OK) status = add_results(recorder, pending, results, n, deferred, &cause);
-        if (status == LB_OK) status = lb_reading_measure_late(recorder, &cause);
+        if (status == LB_OK) status = lb_contents_measure_late(recorder, &cause);
         if (status == LB_OK) {
             uint32_t row = lb_program_add_op(recorder->program, &pending->op);
             if (op) *op = row;
@@ -364,6 +380,7 @@ void lb_recorder_op_failed(lb_recorder *recorder, lb_pending *pending)
         for (uint32_t w = 0; w < pending->n_written; w++) {
             lb_known *storage = lb_knowns_find(&recorder->storages, pending->written[w].seen.storage);
             if (!storage) continue;
+            lb_contents_settle(recorder, storage);
             lb_known_change(storage);
             lb_map_set_range(&storage->map, storage->bytes, 0, storage->bytes, LB_BYTES_UNKNOWN);
         }

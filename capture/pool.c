@@ -1,6 +1,6 @@
 /* See pool.h. Work is taken from a shared counter, so that a thread that the system does not run holds nobody up for more
  * than the part it has begun. */
-#define _GNU_SOURCE /* pthread_setname_np */
+#define _GNU_SOURCE /* pthread_setname_np, CPU_COUNT */
 #include "pool.h"
 
 #include <pthread.h>
@@ -55,6 +55,14 @@ unsigned lb_pool_threads(void)
 void lb_pool_use(unsigned threads)
 {
     atomic_store(&wanted, threads < 1 ? 1 : threads < MOST_THREADS ? threads : MOST_THREADS);
+}
+
+bool lb_pool_has_room(void)
+{
+    cpu_set_t cores;
+    const unsigned asked = from_environment();
+    if (asked) return asked > 1;
+    return sched_getaffinity(0, sizeof cores, &cores) == 0 && (unsigned)CPU_COUNT(&cores) > atomic_load(&wanted);
 }
 
 /* A part that was taken is run, even when all others have been by now: so `n` is what it was when the work was joined. */

@@ -5,11 +5,15 @@
 #ifndef LB_POOL_H
 #define LB_POOL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* How many threads work on one call, the calling one included: LASTBIT_THREADS, else what lb_pool_use said, else 1. */
 unsigned lb_pool_threads(void);
 void lb_pool_use(unsigned threads);
+/* Whether a thread beside the host's finds a core: this process may use more of them than lb_pool_use said.
+ * LASTBIT_THREADS decides where it is set: 1 says no. */
+bool lb_pool_has_room(void);
 
 /* Calls part(context, i) for every i < n, each once, in no order, and returns when all have returned. Without threads, or
  * when another call has them, the calling thread does it all. */

@@ -18,8 +18,11 @@ void *lb_binding_enter(lb_binding *b, uint64_t bytes)
 
 void lb_binding_leave(lb_binding *b, void *state)
 {
+    lb_unheld unheld;
+    lb_unheld_take(b, &unheld);
     pthread_mutex_unlock(&b->lock);
     if (state) py.PyEval_RestoreThread(state);
+    lb_hold(b, &unheld);
 }
 
 void lb_binding_raise(lb_binding *b, const lb_err *err)
@@ -63,6 +66,8 @@ static void binding_free(lb_binding *b)
     for (size_t i = 0; i < b->n_dtypes; i++) py.Py_DecRef(b->dtypes[i].dtype);
     for (size_t i = 0; i < b->n_texts; i++) free(b->texts[i]);
     lb_plans_release(b);
+    lb_hold_nothing(b);
+    free(b->held);
     free(b->dtypes);
     free(b->texts);
     free(b->storages);

@@ -2,6 +2,7 @@
  *
  *     python_api.c       Python's C interface, found at run time
  *     python_object.c    a Python object as the operand that the recorder takes: what a tensor is, and where it lies
+ *     python_hold.c      storages that are kept while they are read beside the run
  *     python_place.c     where the running op belongs: module, call, phase, autograd node
  *     python_dispatch.c  the dispatch mode's handler, the path that every op takes
  *     python_binding.c   the other calls, each a builtin function
@@ -32,6 +33,7 @@
         X(tensor) X(parameter) X(int_) X(float_) X(bool_) X(str_) X(list) X(tuple) X(dict) X(size) X(dtype)    \
             X(complex_) X(untyped_storage) X(data_ptr) X(storage_offset) X(stride)                             \
                 X(nbytes) /* of a tensor or a storage */                                                       \
+        X(hold)                         /* (address) -> the storage, or None; None where torch has none */     \
         X(weak_ref) X(expired) X(free_weak_ref) X(node)                                                        \
             X(sequence)                              /* of autograd; None where torch has none */              \
         X(grad_enabled) X(inference_enabled) X(fail) /* (exception): recording is over */                      \
@@ -93,6 +95,8 @@ typedef struct lb_binding {
     size_t n_dtypes;
     int64_t *storages; /* a set by open addressing: addresses that a weak reference of ours keeps taken */
     size_t n_storages, size_storages;
+    struct lb_held *held; /* oldest first */
+    uint32_t first_held, n_held, cap_held;
     lb_shortcut shortcut;
     lb_plan **plans; /* by the address of func; open addressing */
     size_t n_plans, size_plans;
@@ -115,6 +119,21 @@ void lb_binding_leave(lb_binding *binding, void *state);
 void lb_binding_raise(lb_binding *binding, const lb_err *err);
 /* Hands the exception that is set to `fail`. False when it is none of ours to swallow (KeyboardInterrupt): it is set again. */
 bool lb_binding_swallow(lb_binding *binding);
+
+/* ---- python_hold.c */
+
+/* What a call of the recorder leaves to be held. */
+#define LB_FEW_UNHELD 16
+typedef struct lb_unheld {
+    uint32_t n;
+    int64_t *keys, few[LB_FEW_UNHELD], *more;
+    uint64_t promised, fulfilled;
+} lb_unheld;
+/* Inside `lock`; then outside, with Python's global lock. */
+void lb_unheld_take(lb_binding *binding, lb_unheld *unheld);
+void lb_hold(lb_binding *binding, const lb_unheld *unheld);
+/* The recorder is gone, and reads nothing. */
+void lb_hold_nothing(lb_binding *binding);
 
 /* ---- python_object.c */
 

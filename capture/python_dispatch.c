@@ -415,11 +415,19 @@ static PyObject *decomposed(lb_binding *b, lb_plan *plan, PyObject *mode, const 
                                            a->kwargs ? a->kwargs : b->of.none, NULL);
 }
 
+static void settle_all(lb_binding *b)
+{
+    pthread_mutex_lock(&b->lock);
+    if (b->recorder) lb_recorder_settle(b->recorder, 0);
+    pthread_mutex_unlock(&b->lock);
+}
+
 static PyObject *record(lb_binding *b, PyObject *mode, const asked *a)
 {
     lb_thread *thread = lb_thread_get(b);
     lb_plan *plan = thread ? plan_for(b, a->func) : NULL;
     if (!plan) return lb_binding_swallow(b) ? call_through(a->func, a) : NULL;
+    if (plan->flags & LB_OP_COMPOSITE) settle_all(b); /* what it writes nobody knows */
     if (plan->ignored || lb_thread_is_busy(thread)) return call_through(plan->callee, a);
     PyObject *out = decomposed(b, plan, mode, a);
     if (out != b->of.not_implemented) return out;

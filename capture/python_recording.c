@@ -53,6 +53,7 @@ CALL(abandon, 0)
     b->live = false;
     lb_recorder_abandon(b->recorder);
     b->recorder = NULL;
+    lb_hold_nothing(b);
     return nothing(b);
 }
 
@@ -138,11 +139,26 @@ CALL(set_optimizer_depth, 1)
     return nothing(b);
 }
 
-/* How many threads may read along: as many as the host computes with. */
+/* How many threads may read along: as many as the host computes with, and one beside the run when a core is left for it. */
 CALL(set_threads, 1)
 {
     const int64_t threads = integer(args[0]);
     lb_pool_use(threads > 0 ? (unsigned)threads : 1);
+    pthread_mutex_lock(&b->lock);
+    if (b->recorder) lb_recorder_beside(b->recorder, b->of.hold != b->of.none && lb_pool_has_room());
+    pthread_mutex_unlock(&b->lock);
+    return nothing(b);
+}
+
+/* storage or None: no byte of it, or of any, is being read when it returns */
+CALL(settle_bytes, 1)
+{
+    int64_t key = 0;
+    if (args[0] != b->of.none && !lb_storage_key(b, args[0], &key)) return NULL;
+    const uint64_t bytes = 0;
+    void *state = lb_binding_enter(b, bytes);
+    if (b->recorder) lb_recorder_settle(b->recorder, key);
+    lb_binding_leave(b, state);
     return nothing(b);
 }
 
@@ -362,7 +378,7 @@ CALL(backward, 1)
 PyMethodDef lb_recording_methods[] = {
     METHOD(open_recorder), METHOD(close_recorder), METHOD(abandon),   METHOD(watch_crashes),
     METHOD(stop),          METHOD(release),        METHOD(set_live),  METHOD(set_optimizer_depth),
-    METHOD(set_threads),   METHOD(step_begin),     METHOD(step_end),  METHOD(step_skip),
+    METHOD(set_threads),   METHOD(settle_bytes),   METHOD(step_begin),     METHOD(step_end),  METHOD(step_skip),
     METHOD(sweep),         METHOD(next_op),        METHOD(nonfinite), METHOD(bytes_so_far),
     METHOD(scalar),        METHOD(notice),         METHOD(table),     METHOD(trigger),
     METHOD(scope),         METHOD(enter),          METHOD(leave),     METHOD(tap),

@@ -11,11 +11,6 @@
 
 static size_t width_of(lb_dtype dtype) { return lb_dtype_bits(dtype) / 8; }
 
-static bool readable(const lb_known *storage, const lb_seen *seen)
-{
-    return seen->device == 0 && storage->base && width_of(seen->dtype) > 0;
-}
-
 static lb_status no_memory(lb_err *err) { return lb_fail(err, LB_ERR_NOMEM, "out of memory in the recorder"); }
 
 lb_status lb_reading_storage(lb_recorder *recorder, const lb_seen *seen, lb_known **storage, lb_err *err)
@@ -36,6 +31,7 @@ lb_status lb_reading_storage(lb_recorder *recorder, const lb_seen *seen, lb_know
         s->bytes = seen->storage_bytes;
     } else if (s->bytes != seen->storage_bytes || (base && s->base != base)) {
         /* Resized or moved: what lies there now nobody said. */
+        lb_contents_settle(recorder, s);
         lb_known_move(s, base ? base : s->base, seen->storage_bytes, LB_BYTES_UNKNOWN);
     }
     lb_known_enter(s, recorder->serial);
@@ -77,104 +73,6 @@ static lb_status add_row(lb_recorder *recorder, lb_known *storage, lb_window *wi
     if (window->row == LB_NONE) return no_memory(err);
     recorder->n_values++;
     return LB_OK;
-}
-
-static lb_tensor tensor_of(const lb_seen *seen)
-{
-    return (lb_tensor){(void *)(uintptr_t)seen->data, seen->dtype, seen->layout};
-}
-
-static void count_nonfinite(lb_recorder *recorder, const lb_value *value, const lb_statistics *statistics)
-{
-    const uint32_t never = LB_VALUE_PARAMETER | LB_VALUE_GRADIENT | LB_VALUE_STATE;
-    if (value->flags & never && lb_statistics_nonfinite(statistics) > 0) recorder->n_nonfinite++;
-}
-
-/* Puts what was measured into the window and the row. */
-static lb_status note_measured(lb_recorder *recorder, lb_window *window, lb_measured *measured, lb_err *err)
-{
-    free(window->leaves);
-    window->leaves = measured->leaves;
-    window->n_leaves = measured->n_leaves;
-    window->logical = measured->logical;
-    window->blob = measured->blob;
-    window->statistics = lb_program_add_statistics(recorder->program, &measured->statistics);
-    if (window->statistics == LB_NONE) return no_memory(err);
-    lb_value *value = &recorder->program->values[window->row];
-    value->statistics = window->statistics;
-    value->logical = window->logical;
-    value->blob = window->blob;
-    count_nonfinite(recorder, value, &measured->statistics);
-    return LB_OK;
-}
-
-static lb_measuring measuring_of(const lb_known *storage, const lb_seen *seen, int64_t first, int64_t last,
-                                 unsigned what)
-{
-    return (lb_measuring){.tensor = tensor_of(seen),
-                          .dense = storage->base + first,
-                          .dense_bytes = (size_t)(last - first),
-                          .what = what};
-}
-
-static lb_status measure(lb_recorder *recorder, const lb_known *storage, lb_window *window, const lb_seen *seen,
-                         bool blob, lb_err *err)
-{
-    lb_measuring item = measuring_of(storage, seen, window->first, window->last,
-                                     LB_MEASURE_STATISTICS | (blob ? LB_MEASURE_BLOB : 0));
-    return lb_measure(&item, 1) ? note_measured(recorder, window, &item.out, err) : no_memory(err);
-}
-
-/* ---- keeping ------------------------------------------------------------------------------------------------------- */
-
-static lb_status store(lb_recorder *recorder, lb_window *window, const void *bytes, uint64_t size, bool *stored, lb_err *err)
-{
-    lb_err refused = LB_ERR_INIT;
-    /* The last eighth of a budget is for programs and tables: a step without bytes beats none. */
-    const uint64_t room = recorder->budget_bytes - recorder->budget_bytes / 8;
-    lb_status status;
-    if (!recorder->ring && recorder->budget_bytes && lb_writer_bytes(recorder->writer) + size > room)
-        status = lb_writer_has_blob(recorder->writer, window->blob) ? LB_OK : LB_ERR_LIMIT;
-    else
-        status = recorder->ring
-                           ? lb_ring_blob(recorder->ring, window->blob, window->dtype, bytes, size, &refused)
-                           : lb_writer_blob(recorder->writer, window->blob, window->dtype, bytes, size, &refused);
-    *stored = status == LB_OK;
-    if (status == LB_OK) return LB_OK;
-    if (status == LB_ERR_LIMIT && !recorder->ring) {
-        lb_keep_refused(&recorder->keep, size);
-        lb_recorder_note(recorder, "budget", "bytes were left out: the budget is used up");
-        return LB_OK;
-    }
-    return lb_fail(err, status, "%s", refused.message);
-}
-
-static lb_status keep(lb_recorder *recorder, const lb_known *storage, lb_window *window, lb_purpose purpose, lb_err *err)
-{
-    if (window->kept || window->last <= window->first) return LB_OK;
-    const uint8_t *bytes = storage->base + window->first;
-    const uint64_t size = (uint64_t)(window->last - window->first);
-    if (lb_digest_is_none(window->blob)) {
-        window->blob = lb_digest_bytes(bytes, size);
-        recorder->program->values[window->row].blob = window->blob;
-    }
-    bool known = recorder->ring ? lb_ring_has_blob(recorder->ring, window->blob)
-                                : lb_writer_has_blob(recorder->writer, window->blob);
-    LB_TRY(store(recorder, window, bytes, size, &window->kept, err));
-    if (!window->kept) return LB_OK;
-    recorder->program->values[window->row].flags |= LB_VALUE_KEPT;
-    if (!known) lb_keep_spent(&recorder->keep, purpose, size, recorder->writer ? lb_writer_bytes(recorder->writer) : 0);
-    return LB_OK;
-}
-
-/* True when kept bytes of this very version contain the window. */
-static bool covered(const lb_known *storage, const lb_window *window)
-{
-    for (uint32_t w = 0; w < storage->n_windows; w++) {
-        const lb_window *other = &storage->windows[w];
-        if (other->kept && other->row != LB_NONE && other->first <= window->first && other->last >= window->last) return true;
-    }
-    return false;
 }
 
 /* ---- sources ------------------------------------------------------------------------------------------------------- */
@@ -244,17 +142,20 @@ static lb_status add_source(lb_recorder *recorder, const lb_standing *at, lb_kno
     LB_TRY(lb_layout_dense_range(&seen->layout, &first, &last, err));
     first *= (int64_t)width;
     last *= (int64_t)width;
-    lb_measuring item = measuring_of(storage, seen, first, last, LB_MEASURE_STATISTICS | LB_MEASURE_BLOB);
-    const bool bytes = readable(storage, seen);
+    lb_measuring item = lb_contents_measuring(storage, seen, first, last, LB_MEASURE_STATISTICS | LB_MEASURE_BLOB);
+    const bool bytes = lb_contents_readable(storage, seen);
     const bool undefined = lb_map_has(&storage->map, &seen->layout, width, LB_BYTES_UNDEFINED);
     if (bytes && !undefined && !lb_measure(&item, 1)) return no_memory(err);
     uint8_t kind = forced;
     if (!kind) kind = source_kind(storage, left_there(storage, hash, first, last), hash, first, &item.out);
-    if (kind == LB_SOURCE_UNSEEN) lb_known_change(storage);
+    if (kind == LB_SOURCE_UNSEEN) {
+        lb_contents_settle(recorder, storage);
+        lb_known_change(storage);
+    }
     lb_window *window = window_of(storage, seen, err);
     lb_status status = window ? add_row(recorder, storage, window, seen, LB_VALUE_SOURCE, kind, err) : LB_ERR_NOMEM;
     if (status == LB_OK && bytes && !undefined) {
-        status = note_measured(recorder, window, &item.out, err);
+        status = lb_contents_note(recorder, window, &item.out, err);
         item.out.leaves = NULL;
     }
     free(item.out.leaves);
@@ -263,7 +164,7 @@ static lb_status add_source(lb_recorder *recorder, const lb_standing *at, lb_kno
     if (undefined) recorder->program->values[window->row].flags |= LB_VALUE_UNDEFINED;
     const bool carried_in_ring = recorder->ring && kind == LB_SOURCE_CARRIED && !recorder->ring_base;
     if (bytes && !undefined && !carried_in_ring && lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, at->layer, "lb::source"))
-        LB_TRY(keep(recorder, storage, window, LB_FOR_SOURCE, err));
+        LB_TRY(lb_contents_keep(recorder, storage, window, LB_FOR_SOURCE, err));
     const uint32_t row = window->row;
     LB_TRY(add_source_op(recorder, at, row, err));
     return kind == LB_SOURCE_UNSEEN ? add_unseen_notice(recorder, at, row, err) : LB_OK;
@@ -299,9 +200,10 @@ static lb_status add_sources(lb_recorder *recorder, const lb_standing *at, lb_kn
 static lb_status verify(lb_recorder *recorder, const lb_standing *at, lb_known *storage, const lb_seen *seen, lb_err *err)
 {
     lb_window *window = lb_known_window(storage, lb_window_hash(seen));
-    if (!window || window->row == LB_NONE || lb_digest_is_none(window->logical) || !readable(storage, seen)) return LB_OK;
+    if (window && window->promise && !window->verified) lb_contents_settle(recorder, storage);
+    if (!window || window->row == LB_NONE || lb_digest_is_none(window->logical) || !lb_contents_readable(storage, seen)) return LB_OK;
     if (window->verified && !storage->escaped) return LB_OK;
-    lb_measuring item = measuring_of(storage, seen, window->first, window->last, 0);
+    lb_measuring item = lb_contents_measuring(storage, seen, window->first, window->last, 0);
     if (!lb_measure(&item, 1)) return no_memory(err);
     free(item.out.leaves);
     window->verified = true;
@@ -311,24 +213,19 @@ static lb_status verify(lb_recorder *recorder, const lb_standing *at, lb_known *
 
 /* ---- what an op reads ---------------------------------------------------------------------------------------------- */
 
-/* Views of measured bytes whose elements lie in the same order cost no new pass. */
-static void derive(lb_recorder *recorder, lb_known *storage, lb_window *window, const lb_seen *seen)
+/* Takes what is known of the same bytes from another window, or has a part in its promise. */
+static void derive(lb_recorder *recorder, lb_known *storage, lb_window *window)
 {
-    const bool contiguous = lb_layout_is_contiguous(&seen->layout);
+    lb_promise *promise = NULL;
     for (uint32_t w = 0; w < storage->n_windows; w++) {
         const lb_window *other = &storage->windows[w];
         if (other == window || other->row == LB_NONE || other->first != window->first || other->last != window->last) continue;
-        if (lb_digest_is_none(other->blob)) continue;
-        lb_value *value = &recorder->program->values[window->row];
-        value->blob = window->blob = other->blob;
-        window->kept = other->kept;
-        if (other->kept) value->flags |= LB_VALUE_KEPT;
-        if (!contiguous || !other->leaves || other->dtype != window->dtype) continue;
-        value->logical = window->logical = lb_measure_logical(other->leaves, other->n_leaves, (uint64_t)(window->last - window->first),
-                                                              window->dtype, &seen->layout);
-        value->statistics = window->statistics = other->statistics;
-        return;
+        if (other->promise)
+            promise = other->promise;
+        else if (lb_contents_derive(recorder, window, other))
+            return;
     }
+    window->promise = promise;
 }
 
 lb_status lb_reading_alias(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t *row, lb_err *err)
@@ -339,7 +236,7 @@ lb_status lb_reading_alias(lb_recorder *recorder, const lb_standing *at, const l
     lb_window *window = window_of(storage, seen, err);
     if (!window) return LB_ERR_NOMEM;
     if (window->row == LB_NONE) {
-        LB_TRY(lb_reading_measure_late(recorder, err)); /* what it is a view of */
+        LB_TRY(lb_contents_measure_late(recorder, err)); /* what it is a view of */
         const bool undefined =
             lb_map_has(&storage->map, &seen->layout, width_of(seen->dtype), LB_BYTES_UNDEFINED);
         /* What an older program measured here need not be so any more. */
@@ -347,7 +244,7 @@ lb_status lb_reading_alias(lb_recorder *recorder, const lb_standing *at, const l
         window->leaves = NULL;
         window->logical = window->blob = (lb_digest){0, 0};
         LB_TRY(add_row(recorder, storage, window, seen, undefined ? LB_VALUE_UNDEFINED : 0, LB_SOURCE_NOT, err));
-        if (!undefined) derive(recorder, storage, window, seen);
+        if (!undefined) derive(recorder, storage, window);
     }
     *row = window->row;
     return LB_OK;
@@ -377,74 +274,18 @@ lb_status lb_reading_value(lb_recorder *recorder, const lb_standing *at, const l
     LB_TRY(lb_reading_alias(recorder, at, seen, row, err));
     if (how & LB_READ_OVERWRITTEN && lb_map_has(&storage->map, &seen->layout, width_of(seen->dtype), LB_BYTES_UNKNOWN))
         recorder->program->values[*row].flags |= LB_VALUE_UNDEFINED;
-    if (how || !at->keep || !readable(storage, seen)) return LB_OK;
+    if (how || !at->keep || !lb_contents_readable(storage, seen)) return LB_OK;
     lb_window *window = window_of(storage, seen, err);
     if (!window) return LB_ERR_NOMEM;
-    if (recorder->program->values[*row].flags & LB_VALUE_UNDEFINED || covered(storage, window)) return LB_OK;
+    if (window->promise) lb_contents_settle(recorder, storage);
+    if (recorder->program->values[*row].flags & LB_VALUE_UNDEFINED || lb_contents_covered(storage, window)) return LB_OK;
     /* Written in pieces, or a carried source of a ring: no value holds these bytes. */
     if (recorder->ring && recorder->program->values[*row].source == LB_SOURCE_CARRIED) return LB_OK;
-    if (lb_digest_is_none(window->logical)) LB_TRY(measure(recorder, storage, window, seen, true, err));
-    return keep(recorder, storage, window, LB_FOR_RESULT, err);
+    if (lb_digest_is_none(window->logical)) LB_TRY(lb_contents_measure(recorder, storage, window, seen, true, err));
+    return lb_contents_keep(recorder, storage, window, LB_FOR_RESULT, err);
 }
 
 /* ---- what an op produces ------------------------------------------------------------------------------------------- */
-
-/* All results of an op are measured together, by several threads where that pays: see lb_reading_measure_late. */
-static lb_status measure_later(lb_recorder *recorder, const lb_standing *at, lb_known *storage,
-                               const lb_window *window, const lb_seen *seen, lb_err *err)
-{
-    const lb_value *value = &recorder->program->values[window->row];
-    if (!readable(storage, seen) || value->flags & LB_VALUE_UNDEFINED) return LB_OK;
-    /* Like a source, a choice cannot be had from a replay that rounds differently: a tie may fall to the other side. */
-    const bool choice = at->reads_floats && !lb_dtype_is_float(value->dtype);
-    const bool source = value->flags & LB_VALUE_SOURCE || choice;
-    const bool wanted =
-        at->keep || (source && lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, at->layer, at->name));
-    if (recorder->n_late == recorder->cap_late) {
-        uint32_t cap = recorder->cap_late ? 2 * recorder->cap_late : 16;
-        lb_late *late = realloc(recorder->late, cap * sizeof *late);
-        if (!late) return no_memory(err);
-        recorder->late = late;
-        recorder->cap_late = cap;
-    }
-    recorder->late[recorder->n_late++] = (lb_late){.storage = storage,
-                                                   .hash = window->hash,
-                                                   .seen = *seen,
-                                                   .purpose = source ? LB_FOR_SOURCE : LB_FOR_RESULT,
-                                                   .wanted = wanted,
-                                                   .verified = at->phase == LB_PHASE_OPTIMIZER};
-    return LB_OK;
-}
-
-lb_status lb_reading_measure_late(lb_recorder *recorder, lb_err *err)
-{
-    const uint32_t n = recorder->n_late;
-    if (!n) return LB_OK;
-    recorder->n_late = 0;
-    lb_measuring few[4], *items = n <= 4 ? few : malloc(n * sizeof *items);
-    if (!items) return no_memory(err);
-    for (uint32_t i = 0; i < n; i++) {
-        const lb_late *late = &recorder->late[i];
-        const lb_window *window = lb_known_window(late->storage, late->hash);
-        items[i] = measuring_of(late->storage, &late->seen, window->first, window->last,
-                                LB_MEASURE_STATISTICS | (late->wanted ? LB_MEASURE_BLOB : 0));
-    }
-    lb_status status = lb_measure(items, n) ? LB_OK : no_memory(err);
-    bool measured = status == LB_OK;
-    for (uint32_t i = 0; i < n && measured; i++) {
-        const lb_late *late = &recorder->late[i];
-        lb_window *window = lb_known_window(late->storage, late->hash);
-        if (status != LB_OK) {
-            free(items[i].out.leaves);
-            continue;
-        }
-        status = note_measured(recorder, window, &items[i].out, err);
-        window->verified = late->verified;
-        if (status == LB_OK && late->wanted) status = keep(recorder, late->storage, window, late->purpose, err);
-    }
-    if (items != few) free(items);
-    return status;
-}
 
 lb_status lb_reading_result(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t flags, uint8_t source,
                             bool deferred, uint32_t *row, lb_err *err)
@@ -459,7 +300,7 @@ lb_status lb_reading_result(lb_recorder *recorder, const lb_standing *at, const 
     if (!window) return LB_ERR_NOMEM;
     LB_TRY(add_row(recorder, storage, window, seen, flags, source, err));
     *row = window->row;
-    if (!deferred) return measure_later(recorder, at, storage, window, seen, err);
+    if (!deferred) return lb_contents_later(recorder, at, storage, window, seen, err);
     lb_deferred *list = realloc(storage->deferred, (storage->n_deferred + 1) * sizeof list[0]);
     if (!list) return no_memory(err);
     storage->deferred = list;
@@ -477,9 +318,9 @@ lb_status lb_reading_settle(lb_recorder *recorder, lb_known *storage, lb_err *er
         if (!window || window->row != late->row) continue;
         lb_standing at = {.name = "deferred", .layer = "", .phase = LB_PHASE_COMMUNICATION};
         at.keep = lb_keep_wants(&recorder->keep, LB_FOR_RESULT, "", "");
-        LB_TRY(measure_later(recorder, &at, storage, window, &late->seen, err));
+        LB_TRY(lb_contents_later(recorder, &at, storage, window, &late->seen, err));
     }
-    return lb_reading_measure_late(recorder, err);
+    return lb_contents_measure_late(recorder, err);
 }
 
 lb_status lb_reading_boundary(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t *row, lb_err *err)
@@ -487,10 +328,18 @@ lb_status lb_reading_boundary(lb_recorder *recorder, const lb_standing *at, cons
     LB_TRY(lb_reading_value(recorder, at, seen, 0, row, err));
     lb_known *storage;
     LB_TRY(lb_reading_storage(recorder, seen, &storage, err));
-    if (!readable(storage, seen) || recorder->program->values[*row].flags & LB_VALUE_UNDEFINED) return LB_OK;
+    if (!lb_contents_readable(storage, seen) || recorder->program->values[*row].flags & LB_VALUE_UNDEFINED) return LB_OK;
     lb_window *window = window_of(storage, seen, err);
     if (!window) return LB_ERR_NOMEM;
-    const bool wanted = lb_keep_wants(&recorder->keep, LB_FOR_LAYER, at->layer, "") && !covered(storage, window);
-    if (lb_digest_is_none(window->logical)) LB_TRY(measure(recorder, storage, window, seen, wanted, err));
-    return wanted ? keep(recorder, storage, window, LB_FOR_LAYER, err) : LB_OK;
+    if (lb_keep_wants(&recorder->keep, LB_FOR_LAYER, at->layer, "")) {
+        if (window->promise) lb_contents_settle(recorder, storage);
+        const bool wanted = !lb_contents_covered(storage, window);
+        if (lb_digest_is_none(window->logical))
+            LB_TRY(lb_contents_measure(recorder, storage, window, seen, wanted, err));
+        return wanted ? lb_contents_keep(recorder, storage, window, LB_FOR_LAYER, err) : LB_OK;
+    }
+    if (window->promise && !lb_contents_promised(window, seen)) window->promise = NULL;
+    if (window->promise || !lb_digest_is_none(window->logical)) return LB_OK;
+    LB_TRY(lb_contents_later(recorder, at, storage, window, seen, err));
+    return lb_contents_measure_late(recorder, err);
 }

@@ -58,6 +58,7 @@ lb_status lb_recorder_die(lb_recorder *recorder, const lb_err *err)
     if (recorder->dead) return err->status;
     recorder->dead = true;
     recorder->why = *err;
+    lb_contents_drop(recorder);
     lb_program_free(recorder->program);
     recorder->program = NULL;
     lb_ring_free(recorder->ring);
@@ -74,6 +75,8 @@ lb_status lb_recorder_die(lb_recorder *recorder, const lb_err *err)
 static void recorder_free(lb_recorder *recorder)
 {
     if (!recorder) return;
+    lb_contents_drop(recorder);
+    free(recorder->unheld);
     lb_program_free(recorder->program);
     lb_ring_free(recorder->ring);
     lb_knowns_release(&recorder->storages);
@@ -246,6 +249,8 @@ static lb_status settle_all(lb_recorder *recorder, lb_err *err)
     for (size_t b = 0; b < all->n_buckets; b++)
         for (lb_known *s = all->buckets[b]; s; s = s->next)
             if (s->n_deferred && s->program == recorder->serial) LB_TRY(lb_reading_settle(recorder, s, err));
+    lb_contents_settle_all(recorder);
+    recorder->n_unheld = 0;
     return LB_OK;
 }
 
@@ -307,6 +312,7 @@ lb_status lb_recorder_step_end(lb_recorder *recorder, bool complete, lb_err *err
 void lb_recorder_step_skip(lb_recorder *recorder)
 {
     pthread_mutex_lock(&recorder->lock);
+    lb_contents_settle_all(recorder);
     lb_knowns_distrust(&recorder->storages);
     pthread_mutex_unlock(&recorder->lock);
 }
@@ -315,14 +321,55 @@ bool lb_recorder_in_step(const lb_recorder *recorder) { return recorder->program
 
 uint32_t lb_recorder_next_op(const lb_recorder *recorder) { return recorder->program ? recorder->program->n_ops : 0; }
 
-uint64_t lb_recorder_nonfinite(const lb_recorder *recorder) { return recorder->n_nonfinite; }
+uint64_t lb_recorder_nonfinite(lb_recorder *recorder)
+{
+    pthread_mutex_lock(&recorder->lock);
+    lb_contents_settle_all(recorder);
+    const uint64_t n = recorder->n_nonfinite;
+    pthread_mutex_unlock(&recorder->lock);
+    return n;
+}
 
 /* ---- storages ------------------------------------------------------------------------------------------------------ */
 
 void lb_recorder_forget(lb_recorder *recorder, int64_t storage)
 {
     pthread_mutex_lock(&recorder->lock);
+    lb_known *s = lb_knowns_find(&recorder->storages, storage);
+    if (s) lb_contents_settle(recorder, s);
     lb_knowns_remove(&recorder->storages, storage);
+    pthread_mutex_unlock(&recorder->lock);
+}
+
+void lb_recorder_beside(lb_recorder *recorder, bool beside)
+{
+    pthread_mutex_lock(&recorder->lock);
+    if (beside && !recorder->dead && !recorder->backlog) recorder->backlog = lb_backlog_new();
+    if (!beside) lb_contents_settle_all(recorder);
+    recorder->beside = beside && recorder->backlog;
+    pthread_mutex_unlock(&recorder->lock);
+}
+
+uint32_t lb_recorder_unheld(lb_recorder *recorder, int64_t *storages, uint32_t room, uint64_t *promised, uint64_t *fulfilled)
+{
+    pthread_mutex_lock(&recorder->lock);
+    const uint32_t n = recorder->n_unheld < room ? recorder->n_unheld : room;
+    recorder->n_unheld -= n;
+    if (n) memcpy(storages, recorder->unheld + recorder->n_unheld, n * sizeof storages[0]);
+    *promised = recorder->n_promised;
+    *fulfilled = recorder->n_fulfilled;
+    pthread_mutex_unlock(&recorder->lock);
+    return n;
+}
+
+void lb_recorder_settle(lb_recorder *recorder, int64_t storage)
+{
+    pthread_mutex_lock(&recorder->lock);
+    lb_known *s = storage ? lb_knowns_find(&recorder->storages, storage) : NULL;
+    if (s)
+        lb_contents_settle(recorder, s);
+    else if (!storage)
+        lb_contents_settle_all(recorder);
     pthread_mutex_unlock(&recorder->lock);
 }
 
@@ -330,7 +377,10 @@ void lb_recorder_resized(lb_recorder *recorder, int64_t storage, const void *dat
 {
     pthread_mutex_lock(&recorder->lock);
     lb_known *s = recorder->dead ? NULL : lb_knowns_find(&recorder->storages, storage);
-    if (s) lb_known_move(s, data, bytes, s->bytes == 0 ? LB_BYTES_UNDEFINED : LB_BYTES_UNKNOWN);
+    if (s) {
+        lb_contents_settle(recorder, s);
+        lb_known_move(s, data, bytes, s->bytes == 0 ? LB_BYTES_UNDEFINED : LB_BYTES_UNKNOWN);
+    }
     pthread_mutex_unlock(&recorder->lock);
 }
 
@@ -339,7 +389,10 @@ void lb_recorder_escaped(lb_recorder *recorder, int64_t storage)
     bool fresh;
     pthread_mutex_lock(&recorder->lock);
     lb_known *s = recorder->dead ? NULL : lb_knowns_get(&recorder->storages, storage, &fresh);
-    if (s) s->escaped = true;
+    if (s) {
+        lb_contents_settle(recorder, s);
+        s->escaped = true;
+    }
     pthread_mutex_unlock(&recorder->lock);
 }
 

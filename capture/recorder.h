@@ -3,6 +3,7 @@
 #ifndef LB_RECORDER_H
 #define LB_RECORDER_H
 
+#include "backlog.h"
 #include "identity.h"
 #include "keep.h"
 #include "ring.h"
@@ -21,10 +22,12 @@ typedef struct lb_scope_entry {
 typedef struct lb_late {
     lb_known *storage;
     uint64_t hash; /* of the window */
+    uint32_t statistics; /* row */
     lb_seen seen;
     uint8_t purpose; /* lb_purpose */
     bool wanted;     /* its bytes are kept */
     bool verified;
+    bool filled; /* see lb_standing */
 } lb_late;
 
 struct lb_recorder {
@@ -47,6 +50,11 @@ struct lb_recorder {
     lb_pending *spare;
     lb_late *late;
     uint32_t n_late, cap_late;
+    bool beside; /* the host holds what is measured late: see lb_recorder_beside */
+    lb_backlog *backlog;
+    int64_t *unheld; /* storages with work that the host was not told of */
+    uint32_t n_unheld, cap_unheld;
+    uint64_t n_promised, n_fulfilled;
     json_t *notes; /* coverage: {kind: {message: times}} */
     bool coverage_changed;
     uint64_t n_steps, n_ops, n_values, n_unseen, n_nonfinite;
@@ -60,6 +68,7 @@ typedef struct lb_standing {
     uint8_t phase, thread;
     bool verify; /* inputs of this op are compared with what is known of them */
     bool keep;   /* its results are kept, so its inputs must be too */
+    bool filled; /* its results are made of nothing: what fills a buffer next may be code that nobody sees */
     bool reads_floats; /* what it makes of them that is no float is a choice: an index, a comparison */
 } lb_standing;
 
@@ -69,6 +78,32 @@ lb_status lb_recorder_die(lb_recorder *recorder, const lb_err *err);
 uint32_t lb_recorder_scope_row(lb_recorder *recorder, uint32_t scope);
 const char *lb_recorder_scope_path(const lb_recorder *recorder, uint32_t scope);
 void lb_recorder_note(lb_recorder *recorder, const char *kind, const char *message);
+
+/* ---- contents.c */
+bool lb_contents_readable(const lb_known *storage, const lb_seen *seen);
+lb_measuring lb_contents_measuring(const lb_known *storage, const lb_seen *seen, int64_t first, int64_t last, unsigned what);
+lb_status lb_contents_measure(lb_recorder *recorder, const lb_known *storage, lb_window *window, const lb_seen *seen,
+                              bool blob, lb_err *err);
+/* Puts what was measured into the window and its row; the leaves are the window's from here on. */
+lb_status lb_contents_note(lb_recorder *recorder, lb_window *window, lb_measured *measured, lb_err *err);
+/* What another window of the same bytes tells of this one; true when that is all there is to know. */
+bool lb_contents_derive(lb_recorder *recorder, lb_window *view, const lb_window *measured);
+/* Keeps the bytes, if the budget has room. */
+lb_status lb_contents_keep(lb_recorder *recorder, const lb_known *storage, lb_window *window, lb_purpose purpose, lb_err *err);
+/* True when kept bytes of this very version contain the window. */
+bool lb_contents_covered(const lb_known *storage, const lb_window *window);
+/* Results are measured when the op has all of them: */
+lb_status lb_contents_later(lb_recorder *recorder, const lb_standing *at, lb_known *storage, const lb_window *window,
+                            const lb_seen *seen, lb_err *err);
+/* by now; large ones are promised where the host holds them. */
+lb_status lb_contents_measure_late(lb_recorder *recorder, lb_err *err);
+/* Whether the window's promise comes with a digest of what is seen there. */
+bool lb_contents_promised(const lb_window *window, const lb_seen *seen);
+/* No byte of the storage, or of any, is read any more when it returns, and no window of it has a promise. */
+void lb_contents_settle(lb_recorder *recorder, lb_known *storage);
+void lb_contents_settle_all(lb_recorder *recorder);
+/* Nobody wants to know any more. */
+void lb_contents_drop(lb_recorder *recorder);
 
 /* ---- reading.c */
 enum lb_reading_how {
@@ -81,8 +116,6 @@ lb_status lb_reading_value(lb_recorder *recorder, const lb_standing *at, const l
 /* A result, or a written argument after its storage got its new version. `flags`, `source`: of the value. */
 lb_status lb_reading_result(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t flags, uint8_t source,
                             bool deferred, uint32_t *row, lb_err *err);
-/* Results are measured when the op has all of them. */
-lb_status lb_reading_measure_late(lb_recorder *recorder, lb_err *err);
 /* A view of what is known already. */
 lb_status lb_reading_alias(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t *row, lb_err *err);
 /* Digest, statistics and, where the level says so, bytes of a layer's input or output. */

@@ -98,6 +98,16 @@ LB_API lb_status lb_seen_of_dlpack(const void *dl_tensor, lb_seen *seen, lb_err 
 LB_API void lb_recorder_forget(lb_recorder *recorder, int64_t storage);
 /* The allocation was resized in place, with these bytes now. Of one that was empty nothing has been written yet. */
 LB_API void lb_recorder_resized(lb_recorder *recorder, int64_t storage, const void *data, uint64_t bytes);
+/* From now on large results may be measured by another thread while the host goes on. It promises that what they lie in
+ * stays where it is: after each call it asks which storages those are and holds them until as much has been fulfilled as
+ * was promised then. Ops that write are no danger, they wait in op_begin; before bytes change, move or go in any other way
+ * the host calls lb_recorder_settle. What is recorded is the same. Without a thread to be had nothing changes. */
+LB_API void lb_recorder_beside(lb_recorder *recorder, bool beside);
+/* Storages that are to be held since the last call, at most `room` at a time; sets *promised and *fulfilled, two counts. */
+LB_API uint32_t lb_recorder_unheld(lb_recorder *recorder, int64_t *storages, uint32_t room, uint64_t *promised,
+                                   uint64_t *fulfilled);
+/* Returns when the storage, or any (0), is not being read. */
+LB_API void lb_recorder_settle(lb_recorder *recorder, int64_t storage);
 /* What a tensor is: kind and name of the sources read from there. Kinds: PARAMETER, STATE, BATCH, OTHER. Values that the
  * open step already knows get flags and name too. `flags`: lb_value_flags, e.g. LB_VALUE_GRADIENT. Several tensors of one
  * storage (a flat parameter) are told apart by where they begin. */
@@ -208,7 +218,7 @@ LB_API lb_status lb_recorder_table(lb_recorder *recorder, const char *name, cons
  * notes the reason. */
 LB_API lb_status lb_recorder_trigger(lb_recorder *recorder, const char *why, lb_err *err);
 /* Values with a non-finite element that the open step saw so far where none belongs: gradients, parameters, states. */
-LB_API uint64_t lb_recorder_nonfinite(const lb_recorder *recorder);
+LB_API uint64_t lb_recorder_nonfinite(lb_recorder *recorder);
 
 #ifdef __cplusplus
 }

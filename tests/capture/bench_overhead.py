@@ -170,9 +170,10 @@ def work(setting, model_name):
         run = steps_of(setting, step, model, folder, spent)
         for _ in sys.stdin:
             spent.update(dict.fromkeys(spent, 0.0))
-            start, busy = time.perf_counter(), time.process_time()
+            start, busy, own = time.perf_counter(), time.process_time(), time.thread_time()
             run()
-            print(json.dumps({"wall": time.perf_counter() - start, "busy": time.process_time() - busy, "spent": spent}), flush=True)
+            print(json.dumps({"wall": time.perf_counter() - start, "busy": time.process_time() - busy, "own": time.thread_time() - own,
+                              "spent": spent}), flush=True)
         size = sum(os.path.getsize(os.path.join(d, f)) for d, _, fs in os.walk(folder) for f in fs)
         print(json.dumps({"bytes": size, **(contents(run.context, folder) if hasattr(run, "context") else {})}), flush=True)
     finally:
@@ -263,8 +264,10 @@ def main():
     first = settings[0]
     for setting in settings:
         best = min(r[setting]["wall"] for r in rounds)
-        print("%-8s %8.2f ms %5.2fx (median %5.2fx)   busy %8.2f ms %5.2fx (median %5.2fx) %8.1f MB a step%s" % (
+        own = min(r[setting]["own"] for r in rounds)
+        print("%-8s %8.2f ms %5.2fx (median %5.2fx)   own thread %8.2f ms %5.2fx (median %5.2fx)   busy %8.2f ms %5.2fx (median %5.2fx) %8.1f MB a step%s" % (
             setting, best * 1e3, best / min(r[first]["wall"] for r in rounds), median(rounds, setting, first, "wall"),
+            own * 1e3, own / min(r[first]["own"] for r in rounds), median(rounds, setting, first, "own"),
             fastest[setting]["busy"] * 1e3, fastest[setting]["busy"] / fastest[first]["busy"],
             median(rounds, setting, first, "busy"), sizes[setting] / 1e6, breakdown(setting, fastest)))
 

@@ -147,6 +147,77 @@ static void writes_by_others_to_an_escaped_storage_become_a_source(void **state)
 }
 
 /* As FSDP2 does with gathered parameters: emptied, then filled anew, at the same address. */
+/* ---- measured beside the run ------------------------------------------------------------------------------------------ */
+
+enum { LARGE = 200000 };
+
+/* An op fills x, another reads x into y, a third writes x in place; then the program is read back. */
+static void record_large(bool beside, lb_digest digests[4], lb_statistics statistics[4])
+{
+    lb_recorder_options options = LB_RECORDER_OPTIONS_INIT;
+    options.level = LB_LEVEL_STATS;
+    options.overwrite = true;
+    lb_recorder *recorder = open_recorder(&options);
+    lb_recorder_beside(recorder, beside);
+    assert_int_equal(lb_recorder_step_begin(recorder, 0, NULL, NULL), LB_OK);
+    float *a = calloc(LARGE, sizeof *a), *x = calloc(LARGE, sizeof *x), *y = calloc(LARGE, sizeof *y);
+    const int64_t shape[1] = {LARGE};
+    lb_seen in = lb_seen_of(a, LB_F32, 1, shape), sx = lb_seen_of(x, LB_F32, 1, shape), sy = lb_seen_of(y, LB_F32, 1, shape);
+    struct {
+        lb_seen *from, *to;
+        bool in_place;
+    } ops[] = {{&in, &sx, false}, {&sx, &sy, false}, {&sx, &sx, true}, {&sy, &sy, true}};
+    uint64_t promised = 0, fulfilled = 0;
+    uint32_t told = 0;
+    for (int i = 0; i < 4; i++) {
+        lb_operand args[] = {tensor(ops[i].from)}, results[] = {tensor(ops[i].to)};
+        lb_call call = LB_CALL_INIT;
+        lb_pending *pending = NULL;
+        call.name = ops[i].in_place ? "test::write_" : "test::make";
+        call.args = args;
+        call.n_args = 1;
+        if (ops[i].in_place) args[0].flags = LB_OPERAND_WRITTEN, call.flags = LB_OP_MUTABLE;
+        assert_int_equal(lb_recorder_op_begin(recorder, &call, &pending, NULL), LB_OK);
+        float *to = i == 0 || i == 2 ? x : y;
+        for (int k = 0; k < LARGE; k++) to[k] = 3 * to[k] + (float)(i * 1000 + k);
+        assert_int_equal(lb_recorder_op_end(recorder, pending, results, 1, NULL, NULL), LB_OK);
+        int64_t keys[8];
+        told += lb_recorder_unheld(recorder, keys, 8, &promised, &fulfilled);
+    }
+    assert_int_equal(told, promised);
+    assert_true(fulfilled <= promised && (beside || !promised));
+    lb_recorder_settle(recorder, sy.storage);
+    memset(y, 0, LARGE * sizeof *y);
+    assert_int_equal(lb_recorder_step_end(recorder, true, NULL), LB_OK);
+    assert_int_equal(lb_recorder_close(recorder, NULL), LB_OK);
+    free(a), free(x), free(y);
+    lb_capture *capture;
+    const lb_program *p = read_step(&capture, 0);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        if (strncmp(lb_op_name(p, &p->ops[i]), "test::", 6) != 0) continue;
+        const lb_value *value = &p->values[p->refs[p->ops[i].first_result]];
+        digests[n] = value->logical;
+        statistics[n++] = p->statistics[value->statistics];
+    }
+    assert_int_equal(n, 4);
+    lb_capture_close(capture);
+}
+
+static void what_is_measured_beside_the_run_is_the_same(void **state)
+{
+    (void)state;
+    lb_digest alone[4], beside[4];
+    lb_statistics of_alone[4], of_beside[4];
+    record_large(false, alone, of_alone);
+    for (int i = 0; i < 10; i++) {
+        record_large(true, beside, of_beside);
+        assert_memory_equal(alone, beside, sizeof alone);
+        assert_memory_equal(of_alone, of_beside, sizeof of_alone);
+    }
+    assert_false(lb_digest_equal(alone[0], alone[2]));
+}
+
 static void a_storage_that_was_emptied_holds_nothing_yet(void **state)
 {
     (void)state;
@@ -384,6 +455,7 @@ static void a_forked_child_lets_go_without_a_trace(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        TEST(what_is_measured_beside_the_run_is_the_same),
         TEST(ops_of_all_threads_are_recorded_whole),
         TEST(writes_by_others_to_an_escaped_storage_become_a_source),
         TEST(a_storage_that_was_emptied_holds_nothing_yet),

@@ -78,7 +78,7 @@ def describe_opaque(func, session):
         session.noticed("skipped", "%s runs functions of its own, whose ops are not seen" % name)
         return func(*args, **kwargs)
 
-    return {"func": func, "callee": run, "name": name, "flags": 0, "arg_flags": b"", "names": (), "defaults": (), "chance": -1,
+    return {"func": func, "callee": run, "name": name, "flags": COMPOSITE, "arg_flags": b"", "names": (), "defaults": (), "chance": -1,
             "writing_switch": -1, "ignored": True}
 
 

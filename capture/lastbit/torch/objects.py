@@ -30,7 +30,7 @@ def given():
         dict=dict, size=torch.Size, dtype=torch.dtype, complex_=complex,
         untyped_storage=Tensor.untyped_storage, data_ptr=Tensor.data_ptr, storage_offset=Tensor.storage_offset,
         stride=Tensor.stride, nbytes=storage.nbytes,
-        weak_ref=storage._weak_ref, expired=storage._expired, free_weak_ref=storage._free_weak_ref,
+        hold=getattr(storage, "_new_with_weak_ptr", None), weak_ref=storage._weak_ref, expired=storage._expired, free_weak_ref=storage._free_weak_ref,
         grad_enabled=torch.is_grad_enabled, inference_enabled=torch.is_inference_mode_enabled, dtypes=dtypes())
 
 

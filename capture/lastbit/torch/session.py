@@ -226,17 +226,36 @@ class Session:
 
         def resizing(method):
             def resize_(storage, size):
+                session.settle(storage)
                 result = method(storage, size)
                 session.resized(storage)
                 return result
 
             return resize_
 
+        def moving(method):
+            def move(storage, *args, **kwargs):
+                session.settle(storage)
+                return method(storage, *args, **kwargs)
+
+            return move
+
         self.replace(torch.UntypedStorage, "resize_", resizing)
+        for name in ("share_memory_", "_share_fd_cpu_", "_share_filename_cpu_", "copy_", "fill_", "byteswap"):
+            self.replace(torch.UntypedStorage, name, moving)
         for name in ("numpy", "__array__", "__dlpack__"):
             self.replace(torch.Tensor, name, outgoing)
         for name in ("from_numpy", "from_dlpack", "frombuffer"):
             self.replace(torch, name, incoming)
+
+    def settle(self, storage):
+        """Another thread may be reading these bytes: not any more when this returns."""
+        if torch.compiler.is_compiling() or self.dead or not self.opened:
+            return
+        try:
+            self.native.settle_bytes(storage)
+        except Exception:
+            pass  # no storage of the host's
 
     def resized(self, storage):
         """FSDP2 empties the storage of gathered parameters and fills it anew, often at the same address."""
