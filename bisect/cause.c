@@ -1,13 +1,13 @@
 /* The decision: see cause.h. Each side's bits are identified by what gives them; a cause is the difference of two
  * identities. Nothing is concluded from a candidate that misses one element. */
-#include "cause.h"
+#include "circumstance.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { MOST_MATCHES = 64 };
+enum { MOST_MATCHES = 64, LEAST = 16 };
 
 typedef struct scan {
     uint32_t matches[MOST_MATCHES], n; /* rows of the list */
@@ -22,6 +22,7 @@ typedef struct finder {
     lb_candidate *list[2];
     uint32_t n[2];
     lb_score own[2][2]; /* [runner][bits] */
+    double *spent;      /* on places of this kind */
     lb_err *err;
 } finder;
 
@@ -72,6 +73,17 @@ static lb_status try_one(finder *f, int runner, int bits, uint32_t row, scan *s)
     return LB_OK;
 }
 
+/* The same ops of another layer share the time to rule out alternatives. */
+static double *time_of_kind(lb_cause_memory *m, const lb_program *p, const lb_stretch_side *side)
+{
+    enum { KINDS = sizeof m->spent / sizeof *m->spent };
+    uint64_t hash = side->n_ops;
+    for (uint32_t i = 0; i < side->n_ops; i++)
+        for (const char *c = lb_op_name(p, &p->ops[side->ops[i]]); *c; c++)
+            hash = hash * 1099511628211u + (uint8_t)*c;
+    return &m->spent[hash % KINDS];
+}
+
 /* Remembered ones first, then all in order. */
 static lb_status scan_all(finder *f, int runner, int bits, scan *s)
 {
@@ -88,9 +100,10 @@ static lb_status scan_all(finder *f, int runner, int bits, scan *s)
                 done[i] = 1, status = try_one(f, runner, bits, i, s);
     for (uint32_t i = 0; i < f->n[runner] && status == LB_OK; i++) {
         if (done[i]) continue;
-        if (s->n && now() - start > f->memory->seconds) break;
+        if (s->n && s->tried >= LEAST && *f->spent + now() - start > f->memory->seconds) break;
         status = try_one(f, runner, bits, i, s);
     }
+    *f->spent += now() - start;
     free(done);
     return status;
 }
@@ -136,9 +149,13 @@ static void tell_match(finder *f, int runner, int bits, const scan *s)
     else
         snprintf(out->schedule, sizeof out->schedule, "%s",
                  narrow ? narrow : name_of(f, runner, s->matches[0]));
-    for (uint32_t i = 1; i < s->n && used < sizeof out->also - 1; i++)
+    for (uint32_t i = 1; i < s->n; i++) {
+        const lb_candidate *other = &f->list[runner][s->matches[i]];
+        if (narrow && !strcmp(other->name, narrow)) continue; /* the same thing by another name */
+        if (used + strlen(other->name) + 3 > sizeof out->also) break;
         used += (size_t)snprintf(out->also + used, sizeof out->also - used, "%s%s", used ? "; " : "",
                                  name_of(f, runner, s->matches[i]));
+    }
     if (*c->alike && s->matches[0])
         snprintf(out->why, sizeof out->why, "for this number of terms %.80s is the same order as %.90s",
                  c->name, c->alike);
@@ -215,62 +232,13 @@ static lb_status by_program(finder *f, int runner, bool *done)
     }
     tell_match(f, runner, other, &theirs);
     uint32_t first = plain ? 0 : mine.matches[0];
-    snprintf(f->found->first, sizeof f->found->first, "%s", name_of(f, runner, first));
+    snprintf(f->found->first, sizeof f->found->first, "%s",
+             rounds ? lb_dtype_name(output_of(f, runner)->dtype) : name_of(f, runner, first));
     if (f->found->cause == LB_CAUSE_INPUT) f->found->cause = f->list[runner][first].cause;
     return LB_OK;
 }
 
 /* ---- where no candidate gives the bits ---- */
-
-static lb_status by_bounds(finder *f, bool *done)
-{
-    bool in_a, in_b;
-    *done = false;
-    const lb_place *p = f->place;
-    const bool known = lb_score_all(&f->own[0][0]) && lb_score_all(&f->own[1][1]);
-    const bool same_dtype = output_of(f, 0)->dtype == output_of(f, 1)->dtype;
-    if (!p->stretch->pair || known) return LB_OK;
-    /* Same inputs, same op, same dtype: the bound would allow any bits. One side known to be replay's own kernel, the
-     * other not: then a kernel differs, and the bound cannot say which. */
-    if (same_dtype && (lb_place_same_inputs(p) || lb_score_all(&f->own[0][0]) || lb_score_all(&f->own[1][1])))
-        return LB_OK;
-    LB_TRY(lb_place_reaches(p, 0, &in_a, f->err));
-    LB_TRY(lb_place_reaches(p, 1, &in_b, f->err));
-    if (!in_a || !in_b) return LB_OK;
-    *done = true;
-    const lb_score *score = &f->own[1][1];
-    f->found->proof = LB_PROOF_BOUND, f->found->matched = score->matched, f->found->elements = score->elements;
-    f->found->cause = same_dtype ? LB_CAUSE_INPUT : LB_CAUSE_PRECISION;
-    snprintf(f->found->schedule, sizeof f->found->schedule, "%s",
-             same_dtype ? "" : lb_dtype_name(output_of(f, 1)->dtype));
-    snprintf(f->found->why, sizeof f->found->why,
-             "the kernel that ran adds up in an order that is not known; each side's elements all lie inside "
-             "the op's bound "
-             "on its own inputs");
-    return LB_OK;
-}
-
-static lb_status by_structure(finder *f, bool *done)
-{
-    bool same;
-    *done = false;
-    if (f->place->stretch->pair) return LB_OK;
-    LB_TRY(lb_place_same_function(f->place, &same, f->err));
-    if (!same) return LB_OK;
-    const bool known = lb_score_all(&f->own[0][0]) && lb_score_all(&f->own[1][1]);
-    const lb_score *score = &f->own[1][1];
-    *done = true;
-    f->found->cause = output_of(f, 0)->dtype == output_of(f, 1)->dtype ? LB_CAUSE_KERNEL : LB_CAUSE_PRECISION;
-    f->found->proof = known ? LB_PROOF_BITS : LB_PROOF_EXACT;
-    f->found->reversed = false;
-    f->found->matched = score->matched, f->found->elements = score->elements;
-    snprintf(f->found->schedule, sizeof f->found->schedule, "the second side's own ops");
-    snprintf(
-        f->found->why, sizeof f->found->why,
-        known ? "other ops, the same real function: each side's ops, run by themselves, give its own bits"
-              : "other ops, the same real function of the same inputs; replay has not every kernel that ran");
-    return LB_OK;
-}
 
 static void tell_unexplained(finder *f)
 {
@@ -292,6 +260,7 @@ lb_status lb_cause_find(const lb_place *place, lb_cause_memory *memory, lb_cause
     lb_status status = LB_OK;
     bool done = false;
     *found = (lb_cause_found){0};
+    f.spent = time_of_kind(memory, programs[0], &place->stretch->sides[0]);
     for (int side = 0; side < 2 && status == LB_OK; side++)
         status = lb_candidates_list(programs[side], place->stretch->sides[side].ops,
                                     place->stretch->sides[side].n_ops, &f.list[side], &f.n[side], err);
@@ -300,8 +269,9 @@ lb_status lb_cause_find(const lb_place *place, lb_cause_memory *memory, lb_cause
             status = lb_place_try(place, runner, bits, &f.list[runner][0], &f.own[runner][bits], err);
     if (status == LB_OK) status = by_program(&f, 0, &done);
     if (status == LB_OK && !done && !same_ops(&f)) status = by_program(&f, 1, &done);
-    if (status == LB_OK && !done) status = by_bounds(&f, &done);
-    if (status == LB_OK && !done) status = by_structure(&f, &done);
+    if (status == LB_OK && !done)
+        status = lb_circumstances_find(place, lb_score_all(&f.own[0][0]), lb_score_all(&f.own[1][1]),
+                                       &f.own[1][1], found, &done, err);
     if (status == LB_OK && !done) tell_unexplained(&f);
     free(f.list[0]), free(f.list[1]);
     return status;
@@ -315,6 +285,7 @@ lb_status lb_cause_identify(const lb_place *place, lb_cause_memory *memory, bool
     scan s = {0};
     bool inside;
     *found = (lb_cause_found){0}, *own = false;
+    f.spent = time_of_kind(memory, place->source->a->program, side);
     lb_status status =
         lb_candidates_list(place->source->a->program, side->ops, side->n_ops, &f.list[0], &f.n[0], err);
     if (status == LB_OK) status = lb_place_try(place, 0, 0, &f.list[0][0], &f.own[0][0], err);

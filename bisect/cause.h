@@ -8,7 +8,8 @@
 typedef struct lb_cause_memory {
     char names[16][96]; /* latest first */
     uint32_t n;
-    double seconds; /* for the candidates of a place, once something matched */
+    double seconds; /* for ruling out alternatives at places of one kind, once something matched */
+    double spent[256];
 } lb_cause_memory;
 
 /* Everything of a finding but where it is. */

@@ -47,8 +47,8 @@ static const struct poptOption options[] = {
      "PATTERN"},
     {"phase", 0, POPT_ARG_STRING, &phase, 0, "only forward, backward, optimizer, communication, other", "LIST"},
     {"select", 0, POPT_ARG_STRING, &select_ops, 0, "only these ops of the first side", "SELECTOR"},
-    {"seconds", 0, POPT_ARG_DOUBLE, &seconds, 0, "stop ruling out alternatives at a place after this long (2)",
-     "S"},
+    {"seconds", 0, POPT_ARG_DOUBLE, &seconds, 0,
+     "rule out alternatives no longer than this for ops of one kind (2)", "S"},
     {"all", 0, POPT_ARG_NONE, &all, 0, "list what is only inherited too", NULL},
     POPT_TABLEEND,
 };

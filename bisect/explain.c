@@ -1,6 +1,7 @@
 /* Explain: see lastbit/explain.h. Per step and rank: align, find the places that differ, ask each for its cause. */
 #include "cause.h"
 
+#include "ops.h"
 #include "selector.h"
 
 #include <stdio.h>
@@ -170,14 +171,27 @@ static lb_status select_ops(const session *session, scene *s, lb_err *err)
     return LB_OK;
 }
 
+/* Ops that round: in a list of many, masks and copies are in the way. */
+static bool is_telling(const lb_program *p, uint32_t row)
+{
+    lb_op_form form;
+    const lb_op *op = &p->ops[row];
+    const lb_op_row *known = lb_op_find(lb_op_name(p, op), &form);
+    if (known && known->flags & (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)) return false;
+    uint32_t v = op->results ? lb_op_results(p, op)[0] : op->written ? lb_op_written(p, op)[0] : LB_NONE;
+    return v != LB_NONE && lb_dtype_is_float(p->values[v].dtype);
+}
+
 static void list_ops(const lb_program *p, const lb_stretch_side *side, char *text, size_t room)
 {
     size_t used = 0;
+    bool any = false;
     *text = '\0';
+    for (uint32_t i = 0; i < side->n_ops; i++) any |= is_telling(p, side->ops[i]);
     for (uint32_t i = 0; i < side->n_ops && used < room - 1; i++) {
         const char *name = lb_op_name(p, &p->ops[side->ops[i]]);
         uint32_t count = 0;
-        bool known = false;
+        bool known = any && !is_telling(p, side->ops[i]);
         for (uint32_t k = 0; k < side->n_ops; k++) {
             bool same = !strcmp(name, lb_op_name(p, &p->ops[side->ops[k]]));
             known |= same && k < i, count += same;
@@ -250,6 +264,8 @@ static lb_status explain_places(session *session, scene *s, lb_err *err)
         status = session->b ? lb_cause_find(&place, &session->memory, &found, err)
                             : lb_cause_identify(&place, &session->memory, &own, &found, err);
         lb_place_release(&place);
+        /* A value that one side alone copies or widens is where it was. */
+        own |= found.cause == LB_CAUSE_INPUT && !stretch->sides[0].n_ops;
         if (status == LB_OK && !own) status = report_place(session, s, stretch, &found, err);
     }
     return status;

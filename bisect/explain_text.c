@@ -87,6 +87,19 @@ static void add_to_fold(fold *f, const lb_explain_finding *x)
     if (f->places == 1 || x->excluded < f->least_excluded) f->least_excluded = x->excluded;
 }
 
+/* The first of "a; b; c; d", and how many more. */
+static void print_also(FILE *out, const char *also)
+{
+    uint32_t n = 0;
+    for (const char *at = also; *at; n++) {
+        size_t length = strcspn(at, ";");
+        if (n < NAMED)
+            fprintf(out, "%s%.*s", n ? ", " : "; cannot be told apart on this data: ", (int)length, at);
+        at += length, at += strspn(at, "; ");
+    }
+    if (n > NAMED) fprintf(out, ", and %u more", n - NAMED);
+}
+
 static void print_change(FILE *out, const fold *f)
 {
     const lb_explain_finding *x = f->first;
@@ -97,14 +110,19 @@ static void print_change(FILE *out, const fold *f)
     } else if (x->cause == LB_CAUSE_INPUT) {
         fprintf(out, "inherited");
     } else if (*x->schedule) {
-        if (*x->first && strcmp(x->first, x->schedule)) fprintf(out, "%s became ", x->first);
+        bool named = *x->first && strcmp(x->first, x->schedule) && strcmp(x->first, "own");
+        if (named) fprintf(out, "%s became ", x->first);
         fprintf(out, "%s%s", x->schedule, x->reversed ? " on the first side" : "");
     }
-    if (strcmp(x->op, x->other_op))
-        fprintf(out, "; %s stands for %s", *x->other_op ? x->other_op : "nothing", *x->op ? x->op : "nothing");
+    if (!*x->op)
+        fprintf(out, " by %s, which the first side has not", x->other_op);
+    else if (!*x->other_op)
+        fprintf(out, "; the second side has no such op");
+    else if (strcmp(x->op, x->other_op))
+        fprintf(out, "; the second side computes it by %s", x->other_op);
     fprintf(out, ". %" PRId64 " of %" PRId64 " elements of the %s side", f->matched, f->elements, to);
     if (f->least_excluded) fprintf(out, ", %u alternatives excluded", f->least_excluded);
-    if (*f->also) fprintf(out, "; cannot be told apart on this data: %s", f->also);
+    print_also(out, f->also);
     if (x->proof == LB_PROOF_BOUND) fprintf(out, "; not bit by bit: inside the op's bound");
     if (x->proof == LB_PROOF_EXACT) fprintf(out, "; not bit by bit: equal in exact arithmetic");
 }

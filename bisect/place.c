@@ -183,7 +183,7 @@ lb_status lb_place_try(const lb_place *p, int runner, int bits, const lb_candida
 lb_status lb_place_reaches(const lb_place *p, int side, bool *reaches, lb_err *err)
 {
     *reaches = false;
-    if (!p->stretch->pair || !lb_place_can(p, side, side)) return LB_OK;
+    if (p->stretch->sides[side].n_ops != 1 || !lb_place_can(p, side, side)) return LB_OK;
     lb_err why = LB_ERR_INIT;
     lb_status status =
         lb_rehearsal_reaches(p->rehearsals[side], p->inputs[side][side], p->targets[side], reaches, &why);

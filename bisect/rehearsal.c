@@ -53,6 +53,16 @@ static uint32_t leaf_row(const builder *b, uint32_t value)
     return LB_NONE;
 }
 
+/* What a recipe calls a weight: the contents of a parameter's storage, whatever view of it is read. */
+static bool is_parameter(const lb_program *p, uint32_t value)
+{
+    for (uint32_t v = 0; v < p->n_values; v++)
+        if (p->values[v].storage == p->values[value].storage &&
+            (p->values[v].flags & LB_VALUE_PARAMETER || p->values[v].source == LB_SOURCE_PARAMETER))
+            return true;
+    return false;
+}
+
 static uint32_t value_of(builder *b, uint32_t value)
 {
     if (value == LB_NONE) return LB_NONE;
@@ -63,7 +73,11 @@ static uint32_t value_of(builder *b, uint32_t value)
     row.logical = row.blob = (lb_digest){0};
     row.flags &= LB_VALUE_UNDEFINED;
     row.source = LB_SOURCE_NOT;
-    if (leaf_row(b, value) != LB_NONE) row.flags = LB_VALUE_SOURCE, row.source = LB_SOURCE_OTHER;
+    if (leaf_row(b, value) != LB_NONE) {
+        const bool weight = is_parameter(b->in, value);
+        row.flags = LB_VALUE_SOURCE | (weight ? LB_VALUE_PARAMETER : 0);
+        row.source = weight ? LB_SOURCE_PARAMETER : LB_SOURCE_OTHER;
+    }
     *slot = value;
     return b->to[at] = checked(b, lb_program_add_value(b->out, &row));
 }
@@ -247,7 +261,8 @@ typedef struct run {
     const lb_rehearsal *rehearsal;
     const lb_tensor *inputs, *targets;
     lb_tensor *results;
-    bool lost; /* something was not computed */
+    uint64_t touched[4]; /* ops that each swap concerns */
+    bool lost;           /* something was not computed */
     bool out_of_reach, no_memory;
 } run;
 
@@ -306,6 +321,7 @@ static lb_status perform(run *r, const lb_plan *plan, lb_err *err)
     lb_machine_state state;
     lb_status status = lb_choices_new(plan->swaps, plan->n_swaps, &choices, err);
     if (status == LB_OK) status = lb_choices_make(choices, rehearsal->prepared, NULL, &choice_of, err);
+    if (status == LB_OK && plan->n_swaps) lb_choices_touched(choices, r->touched);
     if (status == LB_OK) status = lb_machine_new(&shared, rehearsal->program->rank, &machine, err);
     if (status == LB_OK && lb_choices_round_operands(choices, false)) {
         machine->rounding = lb_operand_rounding_new();
@@ -334,6 +350,9 @@ lb_status lb_rehearsal_run(const lb_rehearsal *rehearsal, const lb_tensor *input
     lb_status status = perform(&r, &plan, err);
     if (status == LB_OK && r.no_memory)
         status = lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for results");
+    for (uint32_t i = 0; status == LB_OK && i < n_swaps && i < 4; i++)
+        if (!r.touched[i])
+            status = lb_fail(err, LB_ERR_UNSUPPORTED, "%s means nothing to these ops", swaps[i].argument);
     if (status == LB_OK && r.lost) status = lb_fail(err, LB_ERR_UNSUPPORTED, "an op has no kernel here");
     for (uint32_t i = 0; status != LB_OK && i < rehearsal->n_outputs; i++)
         free(results[i].data), results[i].data = NULL;

@@ -25,7 +25,7 @@ void lb_rehearsal_free(lb_rehearsal *rehearsal);
 
 /* `inputs`: per leaf, of the leaf's dtype and shape, any strides. `results`: per output, row-major, in the dtype in which it
  * is held (wide inside a precision region); data malloc'ed, NULL where nothing computed it. Nothing is left in `results`
- * after a failure. */
+ * after a failure. LB_ERR_UNSUPPORTED: an op has no kernel, or a swap concerns none of them. At most four swaps. */
 lb_status lb_rehearsal_run(const lb_rehearsal *rehearsal, const lb_tensor *inputs, const lb_swap *swaps,
                            uint32_t n_swaps, lb_tensor *results, lb_err *err);
 /* The error bounds of a single op: whether `targets` (per output, in the recorded dtype) lie inside them on these inputs. */

@@ -73,7 +73,7 @@ typedef struct lb_explain_options {
     uint32_t n_maps;
     int64_t first_step, last_step;
     const char *select; /* selector of A's ops as in swaps ("layer=model.layers.3&phase=forward"), NULL: all */
-    double seconds;     /* for the candidates of one place, once something matched; 0: 2 */
+    double seconds;     /* for ruling out alternatives at places of one kind, once something matched; 0: 2 */
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
 } lb_explain_options;
 #define LB_EXPLAIN_OPTIONS_INIT                                                                                \

@@ -46,6 +46,95 @@ with torch.no_grad():
     model(torch.randn(32, 256))
 """
 
+NORM = """
+import sys, torch
+torch.manual_seed(0)
+H = 512
+def butterfly(v, threads, vector):
+    # Threads take `vector` consecutive terms in turn; xor exchange in warps of 32, then over the warps.
+    n = v.shape[-1]
+    rounds = n // (threads * vector)
+    t = v.reshape(-1, rounds, threads, vector)
+    acc = t[:, 0, :, 0]
+    for r in range(rounds):
+        for i in range(vector):
+            if r or i: acc = acc + t[:, r, :, i]
+    def warp(x):
+        for offset in (16, 8, 4, 2, 1):
+            x = x + x[..., torch.arange(32) ^ offset]
+        return x[..., 0]
+    sums = warp(acc.reshape(-1, threads // 32, 32))
+    if threads == 32: return sums
+    return warp(torch.nn.functional.pad(sums, (0, 32 - threads // 32)))[..., None]
+class RMSNorm(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(1 + torch.randn(H) / 8)
+    def forward(self, x):
+        if sys.argv[1] == "eager":
+            mean = x.pow(2).mean(-1, keepdim=True)
+        else:
+            mean = butterfly(x.pow(2), int(sys.argv[1]), int(sys.argv[2])) / H
+        return x * torch.rsqrt(mean + 1e-6) * self.weight
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.norm, self.down = torch.nn.Linear(64, H, bias=False), RMSNorm(), torch.nn.Linear(H, 32, bias=False)
+    def forward(self, x): return self.down(self.norm(self.up(x)))
+m = Model()
+with torch.no_grad(): m(torch.randn(64, 64))
+"""
+
+MOE = """
+import sys, torch
+torch.manual_seed(0)
+T, H, F, E, K = 32, 64, 48, 8, 4
+class Expert(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(H, F, bias=False), torch.nn.Linear(F, H, bias=False)
+    def forward(self, x): return self.down(torch.relu(self.up(x)))
+class Moe(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.experts = torch.nn.Linear(H, E, bias=False), torch.nn.ModuleList(Expert() for _ in range(E))
+    def forward(self, x):
+        weights, ids = torch.topk(torch.softmax(self.gate(x).float(), -1), K)
+        weights = (weights / weights.sum(-1, keepdim=True)).to(x.dtype)
+        out = torch.zeros(T, H, dtype=torch.float32 if sys.argv[1] == "f32" else x.dtype)
+        buf = torch.zeros(T, K, H)
+        for e in range(E):
+            token, slot = torch.where(ids == e)
+            y = self.experts[e](x[token])
+            if sys.argv[1] == "slots":
+                buf[token, slot] = y.float() * weights[token, slot, None].float()
+            elif sys.argv[1] == "f32":
+                out.index_add_(0, token, y.float() * weights[token, slot, None].float())
+            else:
+                out.index_add_(0, token, y * weights[token, slot, None])
+        if sys.argv[1] == "slots": out = buf.sum(1)
+        return out.to(x.dtype)
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.moe, self.head = torch.nn.Linear(H, H, bias=False), Moe(), torch.nn.Linear(H, 16, bias=False)
+    def forward(self, x): return self.head(self.moe(self.embed(x)))
+m = Model().to(torch.bfloat16)
+with torch.no_grad(): m(torch.randn(T, H).to(torch.bfloat16))
+"""
+
+LLAMA = """
+import sys, torch
+from transformers import LlamaConfig, LlamaForCausalLM
+attn, dtype = sys.argv[1], getattr(torch, sys.argv[2])
+torch.manual_seed(0)
+config = LlamaConfig(vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64, attn_implementation=attn)
+model = LlamaForCausalLM(config).to(torch.bfloat16).to(dtype).eval()
+ids = torch.randint(0, 256, (1, 32))
+with torch.no_grad():
+    model(ids, use_cache=False)
+"""
+
 
 def record(lastbit, folder, name, text, *args, level="ops"):
     """Records a program given as text; what it needs besides torch is in its arguments."""
@@ -95,3 +184,76 @@ def test_split_k_by_hand(lastbit, tmp_path, turned):
     assert norm["cause"] == "input" and norm["matched"] == norm["elements"]
     for step in ("--layer norm", "--phase backward"):
         assert own(lastbit.json("explain", one, other, *step.split())) == []
+
+
+@pytest.fixture(scope="module")
+def norms(lastbit, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("norms")
+    sides = {"eager": ["eager"], "32": ["32", "4"], "128": ["128", "4"]}
+    return {name: record(lastbit, folder, f"norm{name}", NORM, *args) for name, args in sides.items()}
+
+
+@pytest.mark.parametrize("one, other, first, schedule", [
+    ("eager", "32", "torch:1", "butterfly:32x4"), ("eager", "128", "torch:1", "butterfly:128x4"),
+    ("32", "128", "butterfly:32x4", "butterfly:128x4"), ("128", "32", "butterfly:128x4", "butterfly:32x4")])
+def test_norms_of_two_block_sizes(lastbit, norms, one, other, first, schedule):
+    answer = lastbit.json("explain", norms[one], norms[other], "--seconds", "20", expect=1)
+    (f,) = own(answer)
+    assert (f["layer"], f["cause"], f["schedule"], f["proof"]) == ("norm", "order", schedule, "bits")
+    assert f["first"] in (first, "own")
+    assert f["matched"] == f["elements"] == 64 and f["excluded"] >= 40
+    inherited = {f["layer"] for f in answer["findings"] if f["cause"] == "input"}
+    assert inherited == {"norm", "down"}
+
+
+def test_moe_finalise_in_bf16_and_f32(lastbit, tmp_path):
+    bf16, f32, slots = (record(lastbit, tmp_path, name, MOE, name) for name in ("bf16", "f32", "slots"))
+    for sides, narrow in (((f32, bf16), "second"), ((bf16, f32), "first")):
+        found = own(lastbit.json("explain", *sides, expect=1))
+        assert {f["layer"] for f in found} == {"moe"} and {f["cause"] for f in found} == {"precision"}
+        assert all(f["proof"] == "bits" and f["matched"] == f["elements"] for f in found)
+        sums = [f for f in found if f["op"] == "aten::index_add_"]
+        assert sums and all(f["schedule"] == "bf16" and f["first"] == "f32" and f["excluded"] >= 1 for f in sums)
+        assert all(f["reversed"] == (narrow == "first") for f in sums)
+    # Another order of the experts' parts, in the same precision, is another kernel; with the precision besides, that is the cause.
+    (f,) = own(lastbit.json("explain", f32, slots, expect=1))
+    assert (f["cause"], f["proof"]) == ("kernel", "bits") and "index_put_" in f["other_op"]
+    found = own(lastbit.json("explain", bf16, slots, expect=1))
+    (f,) = [f for f in found if "index_add_" in f["op"]]
+    assert (f["cause"], f["first"], f["schedule"], f["matched"]) == ("precision", "bf16", "f32", f["elements"])
+
+
+@pytest.fixture(scope="module")
+def llamas(lastbit, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("llamas")
+    sides = [("eager", "float32"), ("eager", "bfloat16"), ("sdpa", "float32")]
+    return {side: record(lastbit, folder, "-".join(side), LLAMA, *side) for side in sides}
+
+
+def test_llama_in_bf16_and_f32(lastbit, llamas):
+    answer = lastbit.json("explain", llamas["eager", "float32"], llamas["eager", "bfloat16"], expect=1)
+    found = own(answer)
+    assert {f["cause"] for f in found} == {"precision"} and {f["schedule"] for f in found} == {"bf16"}
+    products = [f for f in found if f["op"] in ("aten::mm", "aten::bmm")]
+    layers = {f"model.layers.{i}.{name}" for i in range(2) for name in
+              ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn", "self_attn.o_proj",
+               "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")}
+    assert {f["layer"] for f in products} == layers | {"lm_head"}
+    for f in products:
+        assert f["proof"] == "bits" and f["matched"] == f["elements"] and f["excluded"] >= 4, f
+    assert not [f for f in found if f["proof"] != "bits" and f["op"] != "aten::silu"]
+    text = lastbit.run("explain", llamas["eager", "float32"], llamas["eager", "bfloat16"], expect=1).stdout
+    assert text.startswith(f"{len(found)} places differ for a reason of their own (precision {len(found)})")
+    assert len(text.splitlines()) < 32  # layers are folded
+
+
+def test_eager_and_flash_attention(lastbit, llamas):
+    answer = lastbit.json("explain", llamas["eager", "float32"], llamas["sdpa", "float32"], expect=1)
+    found = own(answer)
+    assert [f["layer"] for f in found] == ["model.layers.0.self_attn", "model.layers.1.self_attn"]
+    for f in found:
+        assert f["cause"] == "kernel" and f["other_op"] == "aten::_scaled_dot_product_flash_attention_for_cpu"
+        assert f["op"] == "aten::bmm x2, aten::_softmax" and f["excluded"] == f["tried"] >= 40
+    # Everything between is inherited: the very bits come out of the first side's ops on the second side's inputs.
+    inherited = [f for f in answer["findings"] if f["cause"] == "input" and f["op"] == "aten::mm"]
+    assert len(inherited) >= 10 and all(f["matched"] == f["elements"] for f in inherited)

@@ -1,0 +1,231 @@
+/* What else is known: see circumstance.h. */
+#include "circumstance.h"
+
+#include "ops.h"
+#include "reference_sum.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HOPS = 6 };
+
+typedef struct known {
+    const lb_place *place;
+    const lb_program *p[2];
+    bool side[2];
+    const lb_score *score;
+    lb_cause_found *found;
+} known;
+
+static const lb_value *output_of(const known *k, int side)
+{
+    return &k->p[side]->values[k->place->stretch->sides[side].outputs[0]];
+}
+
+static bool both(const known *k)
+{
+    return k->side[0] && k->side[1];
+}
+
+static void tell(known *k, lb_cause cause, lb_proof proof, const char *schedule, const char *why)
+{
+    lb_cause_found *out = k->found;
+    out->cause = cause, out->proof = proof, out->reversed = false;
+    out->matched = k->score->matched, out->elements = k->score->elements;
+    out->excluded = out->tried;
+    snprintf(out->schedule, sizeof out->schedule, "%s", schedule);
+    snprintf(out->why, sizeof out->why, "%s", why);
+}
+
+/* ---- the same op ---- */
+
+static lb_status by_bounds(known *k, bool *done, lb_err *err)
+{
+    bool inside[2];
+    const lb_place *p = k->place;
+    const bool same_dtype = output_of(k, 0)->dtype == output_of(k, 1)->dtype;
+    if (!p->stretch->pair || both(k)) return LB_OK;
+    /* Same inputs, same op, same dtype: the bound would allow any bits. One side known to be replay's own kernel, the other
+     * not: then a kernel differs, and the bound cannot say which. */
+    if (same_dtype && (lb_place_same_inputs(p) || k->side[0] || k->side[1])) return LB_OK;
+    for (int side = 0; side < 2; side++) LB_TRY(lb_place_reaches(p, side, &inside[side], err));
+    if (!inside[0] || !inside[1]) return LB_OK;
+    *done = true;
+    tell(k, same_dtype ? LB_CAUSE_INPUT : LB_CAUSE_PRECISION, LB_PROOF_BOUND,
+         same_dtype ? "" : lb_dtype_name(output_of(k, 1)->dtype),
+         "replay has not the very kernel that ran; each side's elements all lie inside the op's bound on its "
+         "own inputs");
+    return LB_OK;
+}
+
+/* Each side's op gives its own bits from its own inputs: then what differs is among its arguments. */
+static void by_arguments(known *k, bool *done)
+{
+    const lb_stretch *s = k->place->stretch;
+    if (!s->pair || !both(k)) return;
+    const lb_op *a = &k->p[0]->ops[s->sides[0].op], *b = &k->p[1]->ops[s->sides[1].op];
+    const bool same_dtype = output_of(k, 0)->dtype == output_of(k, 1)->dtype;
+    if (same_dtype && lb_op_same_args(k->p[0], a, k->p[1], b, false)) return;
+    *done = true;
+    tell(k, same_dtype ? LB_CAUSE_KERNEL : LB_CAUSE_PRECISION, LB_PROOF_BITS,
+         same_dtype ? "other arguments" : lb_dtype_name(output_of(k, 1)->dtype),
+         "the same op with other constants among its arguments, or another dtype: each side's gives its own "
+         "bits");
+}
+
+/* ---- a state that one side reads ---- */
+
+static const lb_value *lone_state(const known *k, int side)
+{
+    const lb_stretch_side *s = &k->place->stretch->sides[side];
+    for (uint32_t i = 0; i < s->n_leaves; i++) {
+        const lb_value *v = &k->p[side]->values[s->leaves[i]];
+        if (s->partners[i] == LB_NONE &&
+            (v->flags & LB_VALUE_STATE || v->source == LB_SOURCE_STATE || v->source == LB_SOURCE_CARRIED))
+            return v;
+    }
+    return NULL;
+}
+
+typedef struct reading {
+    const lb_program *p;
+    const uint8_t *storages; /* per value: it lies in a storage that was reached */
+    bool hit;
+} reading;
+
+static void note_read(void *context, uint32_t value)
+{
+    reading *r = context;
+    if (value != LB_NONE) r->hit |= r->storages[value];
+}
+
+/* The dtype of eight bits that what follows from the output is cast to, a few ops on; 0: none. */
+static lb_dtype quantised_to(const lb_program *p, uint32_t value, uint8_t *reached)
+{
+    uint32_t hops = 0;
+    for (uint32_t v = 0; v < p->n_values; v++) reached[v] = p->values[v].storage == p->values[value].storage;
+    for (uint32_t i = 0; i < p->n_ops && hops < HOPS; i++) {
+        const lb_op *op = &p->ops[i];
+        reading r = {p, reached, false};
+        lb_op_each_input(p, op, note_read, &r);
+        for (uint32_t n = 0; r.hit && n < op->results; n++) {
+            uint32_t v = lb_op_results(p, op)[n];
+            if (v == LB_NONE || reached[v]) continue;
+            if (lb_dtype_is_float(p->values[v].dtype) && lb_dtype_bits(p->values[v].dtype) == 8)
+                return p->values[v].dtype;
+            for (uint32_t w = 0; w < p->n_values; w++)
+                reached[w] |= p->values[w].storage == p->values[v].storage;
+            hops++;
+        }
+    }
+    return LB_NO_DTYPE;
+}
+
+static lb_status by_state(known *k, bool *done, lb_err *err)
+{
+    if (k->place->stretch->pair || !both(k)) return LB_OK;
+    const lb_value *states[] = {lone_state(k, 0), lone_state(k, 1)};
+    if (!states[0] == !states[1]) return LB_OK;
+    const int side = states[1] ? 1 : 0;
+    const lb_program *p = k->p[side];
+    uint8_t *reached = calloc(p->n_values + 1, 1);
+    if (!reached) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory");
+    const lb_dtype grid = quantised_to(p, k->place->stretch->sides[side].outputs[0], reached);
+    free(reached);
+    if (!grid) return LB_OK;
+    char name[48], why[256], *kinds[2] = {"current", "delayed"};
+    snprintf(name, sizeof name, "%s:%s", lb_dtype_name(grid), kinds[side]);
+    snprintf(k->found->first, sizeof k->found->first, "%s:%s", lb_dtype_name(grid), kinds[!side]);
+    snprintf(why, sizeof why,
+             "the scale before the cast to %s comes from the state %.80s on the %s side, from the tensor "
+             "itself on the other; "
+             "each side's ops, run by themselves, give its own bits",
+             lb_dtype_name(grid), lb_program_text(p, states[side]->name), side ? "second" : "first");
+    *done = true;
+    tell(k, LB_CAUSE_PRECISION, LB_PROOF_BITS, name, why);
+    return LB_OK;
+}
+
+/* ---- other ops ---- */
+
+/* Both wrote a sum out by hand: which orders? */
+static lb_status by_sum(known *k, bool *done, lb_err *err)
+{
+    lb_reference_sum sum;
+    if (k->place->stretch->pair || !both(k)) return LB_OK;
+    LB_TRY(lb_reference_sum_find(k->place, &sum, err));
+    if (!sum.found || !strcmp(sum.order[0], sum.order[1])) return LB_OK;
+    *done = true;
+    k->found->tried = sum.tried;
+    tell(k, LB_CAUSE_ORDER, LB_PROOF_BITS, sum.order[1],
+         "both sides write the sum out; as one op it has these orders");
+    k->found->excluded = sum.excluded[1];
+    snprintf(k->found->first, sizeof k->found->first, "%s", sum.order[0]);
+    return LB_OK;
+}
+
+/* The narrowest dtype that ops which round leave their results in; a cast at the end is not meant. */
+static lb_dtype working_dtype(const known *k, int side)
+{
+    const lb_program *p = k->p[side];
+    const lb_stretch_side *s = &k->place->stretch->sides[side];
+    lb_dtype narrow = output_of(k, side)->dtype;
+    bool any = false;
+    for (uint32_t i = 0; i < s->n_ops; i++) {
+        const lb_op *op = &p->ops[s->ops[i]];
+        lb_op_form form;
+        const lb_op_row *row = lb_op_find(lb_op_name(p, op), &form);
+        uint32_t v = op->results ? lb_op_results(p, op)[0] : op->written ? lb_op_written(p, op)[0] : LB_NONE;
+        if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype) ||
+            !strcmp(lb_op_name(p, op), "aten::_to_copy"))
+            continue;
+        if (!row || row->flags & (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)) continue;
+        if (!any || lb_dtype_precision(p->values[v].dtype) < lb_dtype_precision(narrow))
+            narrow = p->values[v].dtype;
+        any = true;
+    }
+    return narrow;
+}
+
+static lb_status by_function(known *k, bool *done, lb_err *err)
+{
+    bool same, inside;
+    const lb_stretch *s = k->place->stretch;
+    if (s->pair) return LB_OK;
+    LB_TRY(lb_place_same_function(k->place, &same, err));
+    if (!same) return LB_OK;
+    for (int side = 0; side < 2; side++) { /* one op whose bits are not ours has a bound to keep */
+        if (k->side[side] || s->sides[side].n_ops != 1) continue;
+        LB_TRY(lb_place_reaches(k->place, side, &inside, err));
+        if (!inside) return LB_OK;
+    }
+    *done = true;
+    const lb_dtype a = working_dtype(k, 0), b = working_dtype(k, 1);
+    const lb_cause cause =
+        a == b && output_of(k, 0)->dtype == output_of(k, 1)->dtype ? LB_CAUSE_KERNEL : LB_CAUSE_PRECISION;
+    tell(k, cause, both(k) ? LB_PROOF_BITS : LB_PROOF_EXACT,
+         a == b ? "the second side's own ops" : lb_dtype_name(b),
+         both(k)
+             ? "other ops, the same real function: each side's ops, run by themselves, give its own bits"
+             : "other ops, the same real function of the same inputs; replay has not every kernel that ran");
+    if (a != b) snprintf(k->found->first, sizeof k->found->first, "%s", lb_dtype_name(a));
+    return LB_OK;
+}
+
+lb_status lb_circumstances_find(const lb_place *place, bool known_a, bool known_b, const lb_score *score,
+                                lb_cause_found *found, bool *done, lb_err *err)
+{
+    known k = {.place = place,
+               .side = {known_a, known_b},
+               .score = score,
+               .found = found,
+               .p = {place->source->a->program, place->source->b->program}};
+    *done = false;
+    LB_TRY(by_bounds(&k, done, err));
+    if (!*done) by_arguments(&k, done);
+    if (!*done) LB_TRY(by_sum(&k, done, err));
+    if (!*done) LB_TRY(by_function(&k, done, err));
+    if (!*done) LB_TRY(by_state(&k, done, err));
+    return LB_OK;
+}
