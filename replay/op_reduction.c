@@ -125,7 +125,8 @@ static lb_status norm_over(lb_call *call, double p, uint32_t reduced)
     int64_t n = fold.results * fold.size;
     lb_frame f = lb_frame_begin(call);
     const void *x = lb_frame_tensor(&f, &fold.view);
-    void *y = lb_frame_output(&f, 0, fold.results), *terms = lb_frame_reals(&f, n);
+    const bool usual = !f.wide && p == 2 && fold.inner == 1 && !call->method.schedule && !call->method.accumulate;
+    void *y = lb_frame_output(&f, 0, fold.results), *terms = lb_frame_reals(&f, usual || isinf(p) ? 0 : n);
     if (!lb_frame_ok(&f)) return lb_frame_end(&f);
     const double *x64 = x;
     const float *x32 = x;
@@ -142,17 +143,17 @@ static lb_status norm_over(lb_call *call, double p, uint32_t reduced)
         }
         return lb_frame_end(&f);
     }
-    if (!f.wide && p == 2) /* the usual case in a loop that vectorises */
-        for (int64_t i = 0; i < n; i++) ((float *)terms)[i] = x32[i] * x32[i];
-    else
-        for (int64_t i = 0; i < n; i++) {
-            if (f.wide)
-                ((double *)terms)[i] = power(x64[i], p);
-            else
-                ((float *)terms)[i] = (float)power(x32[i], p);
-        }
+    for (int64_t i = 0; i < n && !usual; i++) {
+        if (f.wide)
+            ((double *)terms)[i] = power(x64[i], p);
+        else
+            ((float *)terms)[i] = (float)power(x32[i], p);
+    }
     if (!call->method.schedule) call->method.schedule = &norm_order;
-    fold_sum(&f, &fold, terms, y);
+    if (usual) /* squares are added as they arise: no second array as large as the first */
+        for (int64_t i = 0; i < fold.results; i++) ((float *)y)[i] = lb_sum_squares_f32(x32 + i * fold.size, fold.size);
+    else
+        fold_sum(&f, &fold, terms, y);
     for (int64_t i = 0; i < fold.results && p != 0 && p != 1; i++) {
         double sum = f.wide ? ((double *)y)[i] : ((float *)y)[i], root = sqrt(sum), inverse = 1 / p;
         if (p != 2) lb_pow_f64(&root, &sum, &inverse, 1);

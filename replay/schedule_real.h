@@ -147,10 +147,37 @@ static void NAME(pairwise)(const REAL *x, int64_t stride, int64_t n, int w, REAL
     }
 }
 
+/* Terms, or their squares (each rounded), into eight lanes: no term waits for one in another lane. */
+LB_INLINE void NAME(eight_lanes_body)(const REAL *x, int64_t n, bool squared, REAL *acc)
+{
+    REAL lane[8] = {0};
+    const int64_t whole = n - n % 8;
+    if (squared)
+        for (int64_t i = 0; i < whole; i += 8)
+            for (int k = 0; k < 8; k++) lane[k] += x[i + k] * x[i + k];
+    else
+        for (int64_t i = 0; i < whole; i += 8)
+            for (int k = 0; k < 8; k++) lane[k] += x[i + k];
+    for (int64_t i = whole; i < n; i++) lane[i - whole] += squared ? x[i] * x[i] : x[i];
+    for (int k = 0; k < 8; k++) acc[k] = lane[k];
+}
+PER_ISA(NAME(eight_lanes), NAME(eight_lanes_body), (const REAL *x, int64_t n, bool squared, REAL *acc), (x, n, squared, acc))
+
+REAL NAME(lb_sum_squares)(const REAL *x, int64_t n)
+{
+    REAL acc[8];
+    NAME(eight_lanes)(x, n, true, acc);
+    for (int l = 1; l < 8; l++) acc[0] += acc[l];
+    return acc[0];
+}
+
 static void NAME(lanes)(const REAL *x, int64_t stride, int64_t n, int lanes, int w, REAL *out, lb_dtype accumulate)
 {
     REAL acc[MAX_PARTIALS] = {0};
-    for (int64_t i = 0; i < n; i++) ADD(acc + i % lanes * w, x + i * stride, w);
+    if (lanes == 8 && w == 1 && stride == 1 && !accumulate)
+        NAME(eight_lanes)(x, n, false, acc);
+    else
+        for (int64_t i = 0; i < n; i++) ADD(acc + i % lanes * w, x + i * stride, w);
     for (int l = 1; l < lanes; l++) ADD(acc, acc + l * w, w);
     for (int k = 0; k < w; k++) out[k] = acc[k];
 }
