@@ -450,4 +450,6 @@ const lb_op_row lb_rows_custom[] = {
     {"fsdp::split_with_sizes_copy", "all_gather_output all_gather_input_split_sizes dim", split_copy, NULL, 0, 0,
      LB_ROW_EXACT | LB_ROW_OUT, NULL, "custom"},
     {"fsdp::chunk_cat", "tensors dim num_chunks", chunk_cat, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_OUT, NULL, "custom"},
+    {"fsdp::chunk_cat_mixed_dtype", "tensors dim num_chunks", chunk_cat, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_OUT, NULL,
+     "custom"}, /* PyTorch 2.15's name: tensors of several dtypes, cast to the result's */
     {NULL}};

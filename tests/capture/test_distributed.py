@@ -77,7 +77,8 @@ def test_ops_of_fsdp_write_what_they_are_given(run, capture):
     if run[0] != "fsdp":
         return
     program = capture.programs[0][0]
-    for name in ("fsdp::split_with_sizes_copy", "fsdp::chunk_cat"):
+    cat = "fsdp::chunk_cat_mixed_dtype" if named(program, "fsdp::chunk_cat_mixed_dtype") else "fsdp::chunk_cat"  # from PyTorch 2.15 on
+    for name in ("fsdp::split_with_sizes_copy", cat):
         assert named(program, name)
         for op in named(program, name):
             assert program.written(op)

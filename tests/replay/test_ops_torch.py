@@ -21,7 +21,8 @@ import serving_ops  # noqa: E402
 
 torch.set_num_threads(1)
 ROWS = H.rows()
-CUSTOM = {*serving_ops.OPS, "fsdp::split_with_sizes_copy", "fsdp::chunk_cat"}  # FSDP2's: tests/programs/sharded.py
+CUSTOM = {*serving_ops.OPS,  # and FSDP2's: tests/programs/sharded.py
+          "fsdp::split_with_sizes_copy", "fsdp::chunk_cat", "fsdp::chunk_cat_mixed_dtype"}
 NUMERIC = sorted(n for n, r in ROWS.items() if r.contents.kernel and n.startswith("aten::"))
 JUNK = 0x5A
 SWEEPS = 10 if os.environ.get("LASTBIT_FULL") == "1" else 1
