@@ -16,6 +16,8 @@ lb_status lb_composites_find(const lb_program *program, lb_composites *composite
     lb_trace trace = {.program = program, .found = composites, .err = err};
     LB_TRY(lb_flow_new(program, &trace.flow, err));
     lb_status status = lb_trace_norms(&trace);
+    if (status == LB_OK) status = lb_trace_attention(&trace);
+    if (status == LB_OK) status = lb_trace_finalise(&trace);
     lb_flow_free(trace.flow);
     if (status != LB_OK)
         lb_composites_release(composites);
@@ -26,7 +28,7 @@ lb_status lb_composites_find(const lb_program *program, lb_composites *composite
 
 void lb_composites_release(lb_composites *composites)
 {
-    for (uint32_t i = 0; i < composites->n; i++) free(composites->rows[i].ops);
+    for (uint32_t i = 0; i < composites->n; i++) free(composites->rows[i].ops), free(composites->rows[i].list);
     free(composites->rows);
     *composites = (lb_composites){0};
 }

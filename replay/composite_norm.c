@@ -235,32 +235,16 @@ static lb_status written_out(lb_trace *t, uint32_t op)
 
 /* ---- one op ----------------------------------------------------------------------------------------------------------------- */
 
-/* The position of an argument by its name in the row of the op table. */
-static bool position(const lb_op_row *row, const char *name, uint32_t *at)
-{
-    const size_t n = strlen(name);
-    *at = 0;
-    for (const char *p = row->args; *p; p += strcspn(p, " "), p += *p == ' ', ++*at)
-        if (strcspn(p, " ") == n && !strncmp(p, name, n)) return true;
-    return false;
-}
-
-static bool reading_named(const lb_trace *t, uint32_t op, const lb_op_row *row, const char *const *names,
-                          uint32_t *value)
+static bool reading_named(const lb_trace *t, uint32_t op, const char *name, uint32_t *value)
 {
     uint32_t at;
-    for (; *names; names++)
-        if (position(row, *names, &at) && lb_trace_arg(t, op, at).op != LB_NONE) {
-            *value = lb_trace_arg(t, op, at).value;
-            return true;
-        }
-    return false;
+    if (!lb_trace_position(t, op, name, &at) || lb_trace_arg(t, op, at).op == LB_NONE) return false;
+    *value = lb_trace_arg(t, op, at).value;
+    return true;
 }
 
 static lb_status single(lb_trace *t, uint32_t i)
 {
-    static const char *const inputs[] = {"input", NULL}, *const weights[] = {"weight", NULL},
-                             *const residuals[] = {"residual", NULL};
     const lb_op *op = &t->program->ops[i];
     const char *name = lb_op_name(t->program, op);
     if ((!strstr(name, "rms_norm") && !strstr(name, "rmsnorm")) || strstr(name, "backward")) return LB_OK;
@@ -269,18 +253,18 @@ static lb_status single(lb_trace *t, uint32_t i)
     if (!row || !row->kernel) return LB_OK;
     norm n = {.composite = lb_trace_composite(t, LB_COMPOSITE_RMS_NORM)};
     lb_composite *c = &n.composite;
-    if (!reading_named(t, i, row, inputs, &c->inputs[LB_NORM_X])) return LB_OK;
+    if (!reading_named(t, i, "input", &c->inputs[LB_NORM_X])) return LB_OK;
     const lb_value *x = lb_trace_value(t, c->inputs[LB_NORM_X]);
-    reading_named(t, i, row, weights, &c->inputs[LB_NORM_WEIGHT]);
+    reading_named(t, i, "weight", &c->inputs[LB_NORM_WEIGHT]);
     c->numbers[LB_NORM_EPS] = x->dtype == LB_F64 ? 0x1p-52 : 0x1p-23; /* torch's own where none is given */
-    if (position(row, "eps", &at) || position(row, "epsilon", &at))
+    if (lb_trace_position(t, i, "eps", &at) || lb_trace_position(t, i, "epsilon", &at))
         lb_trace_number(t, i, at, &c->numbers[LB_NORM_EPS]);
-    if (position(row, "normalized_shape", &at)) {
+    if (lb_trace_position(t, i, "normalized_shape", &at)) {
         const lb_arg *shape = &lb_op_args(t->program, op)[at];
         if (shape->tag == LB_ARG_LIST && shape->count != 1) return LB_OK;
     }
     c->numbers[LB_NORM_OFFSET] = strstr(name, "gemma") ? 1 : 0;
-    if (reading_named(t, i, row, residuals, &c->inputs[LB_NORM_RESIDUAL])) {
+    if (reading_named(t, i, "residual", &c->inputs[LB_NORM_RESIDUAL])) {
         if (op->written < 2) return LB_OK;
         c->kind = LB_COMPOSITE_ADD_RMS_NORM;
         c->outputs[LB_NORM_SUM] = lb_op_written(t->program, op)[1];

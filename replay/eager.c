@@ -259,6 +259,7 @@ static void open_places(environment *e, const lb_composite *c)
 {
     for (uint32_t i = 0; i < c->n_ops; i++) cover_op(e, &e->program->ops[c->ops[i]]);
     for (int i = 0; i < LB_COMPOSITE_INPUTS; i++) cover(e, c->inputs[i]);
+    for (uint32_t i = 0; i < c->n_list; i++) cover(e, c->list[i]);
     for (int i = 0; i < LB_COMPOSITE_OUTPUTS; i++) cover(e, c->outputs[i]);
     for (uint32_t i = 0; e->status == LB_OK && i < e->n_places; i++)
         e->places[i].bytes = block(e, (size_t)(e->places[i].last - e->places[i].first));
@@ -280,6 +281,8 @@ static void look(void *context, uint32_t value)
     for (int i = 0; i < LB_COMPOSITE_INPUTS; i++)
         known |= c->composite->inputs[i] != LB_NONE &&
                  p->values[c->composite->inputs[i]].storage == p->values[value].storage;
+    for (uint32_t i = 0; i < c->composite->n_list; i++)
+        known |= p->values[c->composite->list[i]].storage == p->values[value].storage;
     for (uint32_t k = 0; k < c->before && !known; k++) {
         const lb_op *op = &p->ops[c->composite->ops[k]];
         for (uint32_t r = 0; r < op->results + op->written; r++) {
@@ -292,6 +295,13 @@ static void look(void *context, uint32_t value)
                   !(p->values[value].flags & LB_VALUE_UNDEFINED);
 }
 
+/* Of `zeros_like(x)` only the layout of x counts. */
+static bool reads_contents(const lb_program *p, const lb_op *op)
+{
+    const char *name = lb_op_name(p, op);
+    return strncmp(name, "aten::zeros", 11) && strncmp(name, "aten::new_zeros", 15);
+}
+
 lb_status lb_eager_run(const lb_composite *c, const lb_tensor *inputs, lb_tensor *outputs, lb_err *err)
 {
     environment e = {.program = c->program, .err = err};
@@ -299,10 +309,12 @@ lb_status lb_eager_run(const lb_composite *c, const lb_tensor *inputs, lb_tensor
     open_places(&e, c);
     for (int i = 0; e.status == LB_OK && i < LB_COMPOSITE_INPUTS; i++)
         if (c->inputs[i] != LB_NONE && inputs[i].data) put(&e, c->inputs[i], &inputs[i]);
+    for (uint32_t i = 0; e.status == LB_OK && i < c->n_list; i++)
+        if (inputs[LB_COMPOSITE_INPUTS + i].data) put(&e, c->list[i], &inputs[LB_COMPOSITE_INPUTS + i]);
     for (uint32_t i = 0; e.status == LB_OK && i < c->n_ops; i++) {
         const lb_op *op = &e.program->ops[c->ops[i]];
         known.before = i;
-        lb_op_each_input(e.program, op, look, &known);
+        if (reads_contents(e.program, op)) lb_op_each_input(e.program, op, look, &known);
         e.status = known.unknown
                        ? lb_fail(err, LB_ERR_UNSUPPORTED, "%s reads what is no input of the composite",
                                  lb_op_name(e.program, op))

@@ -18,8 +18,9 @@ static const struct {
 };
 
 static const lb_fused_kind *const fused[LB_COMPOSITE_KIND_COUNT] = {
-    [LB_COMPOSITE_RMS_NORM] = &lb_fused_rms_norm,
-    [LB_COMPOSITE_ADD_RMS_NORM] = &lb_fused_add_rms_norm,
+    [LB_COMPOSITE_RMS_NORM] = &lb_fused_rms_norm,   [LB_COMPOSITE_ADD_RMS_NORM] = &lb_fused_add_rms_norm,
+    [LB_COMPOSITE_ATTENTION] = &lb_fused_attention, [LB_COMPOSITE_SOFTMAX] = &lb_fused_softmax,
+    [LB_COMPOSITE_FINALISE] = &lb_fused_finalise,
 };
 
 const char *lb_composite_kind_name(lb_composite_kind kind)
@@ -74,7 +75,7 @@ lb_status lb_composite_run(const lb_composite *c, const char *kernel, const lb_t
     LB_TRY(lb_composite_check(c->kind, kernel, err));
     if (!strcmp(kernel, "eager")) return lb_eager_run(c, inputs, outputs, err);
     const lb_fused_kind *kind = fused[c->kind];
-    lb_operand args[LB_FUSED_INPUTS + LB_COMPOSITE_INPUTS] = {0};
+    lb_operand args[LB_FUSED_ARGS] = {0};
     args[LB_FUSED_KERNEL] = (lb_operand){.tag = LB_OPERAND_STRING, .string = kernel};
     args[LB_FUSED_NUMBERS] =
         (lb_operand){.tag = LB_OPERAND_NUMBERS, .count = LB_COMPOSITE_NUMBERS, .floats = c->numbers};
@@ -82,13 +83,16 @@ lb_status lb_composite_run(const lb_composite *c, const char *kernel, const lb_t
     for (int i = 0; i < LB_COMPOSITE_INPUTS; i++)
         if (inputs[i].data)
             args[LB_FUSED_INPUTS + i] = (lb_operand){.tag = LB_OPERAND_TENSOR, .tensor = inputs[i]};
+    if (c->n_list)
+        args[LB_FUSED_LIST] = (lb_operand){
+            .tag = LB_OPERAND_TENSORS, .count = c->n_list, .tensors = inputs + LB_COMPOSITE_INPUTS};
     lb_call call = {.row = lb_op_find(kind->row, NULL),
                     .args = args,
-                    .n_args = LB_FUSED_INPUTS + LB_COMPOSITE_INPUTS,
+                    .n_args = LB_FUSED_ARGS,
                     .results = outputs,
                     .n_results = LB_COMPOSITE_OUTPUTS,
                     .err = err};
-    if (!inputs[0].data || !outputs[0].data)
+    if ((!inputs[0].data && !c->n_list) || !outputs[0].data)
         return lb_fail(err, LB_ERR_INVALID, "%s needs input 0 and output 0", kinds[c->kind].name);
     return kind->kernel(&call);
 }
@@ -195,7 +199,7 @@ uint32_t lb_candidate_add(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, uint3
 
 /* ---- rows of the op table --------------------------------------------------------------------------------------------------- */
 
-#define INPUTS "kernel numbers flags input0 input1 input2 input3 input4 input5 input6 input7"
+#define INPUTS "kernel numbers flags input0 input1 input2 input3 input4 input5 input6 input7 list"
 #define ROW(ID)                                                                                                \
     static lb_status ID##_kernel(lb_call *call)                                                                \
     {                                                                                                          \
@@ -207,6 +211,10 @@ uint32_t lb_candidate_add(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, uint3
     }
 ROW(rms_norm)
 ROW(add_rms_norm)
+ROW(attention)
+ROW(softmax)
+ROW(finalise)
 #undef ROW
 #define ROW(ID) {"fused::" #ID, INPUTS, ID##_kernel, ID##_twin, 1, 0, 0, NULL, "fused"},
-const lb_op_row lb_rows_fused[] = {ROW(rms_norm) ROW(add_rms_norm){NULL}};
+const lb_op_row lb_rows_fused[] = {ROW(rms_norm) ROW(add_rms_norm) ROW(attention) ROW(softmax)
+                                       ROW(finalise){NULL}};

@@ -1,6 +1,6 @@
 /* Fused kernels: rows of the op table that stand for a whole composite.
  *
- *      fused::KIND(kernel, numbers, flags, input 0 … input 7) -> output 0 … output 3
+ *      fused::KIND(kernel, numbers, flags, input 0 … input 7, list) -> output 0 … output 3
  *
  * `kernel` is a text (lastbit/composite.h), the rest what a lb_composite says, by role. A pass (fuse.c) puts such ops into programs;
  * lb_composite_run calls the same kernels. In f32 a kernel keeps the order and the roundings that its text says, for the dtype T of
@@ -13,7 +13,14 @@
 
 #include <lastbit/composite.h>
 
-enum { LB_FUSED_KERNEL, LB_FUSED_NUMBERS, LB_FUSED_FLAGS, LB_FUSED_INPUTS };
+enum {
+    LB_FUSED_KERNEL,
+    LB_FUSED_NUMBERS,
+    LB_FUSED_FLAGS,
+    LB_FUSED_INPUTS,
+    LB_FUSED_LIST = LB_FUSED_INPUTS + LB_COMPOSITE_INPUTS,
+    LB_FUSED_ARGS
+};
 
 typedef struct lb_fused_kind {
     const char *row; /* "fused::rms_norm" */
@@ -79,6 +86,7 @@ lb_status lb_kernel_text_refuse(lb_composite_kind kind, const char *text, lb_err
 uint32_t lb_candidate_add(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, uint32_t n, const char *format, ...)
     LB_PRINTF(4, 5);
 
-extern const lb_fused_kind lb_fused_rms_norm, lb_fused_add_rms_norm;
+extern const lb_fused_kind lb_fused_rms_norm, lb_fused_add_rms_norm, lb_fused_attention, lb_fused_softmax,
+    lb_fused_finalise;
 
 #endif

@@ -1,6 +1,8 @@
 /* Where values come from: see trace.h. */
 #include "trace.h"
 
+#include "ops.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -138,6 +140,26 @@ bool lb_trace_last_dim(const lb_trace *t, uint32_t op, uint32_t i, int ndim)
     return arg->tag == LB_ARG_INT && (arg->u.i == -1 || arg->u.i == ndim - 1);
 }
 
+lb_reading lb_trace_item(const lb_trace *t, uint32_t op, uint32_t arg, uint32_t i)
+{
+    const lb_op *row = &t->program->ops[op];
+    if (arg >= row->args) return (lb_reading){LB_NONE, LB_NONE};
+    const lb_arg *list = &lb_op_args(t->program, row)[arg];
+    if (list->tag != LB_ARG_LIST || i >= list->count || t->program->args[list->u.first + i].tag != LB_ARG_VALUE)
+        return (lb_reading){LB_NONE, LB_NONE};
+    return (lb_reading){op, t->program->args[list->u.first + i].u.value};
+}
+
+bool lb_trace_position(const lb_trace *t, uint32_t op, const char *name, uint32_t *at)
+{
+    const lb_op_row *row = lb_op_find(lb_op_name(t->program, &t->program->ops[op]), NULL);
+    const size_t n = strlen(name);
+    *at = 0;
+    for (const char *p = row ? row->args : ""; *p; p += strcspn(p, " "), p += *p == ' ', ++*at)
+        if (strcspn(p, " ") == n && !strncmp(p, name, n)) return true;
+    return false;
+}
+
 /* ---- what is found ------------------------------------------------------------------------------------------------------ */
 
 lb_composite lb_trace_composite(const lb_trace *t, lb_composite_kind kind)
@@ -166,7 +188,13 @@ lb_status lb_trace_add(lb_trace *t, const lb_composite *composite, const uint32_
     lb_composite *c = &found->rows[found->n];
     *c = *composite;
     c->ops = malloc((n_ops + 1) * sizeof *c->ops);
-    if (!c->ops) return lb_fail(t->err, LB_ERR_NOMEM, "out of memory for composites");
+    c->list = malloc((composite->n_list + 1) * sizeof *c->list);
+    if (!c->ops || !c->list) {
+        free(c->ops);
+        free(c->list);
+        return lb_fail(t->err, LB_ERR_NOMEM, "out of memory for composites");
+    }
+    if (c->n_list) memcpy(c->list, composite->list, c->n_list * sizeof *c->list);
     memcpy(c->ops, ops, n_ops * sizeof *ops);
     qsort(c->ops, n_ops, sizeof *c->ops, by_row);
     c->n_ops = 0;

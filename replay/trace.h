@@ -47,7 +47,12 @@ uint32_t lb_trace_users(const lb_trace *trace, uint32_t op, uint32_t *users, uin
 bool lb_trace_last_dim(const lb_trace *trace, uint32_t op, uint32_t i, int ndim);
 const lb_value *lb_trace_value(const lb_trace *trace, uint32_t value);
 
-/* Adds a composite with these ops (any order, duplicates allowed). Inputs and outputs have to be set; scope and call are those of the op
+/* Item `i` of list arg `arg`. */
+lb_reading lb_trace_item(const lb_trace *trace, uint32_t op, uint32_t arg, uint32_t i);
+/* Where an argument of an op stands by its name in the op table; false: it has none of that name. */
+bool lb_trace_position(const lb_trace *trace, uint32_t op, const char *name, uint32_t *at);
+
+/* Adds a composite with these ops (any order, duplicates allowed). `list` is copied. Inputs and outputs have to be set; scope and call are those of the op
  * that gives output 0. */
 lb_status lb_trace_add(lb_trace *trace, const lb_composite *composite, const uint32_t *ops, uint32_t n_ops);
 /* All inputs and outputs absent. */
@@ -55,5 +60,7 @@ lb_composite lb_trace_composite(const lb_trace *trace, lb_composite_kind kind);
 
 /* The recognisers. */
 lb_status lb_trace_norms(lb_trace *trace);
+lb_status lb_trace_attention(lb_trace *trace); /* and softmax */
+lb_status lb_trace_finalise(lb_trace *trace);
 
 #endif

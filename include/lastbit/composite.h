@@ -23,7 +23,10 @@ extern "C" {
 /* X(NAME, "name", what it is) */
 #define LB_COMPOSITE_KINDS(X)                                                                                          \
     X(RMS_NORM, "rms_norm", "y = x rsqrt(mean(x^2) + eps) (offset + weight)")                                          \
-    X(ADD_RMS_NORM, "add_rms_norm", "h = x + residual, and the RMSNorm of h")
+    X(ADD_RMS_NORM, "add_rms_norm", "h = x + residual, and the RMSNorm of h")                                          \
+    X(ATTENTION, "attention", "softmax(scale q k' + mask) v, by heads")                                                \
+    X(SOFTMAX, "softmax", "exp(x - max) / sum, along the last dimension")                                              \
+    X(FINALISE, "finalise", "outputs of experts times their weights, added up per token")
 
 typedef enum lb_composite_kind {
 #define LB_COMPOSITE_ENUM(NAME, name, about) LB_COMPOSITE_##NAME,
@@ -43,7 +46,33 @@ enum {
     LB_NORM_Y = 0,
     LB_NORM_SUM = 1,    /* add_rms_norm: h */
     LB_NORM_EPS = 0,
-    LB_NORM_OFFSET = 1  /* added to the weight: 0, or 1 (Gemma) */
+    LB_NORM_OFFSET = 1, /* added to the weight: 0, or 1 (Gemma) */
+
+    LB_ATTENTION_Q = 0, /* (heads of all batches, queries, size), leading dimensions in any number */
+    LB_ATTENTION_K = 1, /* (…, keys, size), or (…, size, keys): LB_ATTENTION_TURNED; with fewer heads each serves a group */
+    LB_ATTENTION_V = 2, /* (…, keys, values) */
+    LB_ATTENTION_MASK = 3, /* added, or bool: false hides; broadcast to (batches, heads, queries, keys) */
+    LB_ATTENTION_Y = 0, /* (…, queries, values) */
+    LB_ATTENTION_LSE = 1, /* log of the sum of exponentials per query, f32 */
+    LB_ATTENTION_SCALE = 0,
+    LB_ATTENTION_HEADS = 1, /* of one batch */
+    LB_ATTENTION_CAP = 2,   /* scores become cap tanh(score / cap) before the mask; 0: not */
+
+    LB_SOFTMAX_X = 0,
+    LB_SOFTMAX_Y = 0,
+
+    LB_FINALISE_X = 0,       /* (rows, hidden); absent where `list` has them per expert */
+    LB_FINALISE_WEIGHTS = 1, /* one per row, or per token and slot: LB_FINALISE_BY_SLOT */
+    LB_FINALISE_ROWS = 2,    /* (tokens, slots): whose row is where; absent: row token * slots + slot */
+    LB_FINALISE_IDS = 3,     /* experts (tokens, slots); may be absent */
+    LB_FINALISE_Y = 0,       /* (tokens, hidden) */
+    LB_FINALISE_SLOTS = 0    /* per token */
+};
+
+enum lb_composite_flags {
+    LB_ATTENTION_CAUSAL = 1 << 0, /* query i sees keys 0 … i */
+    LB_ATTENTION_TURNED = 1 << 1,
+    LB_FINALISE_BY_SLOT = 1 << 2
 };
 
 #define LB_COMPOSITE_INPUTS 8
@@ -57,6 +86,7 @@ typedef struct lb_composite {
     uint32_t *ops, n_ops; /* rows of the program, ascending; views among them left out */
     uint32_t inputs[LB_COMPOSITE_INPUTS];   /* value rows by role; LB_NONE: absent */
     uint32_t outputs[LB_COMPOSITE_OUTPUTS]; /* output 0 is the last that is computed */
+    uint32_t *list, n_list; /* further inputs; finalise: per expert, ascending, its rows, their tokens and their slots */
     double numbers[LB_COMPOSITE_NUMBERS];   /* by role; 0 where there is none */
     uint32_t flags;
 } lb_composite;
@@ -92,7 +122,7 @@ LB_API uint32_t lb_composite_candidates(const lb_composite *composite, char (*te
  * alone. 0: there are no rows to choose from. */
 LB_API int lb_composite_row_axis(lb_composite_kind kind);
 
-/* Runs a kernel. `inputs` (LB_COMPOSITE_INPUTS) and `outputs` (LB_COMPOSITE_OUTPUTS) stand by role; data NULL: absent, not wanted. Dtypes
+/* Runs a kernel. `inputs` (LB_COMPOSITE_INPUTS, then those of `list`) and `outputs` (LB_COMPOSITE_OUTPUTS) stand by role; data NULL: absent, not wanted. Dtypes
  * and leading dimensions may be other than the recorded ones; "eager" takes recorded dtypes and at most the recorded number of rows.
  * A kernel computes the same from the same bytes whatever runs beside it, in any thread.
  * LB_ERR_INVALID: the text, or shapes that do not fit; LB_ERR_UNSUPPORTED: this kernel cannot compute that. */

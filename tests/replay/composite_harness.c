@@ -18,7 +18,8 @@ typedef struct row {
     int32_t kind;
     uint32_t n_ops, flags, inputs[LB_COMPOSITE_INPUTS], outputs[LB_COMPOSITE_OUTPUTS];
     double numbers[LB_COMPOSITE_NUMBERS];
-    const uint32_t *ops;
+    const uint32_t *ops, *list;
+    uint32_t n_list;
     const char *name, *layer, *class_name;
 } row;
 
@@ -60,7 +61,7 @@ LB_API void composites_row(const opened *o, uint32_t i, row *out)
     *out = (row){.kind = c->kind,
                  .n_ops = c->n_ops,
                  .flags = c->flags,
-                 .ops = c->ops,
+                 .ops = c->ops, .list = c->list, .n_list = c->n_list,
                  .name = lb_composite_kind_name(c->kind)};
     memcpy(out->inputs, c->inputs, sizeof out->inputs);
     memcpy(out->outputs, c->outputs, sizeof out->outputs);
@@ -96,14 +97,15 @@ LB_API uint32_t composites_candidates(const opened *o, uint32_t i, char (*texts)
 
 /* By kind alone. */
 LB_API int composites_compute(const char *name, const char *kernel, int twin, const double *numbers,
-                              uint32_t flags, const lb_tensor *inputs, lb_tensor *outputs, char message[512])
+                              uint32_t flags, const lb_tensor *inputs, uint32_t n_list, lb_tensor *outputs,
+                              char message[512])
 {
     lb_err err = LB_ERR_INIT;
-    lb_composite c = {.flags = flags};
+    lb_composite c = {.flags = flags, .n_list = n_list};
     if (!lb_composite_kind_parse(name, &c.kind)) return told(LB_ERR_NOT_FOUND, &err, message);
     memcpy(c.numbers, numbers, sizeof c.numbers);
     if (!twin) return told(lb_composite_run(&c, kernel, inputs, outputs, &err), &err, message);
-    lb_operand args[LB_FUSED_INPUTS + LB_COMPOSITE_INPUTS] = {0};
+    lb_operand args[LB_FUSED_ARGS] = {0};
     args[LB_FUSED_KERNEL] = (lb_operand){.tag = LB_OPERAND_STRING, .string = kernel};
     args[LB_FUSED_NUMBERS] =
         (lb_operand){.tag = LB_OPERAND_NUMBERS, .count = LB_COMPOSITE_NUMBERS, .floats = c.numbers};
@@ -111,9 +113,12 @@ LB_API int composites_compute(const char *name, const char *kernel, int twin, co
     for (int i = 0; i < LB_COMPOSITE_INPUTS; i++)
         if (inputs[i].data)
             args[LB_FUSED_INPUTS + i] = (lb_operand){.tag = LB_OPERAND_TENSOR, .tensor = inputs[i]};
+    if (n_list)
+        args[LB_FUSED_LIST] = (lb_operand){
+            .tag = LB_OPERAND_TENSORS, .count = n_list, .tensors = inputs + LB_COMPOSITE_INPUTS};
     lb_call call = {.row = lb_op_find(lb_fused_kind_of(c.kind)->row, NULL),
                     .args = args,
-                    .n_args = LB_FUSED_INPUTS + LB_COMPOSITE_INPUTS,
+                    .n_args = LB_FUSED_ARGS,
                     .results = outputs,
                     .n_results = LB_COMPOSITE_OUTPUTS,
                     .err = &err};

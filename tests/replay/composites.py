@@ -15,7 +15,8 @@ EXACT = torch.float64
 class Row(C.Structure):
     _fields_ = [("kind", C.c_int32), ("n_ops", C.c_uint32), ("flags", C.c_uint32), ("inputs", C.c_uint32 * INPUTS),
                 ("outputs", C.c_uint32 * OUTPUTS), ("numbers", C.c_double * NUMBERS), ("ops", C.POINTER(C.c_uint32)),
-                ("name", C.c_char_p), ("layer", C.c_char_p), ("class_name", C.c_char_p)]
+                ("list", C.POINTER(C.c_uint32)),
+                ("n_list", C.c_uint32), ("name", C.c_char_p), ("layer", C.c_char_p), ("class_name", C.c_char_p)]
 
 
 LIB = H.LIB
@@ -29,11 +30,11 @@ for name in ("close", "n", "row", "op", "value", "run", "candidates"):
         "candidates": [C.c_void_p, C.c_uint32, C.c_void_p, C.c_uint32]}[name]
 LIB.composites_open.argtypes = [C.c_char_p, C.c_int64, C.c_char_p]
 LIB.composites_compute.argtypes = [C.c_char_p, C.c_char_p, C.c_int, C.POINTER(C.c_double), C.c_uint32, C.POINTER(H.Tensor),
-                                   C.POINTER(H.Tensor), C.c_char_p]
+                                   C.c_uint32, C.POINTER(H.Tensor), C.c_char_p]
 
 
 def tensors(given, room):
-    array = (H.Tensor * room)()
+    array = (H.Tensor * max(room, len(given)))()
     for i, t in enumerate(given):
         if t is not None:
             array[i] = H.tensor(t)
@@ -48,7 +49,8 @@ def compute(kind, kernel, inputs, outputs, numbers=(), flags=0, twin=False):
     """Runs a kernel by the name of its kind; outputs are filled and returned."""
     message = C.create_string_buffer(512)
     numbers = (C.c_double * NUMBERS)(*numbers)
-    status = LIB.composites_compute(kind.encode(), kernel.encode(), twin, numbers, flags, tensors(inputs, INPUTS), tensors(outputs, OUTPUTS), message)
+    status = LIB.composites_compute(kind.encode(), kernel.encode(), twin, numbers, flags, tensors(inputs, INPUTS), max(len(inputs) - INPUTS, 0),
+                                    tensors(outputs, OUTPUTS), message)
     if status:
         raise Refused(message.value.decode())
     return outputs
@@ -91,7 +93,7 @@ class Composite:
         return list(self.row.numbers)
 
     def inputs(self):
-        return [self.step.value(v) for v in self.row.inputs]
+        return [self.step.value(v) for v in [*self.row.inputs, *self.row.list[: self.row.n_list]]]
 
     def outputs(self):
         return [self.step.value(v) for v in self.row.outputs]

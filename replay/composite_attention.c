@@ -1,0 +1,274 @@
+/* Recognises attention: one op of torch, or a softmax between two products; and softmax by itself.
+ *
+ *      q k' ─ × scale ─ tanh cap? ─ + mask ─ cast? ─ softmax ─ cast? ─ × v ─ cast?
+ *
+ * Copies in front that keep the elements in their order (expanded heads made dense, casts to f32) and factors of q and k before the
+ * product (torch's math form) are part of it. */
+#include "trace.h"
+
+#include <string.h>
+
+enum { MOST_OPS = 48 };
+
+typedef struct attention {
+    lb_composite composite;
+    uint32_t ops[MOST_OPS], n_ops;
+} attention;
+
+static void take(attention *a, uint32_t op)
+{
+    if (a->n_ops < MOST_OPS) a->ops[a->n_ops++] = op;
+}
+
+/* ---- operands of products --------------------------------------------------------------------------------------------------- */
+
+static lb_layout turned_layout(const lb_layout *layout)
+{
+    lb_layout l = *layout;
+    const int n = l.ndim;
+    if (n < 2) return l;
+    l.shape[n - 2] = layout->shape[n - 1], l.shape[n - 1] = layout->shape[n - 2];
+    l.stride[n - 2] = layout->stride[n - 1], l.stride[n - 1] = layout->stride[n - 2];
+    return l;
+}
+
+/* The elements of `read`, row-major, are those of `made`. */
+static bool same_order(const lb_layout *read, const lb_layout *made)
+{
+    bool same = read->ndim == made->ndim && read->offset == made->offset;
+    for (int d = 0; same && d < read->ndim; d++)
+        same = read->shape[d] == made->shape[d] && (read->shape[d] < 2 || read->stride[d] == made->stride[d]);
+    return same || (read->offset == made->offset && lb_layout_numel(read) == lb_layout_numel(made) &&
+                    lb_layout_is_contiguous(read) && lb_layout_is_contiguous(made));
+}
+
+typedef struct operand {
+    lb_reading reading;
+    bool turned; /* it shows the last two dimensions exchanged */
+    double factor;
+} operand;
+
+/* One step back through a copy, a cast or a factor that belongs to the call. False when there is none. */
+static bool step_back(const lb_trace *t, attention *a, uint32_t anchor, operand *o)
+{
+    static const char *const copies[] = {"clone", "_to_copy", NULL};
+    const uint32_t maker = lb_trace_maker(t, o->reading);
+    double factor = 1;
+    if (maker == LB_NONE || !lb_trace_same_call(t, maker, anchor) || lb_trace_arg(t, maker, 0).op == LB_NONE)
+        return false;
+    const bool scales = lb_trace_is(t, maker, "mul") && lb_trace_number(t, maker, 1, &factor);
+    if (!scales && !lb_trace_is_any(t, maker, copies)) return false;
+    const lb_value *read = lb_trace_value(t, o->reading.value),
+                   *made = lb_trace_value(t, lb_trace_result(t, maker));
+    const lb_reading from = lb_trace_arg(t, maker, 0);
+    if (!lb_dtype_is_float(lb_trace_value(t, from.value)->dtype)) return false;
+    const lb_layout turned = turned_layout(&read->layout), made_turned = turned_layout(&made->layout);
+    if (same_order(&turned, &made_turned)) { /* both show the last dimensions exchanged */
+    } else if (same_order(&turned, &made->layout) && !same_order(&read->layout, &made->layout))
+        o->turned = !o->turned;
+    else if (!same_order(&read->layout, &made->layout))
+        return false;
+    take(a, maker);
+    o->reading = from;
+    o->factor *= factor;
+    return true;
+}
+
+static operand trace_operand(const lb_trace *t, attention *a, uint32_t anchor, lb_reading reading, bool turned)
+{
+    operand o = {reading, turned, 1};
+    while (step_back(t, a, anchor, &o)) {
+    }
+    return o;
+}
+
+static bool is_product(const lb_trace *t, uint32_t op)
+{
+    static const char *const products[] = {"bmm", "matmul", "mm", NULL};
+    return op != LB_NONE && lb_trace_is_any(t, op, products);
+}
+
+/* ---- between the products ----------------------------------------------------------------------------------------------------- */
+
+/* The product behind `r`, at most through the ops named above; LB_NONE. */
+static uint32_t scores(const lb_trace *t, attention *a, lb_reading r)
+{
+    double *numbers = a->composite.numbers, outer = 0;
+    bool capped = false;
+    for (int hops = 0; hops < 12; hops++) {
+        const uint32_t op = lb_trace_maker(t, r);
+        double number = 0;
+        if (op == LB_NONE) return LB_NONE;
+        if (is_product(t, op)) return op;
+        take(a, op);
+        if (lb_trace_is(t, op, "_to_copy") || lb_trace_is(t, op, "clone")) {
+            r = lb_trace_arg(t, op, 0);
+        } else if (lb_trace_is(t, op, "mul") && lb_trace_number(t, op, 1, &number)) {
+            const uint32_t inner = lb_trace_maker(t, lb_trace_arg(t, op, 0));
+            if (inner != LB_NONE && lb_trace_is(t, inner, "tanh"))
+                outer = number;
+            else
+                numbers[LB_ATTENTION_SCALE] *= number;
+            r = lb_trace_arg(t, op, 0);
+        } else if (lb_trace_is(t, op, "tanh")) {
+            if (!outer || capped) return LB_NONE;
+            numbers[LB_ATTENTION_CAP] = outer, capped = true;
+            r = lb_trace_arg(t, op, 0);
+        } else if (lb_trace_is(t, op, "div") && lb_trace_number(t, op, 1, &number)) {
+            if (capped && number == numbers[LB_ATTENTION_CAP] && outer)
+                outer = 0;
+            else
+                numbers[LB_ATTENTION_SCALE] /= number;
+            r = lb_trace_arg(t, op, 0);
+        } else if (lb_trace_is(t, op, "add") && a->composite.inputs[LB_ATTENTION_MASK] == LB_NONE) {
+            const lb_reading left = lb_trace_arg(t, op, 0), right = lb_trace_arg(t, op, 1);
+            if (left.op == LB_NONE || right.op == LB_NONE) return LB_NONE;
+            a->composite.inputs[LB_ATTENTION_MASK] = right.value;
+            r = left;
+        } else {
+            return LB_NONE;
+        }
+        if (r.op == LB_NONE) return LB_NONE;
+    }
+    return LB_NONE;
+}
+
+/* The product that takes what `op` made as its left operand, behind casts and copies. */
+static uint32_t weighted_sum(const lb_trace *t, attention *a, uint32_t op)
+{
+    static const char *const copies[] = {"_to_copy", "clone", NULL};
+    uint32_t users[8];
+    const uint32_t n = lb_trace_users(t, op, users, 8);
+    for (uint32_t u = 0; u < n && u < 8; u++) {
+        if (is_product(t, users[u]) && lb_trace_maker(t, lb_trace_arg(t, users[u], 0)) == op) return users[u];
+        if (!lb_trace_is_any(t, users[u], copies)) continue;
+        const uint32_t product = weighted_sum(t, a, users[u]);
+        if (product == LB_NONE) continue;
+        take(a, users[u]);
+        return product;
+    }
+    return LB_NONE;
+}
+
+static void follow_cast(const lb_trace *t, attention *a, uint32_t product)
+{
+    uint32_t user;
+    a->composite.outputs[LB_ATTENTION_Y] = lb_trace_result(t, product);
+    if (lb_trace_users(t, product, &user, 1) != 1 || !lb_trace_is(t, user, "_to_copy") ||
+        !lb_trace_same_call(t, product, user))
+        return;
+    const lb_value *made = lb_trace_value(t, lb_trace_result(t, user));
+    if (!lb_dtype_is_float(made->dtype) ||
+        lb_layout_numel(&made->layout) !=
+            lb_layout_numel(&lb_trace_value(t, lb_trace_result(t, product))->layout))
+        return;
+    take(a, user);
+    a->composite.outputs[LB_ATTENTION_Y] = lb_trace_result(t, user);
+}
+
+/* Heads of a batch: scores are read as (batches, heads, queries, keys) by the softmax. */
+static double heads_of(const lb_value *scores)
+{
+    return scores->layout.ndim >= 3 ? (double)scores->layout.shape[scores->layout.ndim - 3] : 1;
+}
+
+static lb_status written_out(lb_trace *t, uint32_t softmax)
+{
+    attention a = {.composite = lb_trace_composite(t, LB_COMPOSITE_ATTENTION)};
+    lb_composite *c = &a.composite;
+    const lb_reading x = lb_trace_arg(t, softmax, 0);
+    c->numbers[LB_ATTENTION_SCALE] = 1;
+    c->numbers[LB_ATTENTION_HEADS] = heads_of(lb_trace_value(t, x.value));
+    take(&a, softmax);
+    const uint32_t first = scores(t, &a, x);
+    const uint32_t second = first == LB_NONE ? LB_NONE : weighted_sum(t, &a, softmax);
+    if (second == LB_NONE) return LB_OK;
+    take(&a, first);
+    take(&a, second);
+    const operand q = trace_operand(t, &a, first, lb_trace_arg(t, first, 0), false),
+                  k = trace_operand(t, &a, first, lb_trace_arg(t, first, 1), true);
+    const operand v = trace_operand(t, &a, second, lb_trace_arg(t, second, 1), false);
+    if (q.turned || v.turned || v.factor != 1) return LB_OK;
+    c->numbers[LB_ATTENTION_SCALE] *= q.factor * k.factor;
+    c->inputs[LB_ATTENTION_Q] = q.reading.value, c->inputs[LB_ATTENTION_K] = k.reading.value,
+    c->inputs[LB_ATTENTION_V] = v.reading.value;
+    if (k.turned) c->flags |= LB_ATTENTION_TURNED;
+    follow_cast(t, &a, second);
+    return lb_trace_add(t, c, a.ops, a.n_ops);
+}
+
+/* ---- one op ------------------------------------------------------------------------------------------------------------------- */
+
+static void argument(const lb_trace *t, uint32_t op, const char *name, uint32_t *value)
+{
+    uint32_t at;
+    if (lb_trace_position(t, op, name, &at) && lb_trace_arg(t, op, at).op != LB_NONE)
+        *value = lb_trace_arg(t, op, at).value;
+}
+
+static double number(const lb_trace *t, uint32_t op, const char *name, double otherwise)
+{
+    uint32_t at;
+    double x = otherwise;
+    if (!lb_trace_position(t, op, name, &at) || at >= t->program->ops[op].args) return otherwise;
+    const lb_arg *arg = &lb_op_args(t->program, &t->program->ops[op])[at];
+    if (arg->tag == LB_ARG_BOOL) return (double)arg->u.i;
+    return lb_trace_number(t, op, at, &x) ? x : otherwise;
+}
+
+static lb_status single(lb_trace *t, uint32_t op)
+{
+    static const char *const names[] = {"_scaled_dot_product_flash_attention_for_cpu",
+                                        "_scaled_dot_product_flash_attention",
+                                        "_scaled_dot_product_efficient_attention",
+                                        "_scaled_dot_product_cudnn_attention",
+                                        "_scaled_dot_product_fused_attention_overrideable",
+                                        "scaled_dot_product_attention",
+                                        "_scaled_dot_product_attention_math",
+                                        NULL};
+    if (!lb_trace_is_any(t, op, names) || number(t, op, "dropout_p", 0) != 0) return LB_OK;
+    lb_composite c = lb_trace_composite(t, LB_COMPOSITE_ATTENTION);
+    argument(t, op, "query", &c.inputs[LB_ATTENTION_Q]);
+    argument(t, op, "key", &c.inputs[LB_ATTENTION_K]);
+    argument(t, op, "value", &c.inputs[LB_ATTENTION_V]);
+    argument(t, op, "attn_mask", &c.inputs[LB_ATTENTION_MASK]);
+    argument(t, op, "attn_bias", &c.inputs[LB_ATTENTION_MASK]);
+    if (c.inputs[LB_ATTENTION_Q] == LB_NONE || c.inputs[LB_ATTENTION_K] == LB_NONE ||
+        c.inputs[LB_ATTENTION_V] == LB_NONE)
+        return LB_OK;
+    const lb_layout *q = &lb_trace_value(t, c.inputs[LB_ATTENTION_Q])->layout;
+    if (q->ndim < 3) return LB_OK;
+    c.numbers[LB_ATTENTION_SCALE] = number(t, op, "scale", 0);
+    if (c.numbers[LB_ATTENTION_SCALE] == 0)
+        c.numbers[LB_ATTENTION_SCALE] = 1 / __builtin_sqrt((double)q->shape[q->ndim - 1]);
+    c.numbers[LB_ATTENTION_HEADS] = (double)q->shape[q->ndim - 3];
+    if (number(t, op, "is_causal", 0) != 0) c.flags |= LB_ATTENTION_CAUSAL;
+    c.outputs[LB_ATTENTION_Y] = lb_trace_result(t, op);
+    if (lb_trace_is(t, op, names[0]) && t->program->ops[op].results > 1)
+        c.outputs[LB_ATTENTION_LSE] = lb_op_results(t->program, &t->program->ops[op])[1];
+    return lb_trace_add(t, &c, &op, 1);
+}
+
+static lb_status softmax_alone(lb_trace *t, uint32_t op)
+{
+    lb_composite c = lb_trace_composite(t, LB_COMPOSITE_SOFTMAX);
+    c.inputs[LB_SOFTMAX_X] = lb_trace_arg(t, op, 0).value;
+    c.outputs[LB_SOFTMAX_Y] = lb_trace_result(t, op);
+    return lb_trace_add(t, &c, &op, 1);
+}
+
+lb_status lb_trace_attention(lb_trace *t)
+{
+    static const char *const softmaxes[] = {"_softmax", "_safe_softmax", "softmax", NULL};
+    for (uint32_t i = 0; i < t->program->n_ops; i++) {
+        if (!lb_trace_forward(t, i)) continue;
+        LB_TRY(single(t, i));
+        const lb_reading x = lb_trace_arg(t, i, 0);
+        if (!lb_trace_is_any(t, i, softmaxes) || x.op == LB_NONE ||
+            !lb_trace_last_dim(t, i, 1, lb_trace_value(t, x.value)->layout.ndim))
+            continue;
+        LB_TRY(softmax_alone(t, i));
+        LB_TRY(written_out(t, i));
+    }
+    return LB_OK;
+}

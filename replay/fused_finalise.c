@@ -1,0 +1,322 @@
+/* MoE finalise: y[token] = sum over the slots of a token of weight * output, in the order and with the roundings of a kernel.
+ *
+ *                 order    product   sum        of
+ *   index_add     expert   T         T          Hugging Face's eager: index_add_ into zeros of T, expert by expert
+ *   batched       slot     T         f32        Hugging Face's grouped_mm and batched_mm: view(tokens, slots, hidden).sum(1)
+ *   batched-f32   slot     f32       f32        a sum in f32 that is cast once; DeepEP's low-latency combine
+ *   score-bf16    slot     T         T          weights rounded to T too: TensorRT-LLM's `acc += rT(x * scale)`
+ *   slots         slot     T         T          the same with the weights as they are
+ *   ranks:R[xN]   rank     f32, T    f32        every rank's part summed in f32 and sent as T, ranks added in order, in f32, cast once
+ *                                               (DeepEP intranode); with N nodes each node's sum is rounded to T first (internode)
+ *
+ * f32 sums start from 0 and add slot by slot; of the recorded sum torch's order differs from it for more than four slots. */
+#include "fused.h"
+#include "memory.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct kernel {
+    bool by_expert, product_t, sum_t, weight_t, fma;
+    int64_t ranks, nodes;
+} kernel;
+
+static const lb_composite_kernel kernels[] = {
+    {"eager", "eager", "the recorded ops, one by one"},
+    {"index_add", "index_add",
+     "experts in ascending order, product and every sum rounded to the type: Hugging Face's eager experts"},
+    {"batched", "batched",
+     "slots in order, product rounded to the type, summed in f32, cast once: Hugging Face's grouped_mm, "
+     "batched_mm"},
+    {"batched-f32", "batched-f32",
+     "slots in order, product and sum in f32, cast once: DeepEP's low-latency combine"},
+    {"score-bf16", "score-bf16",
+     "slots in order, weight, product and every sum rounded to the type: TensorRT-LLM's finalise"},
+    {"slots", "slots", "slots in order, product and every sum rounded to the type"},
+    {"ranks", "ranks:RANKS[xNODES]",
+     "experts spread over ranks: f32 sums sent as the type, added in f32 by rank, per node rounded: DeepEP"},
+    {NULL, NULL, NULL}};
+#define OPTIONS "order:slot|expert, product:f32|t, sum:f32|t, weight:f32|t, fma:off|on"
+
+static lb_status read_kernel(const char *text, kernel *k, lb_err *err)
+{
+    static const struct {
+        const char *name;
+        kernel kernel;
+    } named[] = {{"index_add", {.by_expert = true, .product_t = true, .sum_t = true}},
+                 {"batched", {.product_t = true}},
+                 {"batched-f32", {0}},
+                 {"score-bf16", {.product_t = true, .sum_t = true, .weight_t = true}},
+                 {"slots", {.product_t = true, .sum_t = true}},
+                 {"ranks", {.by_expert = true}}};
+    lb_kernel_text parsed;
+    int64_t numbers[2] = {0, 1};
+    LB_TRY(lb_kernel_text_parse(text, &parsed, err));
+    bool ok = false;
+    for (size_t i = 0; i < sizeof named / sizeof *named && !ok; i++)
+        if ((ok = !strcmp(parsed.name, named[i].name))) *k = named[i].kernel;
+    const bool ranks = !strcmp(parsed.name, "ranks");
+    const int n = lb_kernel_text_numbers(parsed.parameters, numbers, ranks ? 2 : 0);
+    if (!ok || n < 0 || (ranks && (n < 1 || numbers[0] % numbers[1])))
+        return lb_kernel_text_refuse(LB_COMPOSITE_FINALISE, text, err);
+    k->ranks = numbers[0], k->nodes = numbers[1];
+    const int order = lb_kernel_text_choice(&parsed, "order", "slot|expert", k->by_expert),
+              product = lb_kernel_text_choice(&parsed, "product", "f32|t", k->product_t),
+              sum = lb_kernel_text_choice(&parsed, "sum", "f32|t", k->sum_t),
+              weight = lb_kernel_text_choice(&parsed, "weight", "f32|t", k->weight_t),
+              fma = lb_kernel_text_choice(&parsed, "fma", "off|on", 0);
+    if (order < 0 || product < 0 || sum < 0 || weight < 0 || fma < 0 ||
+        !lb_kernel_text_keys(&parsed, ranks ? "fma weight" : "order product sum weight fma") ||
+        (fma && product))
+        return lb_kernel_text_refuse(LB_COMPOSITE_FINALISE, text, err);
+    k->by_expert = order, k->product_t = product, k->sum_t = sum, k->weight_t = weight, k->fma = fma;
+    return LB_OK;
+}
+
+static lb_status check(const char *text, lb_err *err)
+{
+    kernel k;
+    return read_kernel(text, &k, err);
+}
+
+/* ---- who contributes ------------------------------------------------------------------------------------------------------------- */
+
+typedef struct term {
+    int64_t expert, slot;
+    const char *row;
+    double weight;
+} term;
+
+typedef struct work {
+    lb_frame frame;
+    kernel kernel;
+    lb_dtype narrow;
+    int64_t tokens, hidden, slots, experts, element;
+    term *terms; /* (tokens, slots): by slot */
+    float *part, *node;
+} work;
+
+static double weight_at(const work *w, const void *weights, int64_t i)
+{
+    return w->frame.wide ? ((const double *)weights)[i] : ((const float *)weights)[i];
+}
+
+static void put_term(work *w, int64_t token, int64_t slot, int64_t expert, const char *row, double weight)
+{
+    if (token < 0 || token >= w->tokens || slot < 0 || slot >= w->slots)
+        lb_frame_fail(&w->frame, LB_ERR_INVALID, "a token or slot out of range");
+    else
+        w->terms[token * w->slots + slot] = (term){expert, slot, row, weight};
+    if (expert >= w->experts) w->experts = expert + 1;
+}
+
+/* The elements of tensor `i` of the list, dense, at `to`. */
+static int64_t load_item(const lb_operand *list, uint32_t i, lb_dtype dtype, void *to)
+{
+    const lb_tensor *from = &list->tensors[i];
+    const lb_tensor dense = {to, dtype, lb_layout_contiguous(from->layout.ndim, from->layout.shape)};
+    lb_tensor_copy(&dense, from, NULL);
+    return lb_tensor_numel(from);
+}
+
+/* Per expert: its rows, their tokens, their slots. */
+static void read_list(work *w, lb_call *call, const void *weights)
+{
+    const lb_operand *list = &call->args[LB_FUSED_LIST];
+    const bool by_slot = lb_fused_flags(call) & LB_FINALISE_BY_SLOT;
+    int64_t rows = 0, at = 0;
+    for (uint32_t e = 0; e + 2 < list->count; e += 3) {
+        const int64_t n = lb_tensor_numel(&list->tensors[e + 1]);
+        if (n * w->hidden != lb_tensor_numel(&list->tensors[e]) ||
+            n != lb_tensor_numel(&list->tensors[e + 2]) || !by_slot)
+            lb_frame_fail(&w->frame, LB_ERR_INVALID, "rows, tokens and slots of an expert do not match");
+        rows += n;
+    }
+    char *x = lb_frame_reals(&w->frame, rows * w->hidden + 1);
+    int64_t *tokens = lb_frame_scratch(&w->frame, (size_t)(2 * rows + 2) * sizeof *tokens),
+            *slots = tokens ? tokens + rows : NULL;
+    for (uint32_t e = 0; lb_frame_ok(&w->frame) && e + 2 < list->count; e += 3) {
+        load_item(list, e, w->frame.type, x + at * w->hidden * w->element);
+        load_item(list, e + 2, LB_I64, slots + at);
+        const int64_t end = at + load_item(list, e + 1, LB_I64, tokens + at);
+        for (; lb_frame_ok(&w->frame) && at < end; at++)
+            put_term(w, tokens[at], slots[at], e / 3, x + at * w->hidden * w->element,
+                     tokens[at] < 0 || tokens[at] >= w->tokens || slots[at] < 0 || slots[at] >= w->slots
+                         ? 0
+                         : weight_at(w, weights, tokens[at] * w->slots + slots[at]));
+        at = end;
+    }
+}
+
+static void read_rows(work *w, lb_call *call, const void *weights, int64_t n_weights)
+{
+    const lb_tensor *in = lb_fused_input(call, LB_FINALISE_X), *at = lb_fused_input(call, LB_FINALISE_ROWS),
+                    *experts = lb_fused_input(call, LB_FINALISE_IDS);
+    const bool by_slot = lb_fused_flags(call) & LB_FINALISE_BY_SLOT;
+    const int64_t rows = w->hidden ? lb_tensor_numel(in) / w->hidden : 0, n = w->tokens * w->slots;
+    const char *x = lb_frame_tensor(&w->frame, in);
+    const int64_t *where = at ? lb_frame_integers(&w->frame, at) : NULL,
+                  *ids = experts ? lb_frame_integers(&w->frame, experts) : NULL;
+    if ((at && lb_tensor_numel(at) != n) || (experts && lb_tensor_numel(experts) != n) ||
+        n_weights != (by_slot ? n : rows) || (!at && rows != n))
+        lb_frame_fail(&w->frame, LB_ERR_INVALID, "rows, weights and experts do not match");
+    if (!ids && (w->kernel.by_expert))
+        lb_frame_fail(&w->frame, LB_ERR_UNSUPPORTED,
+                      "an order by experts needs their numbers, which were not found");
+    for (int64_t i = 0; lb_frame_ok(&w->frame) && i < n; i++) {
+        const int64_t row = where ? where[i] : i;
+        if (row < 0 || row >= rows)
+            lb_frame_fail(&w->frame, LB_ERR_INVALID, "a row out of range");
+        else
+            put_term(w, i / w->slots, i % w->slots, ids ? ids[i] : 0, x + row * w->hidden * w->element,
+                     weight_at(w, weights, by_slot ? i : row));
+    }
+}
+
+static void sort_by_expert(term *terms, int64_t n)
+{
+    for (int64_t i = 1; i < n; i++)
+        for (int64_t j = i; j > 0 && terms[j].expert < terms[j - 1].expert; j--) {
+            const term t = terms[j];
+            terms[j] = terms[j - 1];
+            terms[j - 1] = t;
+        }
+}
+
+/* ---- sums ---------------------------------------------------------------------------------------------------------------------------- */
+
+static float rounded(float x, lb_dtype dtype)
+{
+    if (dtype) lb_round_to_grid_f32(&x, 1, dtype, NULL);
+    return x;
+}
+
+static void add_terms(const work *w, const term *terms, int64_t n, float *y)
+{
+    const kernel *k = &w->kernel;
+    const lb_dtype product = k->product_t ? w->narrow : LB_NO_DTYPE, sum = k->sum_t ? w->narrow : LB_NO_DTYPE;
+    memset(y, 0, (size_t)w->hidden * sizeof *y);
+    for (int64_t i = 0; i < n; i++) {
+        if (!terms[i].row) continue;
+        const float weight = rounded((float)terms[i].weight, k->weight_t ? w->narrow : LB_NO_DTYPE),
+                    *x = (const float *)terms[i].row;
+        for (int64_t d = 0; d < w->hidden; d++)
+            y[d] = k->fma ? fmaf(x[d], weight, y[d]) : y[d] + rounded(x[d] * weight, product);
+        if (sum) lb_round_to_grid_f32(y, (size_t)w->hidden, sum, NULL);
+    }
+}
+
+/* Experts are spread over ranks in runs of equal length. */
+static void add_ranks(const work *w, const term *terms, int64_t n, float *y)
+{
+    const int64_t per_rank = (w->experts + w->kernel.ranks - 1) / w->kernel.ranks,
+                  per_node = w->kernel.ranks / w->kernel.nodes;
+    memset(y, 0, (size_t)w->hidden * sizeof *y);
+    for (int64_t node = 0, i = 0; node < w->kernel.nodes; node++) {
+        memset(w->node, 0, (size_t)w->hidden * sizeof *w->node);
+        for (int64_t rank = node * per_node; rank < (node + 1) * per_node; rank++) {
+            const int64_t first = i;
+            while (i < n && terms[i].expert < (rank + 1) * per_rank) i++;
+            if (i == first) continue;
+            add_terms(w, terms + first, i - first, w->part);
+            if (w->narrow) lb_round_to_grid_f32(w->part, (size_t)w->hidden, w->narrow, NULL);
+            for (int64_t d = 0; d < w->hidden; d++) w->node[d] += w->part[d];
+        }
+        if (w->narrow && w->kernel.nodes > 1) lb_round_to_grid_f32(w->node, (size_t)w->hidden, w->narrow, NULL);
+        for (int64_t d = 0; d < w->hidden; d++) y[d] += w->node[d];
+    }
+}
+
+static void add_f64(const work *w, const term *terms, double *y, bool twin, double scale)
+{
+    for (int64_t d = 0; d < w->hidden; d++) y[d] = 0;
+    for (int64_t i = 0; i < w->slots; i++)
+        for (int64_t d = 0; terms[i].row && d < w->hidden; d++) {
+            const double p = ((const double *)terms[i].row)[d] * terms[i].weight;
+            y[d] += twin ? fabs(p) * scale : p;
+        }
+}
+
+static lb_status finalise(lb_call *call, bool twin)
+{
+    work w = {.frame = lb_frame_begin(call)};
+    LB_TRY(read_kernel(lb_fused_text(call), &w.kernel, call->err));
+    const lb_tensor *x = lb_fused_input(call, LB_FINALISE_X), *y = &call->results[0],
+                    *weights = lb_fused_input(call, LB_FINALISE_WEIGHTS);
+    const lb_operand *list = &call->args[LB_FUSED_LIST];
+    const bool listed = call->n_args > LB_FUSED_LIST && list->tag == LB_OPERAND_TENSORS && list->count;
+    const lb_tensor *like = listed ? &list->tensors[0] : x;
+    w.slots = (int64_t)lb_fused_number(call, LB_FINALISE_SLOTS);
+    if (!like || !weights || y->layout.ndim < 1 || w.slots < 1) {
+        lb_frame_fail(&w.frame, LB_ERR_INVALID, "outputs of experts and their weights are needed");
+        return lb_frame_end(&w.frame);
+    }
+    w.hidden = like->layout.shape[like->layout.ndim - 1];
+    w.tokens = w.hidden ? lb_tensor_numel(y) / w.hidden : 0;
+    w.element = w.frame.wide ? 8 : 4;
+    w.narrow = lb_fused_narrow(&w.frame, like);
+    const void *factors = lb_frame_tensor(&w.frame, weights);
+    char *out = lb_frame_output(&w.frame, LB_FINALISE_Y, w.tokens * w.hidden);
+    w.terms = lb_frame_scratch(&w.frame, (size_t)(w.tokens * w.slots + 1) * sizeof *w.terms);
+    w.part = lb_frame_reals(&w.frame, w.hidden + 1), w.node = lb_frame_reals(&w.frame, w.hidden + 1);
+    if (listed && lb_tensor_numel(weights) != w.tokens * w.slots)
+        lb_frame_fail(&w.frame, LB_ERR_INVALID, "a weight per token and slot is needed");
+    if (lb_frame_ok(&w.frame)) {
+        memset(w.terms, 0, (size_t)(w.tokens * w.slots) * sizeof *w.terms);
+        if (listed)
+            read_list(&w, call, factors);
+        else
+            read_rows(&w, call, factors, lb_tensor_numel(weights));
+    }
+    const double scale =
+        8 + (double)w.slots +
+        (2 + 2 * (double)w.slots) *
+            lb_twin_scale(call, listed ? LB_FUSED_INPUTS + LB_FINALISE_WEIGHTS : LB_FUSED_INPUTS);
+    for (int64_t i = 0; lb_frame_ok(&w.frame) && i < w.tokens; i++) {
+        term *terms = w.terms + i * w.slots;
+        if (w.kernel.by_expert) sort_by_expert(terms, w.slots);
+        char *row = out + i * w.hidden * w.element;
+        if (w.frame.wide)
+            add_f64(&w, terms, (double *)row, twin, scale);
+        else
+            (w.kernel.ranks ? add_ranks : add_terms)(&w, terms, w.slots, (float *)row);
+    }
+    return lb_frame_end(&w.frame);
+}
+static lb_status kernel_of(lb_call *call)
+{
+    return finalise(call, false);
+}
+static lb_status twin_of(lb_call *call)
+{
+    return finalise(call, true);
+}
+
+static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
+{
+    static const char *const all[] = {"eager",
+                                      "batched",
+                                      "batched-f32",
+                                      "index_add",
+                                      "score-bf16",
+                                      "slots",
+                                      "batched-f32,fma:on",
+                                      "batched-f32,order:expert",
+                                      "batched,order:expert",
+                                      "batched-f32,order:expert,fma:on",
+                                      "batched-f32,weight:t",
+                                      "index_add,product:f32",
+                                      "slots,product:f32",
+                                      "ranks:2",
+                                      "ranks:4",
+                                      "ranks:8",
+                                      "ranks:4x2",
+                                      "ranks:8x2"};
+    uint32_t n = 0;
+    (void)c;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) n = lb_candidate_add(texts, room, n, "%s", all[i]);
+    return n;
+}
+
+const lb_fused_kind lb_fused_finalise = {"fused::finalise", kernels, OPTIONS, 0,
+                                         kernel_of,         twin_of, check,   candidates};

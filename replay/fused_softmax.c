@@ -1,0 +1,147 @@
+/* Softmax as kernels compute it: two passes over a row, or one that keeps a running maximum.
+ *
+ *      two-pass       m = max x    l = sum e^(x - m) in the order sum: says    y = e^(x - m) / l
+ *      online[:B]     over blocks of B elements (1): l = l e^(m_old - m) + sum of the block; then y = e^(x - m) / l
+ *      warp           PyTorch's CUDA kernel for rows of up to 1024: lane i adds elements i, i + 32, …, then xor 16 to 1
+ *                     (PersistentSoftmax.cuh) */
+#include "elementary.h"
+#include "fused.h"
+#include "schedule.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct kernel {
+    bool online, warp, reciprocal, has_sum;
+    int64_t block;
+    lb_schedule sum;
+} kernel;
+
+static const lb_composite_kernel kernels[] = {
+    {"eager", "eager", "the recorded op"},
+    {"two-pass", "two-pass", "maximum, sum of exponentials (torch's cascade), quotient"},
+    {"online", "online[:BLOCK]", "a running maximum that rescales a running sum, blocks of elements (1)"},
+    {"warp", "warp", "one warp per row: 32 lanes in turn, then xor 16 to 1 (PyTorch on CUDA)"},
+    {NULL, NULL, NULL}};
+#define OPTIONS "sum:ORDER (of a pass or block), end:divide|reciprocal"
+
+static lb_status read_kernel(const char *text, kernel *k, lb_err *err)
+{
+    lb_kernel_text parsed;
+    *k = (kernel){.block = 1};
+    LB_TRY(lb_kernel_text_parse(text, &parsed, err));
+    k->online = !strcmp(parsed.name, "online"), k->warp = !strcmp(parsed.name, "warp");
+    const int end = lb_kernel_text_choice(&parsed, "end", "divide|reciprocal", 0),
+              n = lb_kernel_text_numbers(parsed.parameters, &k->block, k->online);
+    bool ok = (k->online || k->warp || !strcmp(parsed.name, "two-pass")) && end >= 0 && n >= 0 &&
+              lb_kernel_text_keys(&parsed, k->warp ? "end" : "sum end");
+    for (uint32_t i = 0; ok && i < parsed.n_options; i++) {
+        if (strcmp(parsed.options[i].key, "sum")) continue;
+        ok = lb_schedule_parse(parsed.options[i].value, &k->sum, NULL) == LB_OK;
+        if (ok && (k->sum.kind == LB_SCHEDULE_TREE || k->sum.kind == LB_SCHEDULE_TENSOR_CORE))
+            lb_schedule_release(&k->sum), ok = false;
+        k->has_sum = ok;
+    }
+    k->reciprocal = end == 1;
+    if (k->warp)
+        k->sum = (lb_schedule){.kind = LB_SCHEDULE_BUTTERFLY, .size = 32, .vector = 1}, k->has_sum = true;
+    return ok ? LB_OK : lb_kernel_text_refuse(LB_COMPOSITE_SOFTMAX, text, err);
+}
+
+static lb_status check(const char *text, lb_err *err)
+{
+    kernel k;
+    return read_kernel(text, &k, err);
+}
+
+static float sum_of(const kernel *k, const float *x, int64_t n)
+{
+    return lb_sum_f32(k->has_sum ? &k->sum : NULL, x, n, LB_NO_DTYPE);
+}
+
+static void row_f32(const kernel *k, const float *x, float *y, int64_t n)
+{
+    float top = -INFINITY, sum = 0;
+    const int64_t block = k->online ? k->block : n;
+    for (int64_t at = 0; at < n; at += block) {
+        const int64_t count = n - at < block ? n - at : block;
+        const float old = top;
+        for (int64_t i = at; i < at + count; i++) top = x[i] > top ? x[i] : top;
+        if (top == -INFINITY) continue;
+        for (int64_t i = at; i < at + count; i++) y[i] = x[i] - top;
+        lb_exp_f32(y + at, y + at, (size_t)count);
+        const float part = sum_of(k, y + at, count);
+        sum = at && old != -INFINITY ? sum * (float)lb_exp((double)(old - top)) + part : part;
+    }
+    if (top == -INFINITY) {
+        memset(y, 0, (size_t)n * sizeof *y);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] - top;
+    lb_exp_f32(y, y, (size_t)n);
+    for (int64_t i = 0; i < n; i++) y[i] = k->reciprocal ? y[i] * (1 / sum) : y[i] / sum;
+}
+
+static void row_f64(const double *x, double *y, int64_t n, bool twin)
+{
+    double top = -INFINITY, sum = 0, weighted = 0;
+    for (int64_t i = 0; i < n; i++) top = x[i] > top ? x[i] : top;
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = top == -INFINITY ? 0 : lb_exp(x[i] - top);
+        sum += y[i];
+        if (y[i] > 0) weighted += y[i] * (8 + fabs(x[i] - top));
+    }
+    for (int64_t i = 0; i < n && sum > 0; i++)
+        y[i] = y[i] / sum * (twin && y[i] > 0 ? 8 + (double)n + fabs(x[i] - top) + weighted / sum : 1);
+}
+
+static lb_status run(lb_call *call, bool twin)
+{
+    lb_frame frame = lb_frame_begin(call);
+    kernel k;
+    LB_TRY(read_kernel(lb_fused_text(call), &k, call->err));
+    const lb_tensor *in = lb_fused_input(call, LB_SOFTMAX_X);
+    const int64_t n = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1, numel = lb_tensor_numel(in);
+    if (lb_tensor_numel(&call->results[0]) != numel)
+        lb_frame_fail(&frame, LB_ERR_INVALID, "a result of another shape");
+    const void *x = lb_frame_tensor(&frame, in);
+    void *y = lb_frame_output(&frame, LB_SOFTMAX_Y, numel);
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < numel; i += n) {
+        if (frame.wide)
+            row_f64((const double *)x + i, (double *)y + i, n, twin);
+        else
+            row_f32(&k, (const float *)x + i, (float *)y + i, n);
+    }
+    return lb_frame_end(&frame);
+}
+static lb_status kernel_of(lb_call *call)
+{
+    return run(call, false);
+}
+static lb_status twin_of(lb_call *call)
+{
+    return run(call, true);
+}
+
+static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
+{
+    static const char *const all[] = {"eager",
+                                      "two-pass",
+                                      "two-pass,sum:sequential",
+                                      "online",
+                                      "warp",
+                                      "two-pass,end:reciprocal",
+                                      "online:128",
+                                      "online:512",
+                                      "two-pass,sum:pairwise",
+                                      "two-pass,sum:exact",
+                                      "two-pass,sum:butterfly:128x4",
+                                      "two-pass,sum:butterfly:1024x4"};
+    uint32_t n = 0;
+    (void)c;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) n = lb_candidate_add(texts, room, n, "%s", all[i]);
+    return n;
+}
+
+const lb_fused_kind lb_fused_softmax = {"fused::softmax", kernels, OPTIONS, 1,
+                                        kernel_of,        twin_of, check,   candidates};
