@@ -35,8 +35,7 @@ static double now(void)
 
 static const lb_value *output_of(const finder *f, int side)
 {
-    const lb_side *s = side ? f->place->source->b : f->place->source->a;
-    return &s->program->values[f->place->stretch->sides[side].outputs[0]];
+    return lb_stretch_value(f->place->source, side, f->place->stretch->sides[side].outputs[0]);
 }
 
 /* ---- trying all of them ---- */
@@ -118,7 +117,7 @@ static const char *own_name(const finder *f, int runner)
         sum |= !strcmp(f->list[runner][i].name, "pairwise");
         product |= !strncmp(f->list[runner][i].name, "tensorcore", 10);
     }
-    return !f->place->stretch->pair ? "own" : product ? "sequential" : sum ? "torch:1" : "own";
+    return f->place->stretch->sides[0].n_ops != 1 ? "own" : product ? "sequential" : sum ? "torch:1" : "own";
 }
 
 static const char *name_of(const finder *f, int runner, uint32_t row)
@@ -271,7 +270,7 @@ lb_status lb_cause_find(const lb_place *place, lb_cause_memory *memory, lb_cause
     if (status == LB_OK && !done && !same_ops(&f)) status = by_program(&f, 1, &done);
     if (status == LB_OK && !done)
         status = lb_circumstances_find(place, lb_score_all(&f.own[0][0]), lb_score_all(&f.own[1][1]),
-                                       &f.own[1][1], found, &done, err);
+                                       place->stretch->parts ? &f.own[0][1] : &f.own[1][1], found, &done, err);
     if (status == LB_OK && !done) tell_unexplained(&f);
     free(f.list[0]), free(f.list[1]);
     return status;
@@ -300,7 +299,7 @@ lb_status lb_cause_identify(const lb_place *place, lb_cause_memory *memory, bool
     found->tried = s.tried, found->excluded = s.excluded;
     found->matched = s.best_score.matched, found->elements = s.best_score.elements;
     snprintf(found->schedule, sizeof found->schedule, "%s", s.tried ? name_of(&f, 0, s.best) : "");
-    status = lb_place_reaches(place, 0, &inside, err);
+    status = lb_place_reaches(place, 0, 0, &inside, err);
     tell_unexplained(&f);
     if (inside) found->proof = LB_PROOF_BOUND;
 done:

@@ -20,7 +20,7 @@ typedef struct known {
 
 static const lb_value *output_of(const known *k, int side)
 {
-    return &k->p[side]->values[k->place->stretch->sides[side].outputs[0]];
+    return lb_stretch_value(k->place->source, side, k->place->stretch->sides[side].outputs[0]);
 }
 
 static bool both(const known *k)
@@ -45,11 +45,13 @@ static lb_status by_bounds(known *k, bool *done, lb_err *err)
     bool inside[2];
     const lb_place *p = k->place;
     const bool same_dtype = output_of(k, 0)->dtype == output_of(k, 1)->dtype;
-    if (!p->stretch->pair || both(k)) return LB_OK;
+    const bool joined = p->stretch->parts && p->stretch->sides[1].op != LB_NONE;
+    if ((!p->stretch->pair && !joined) || both(k)) return LB_OK;
     /* Same inputs, same op, same dtype: the bound would allow any bits. One side known to be replay's own kernel, the other
      * not: then a kernel differs, and the bound cannot say which. */
     if (same_dtype && (lb_place_same_inputs(p) || k->side[0] || k->side[1])) return LB_OK;
-    for (int side = 0; side < 2; side++) LB_TRY(lb_place_reaches(p, side, &inside[side], err));
+    for (int side = 0; side < 2; side++)
+        LB_TRY(lb_place_reaches(p, joined ? 0 : side, side, &inside[side], err));
     if (!inside[0] || !inside[1]) return LB_OK;
     *done = true;
     tell(k, same_dtype ? LB_CAUSE_INPUT : LB_CAUSE_PRECISION, LB_PROOF_BOUND,
@@ -147,6 +149,29 @@ static lb_status by_state(known *k, bool *done, lb_err *err)
     return LB_OK;
 }
 
+/* ---- parts ---- */
+
+/* "parts 2 to 5 of 5": those with other bits than A's ops give as they are; the others have those very bits. */
+static lb_status name_parts(known *k, lb_err *err)
+{
+    const uint32_t n = k->place->stretch->parts;
+    uint8_t *matched = calloc(n + 1, 1);
+    uint32_t other = 0, first = n, last = 0;
+    if (!matched) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory");
+    lb_status status = lb_place_parts(k->place, matched, err);
+    for (uint32_t i = 0; i < n; i++)
+        if (!matched[i]) other++, first = i < first ? i : first, last = i;
+    free(matched);
+    if (status != LB_OK || !other || other == n) return status;
+    snprintf(k->found->schedule, sizeof k->found->schedule, "another kernel for %u of %u calls", other, n);
+    snprintf(k->found->why, sizeof k->found->why,
+             "%u of %u calls have, bit by bit, what the first side's ops give on their inputs; calls %u to %u, "
+             "of other "
+             "sizes, have not, and are as near to the exact value as those",
+             n - other, n, first + 1, last + 1);
+    return LB_OK;
+}
+
 /* ---- other ops ---- */
 
 /* Both wrote a sum out by hand: which orders? */
@@ -197,11 +222,11 @@ static lb_status by_function(known *k, bool *done, lb_err *err)
     if (!same) return LB_OK;
     for (int side = 0; side < 2; side++) { /* one op whose bits are not ours has a bound to keep */
         if (k->side[side] || s->sides[side].n_ops != 1) continue;
-        LB_TRY(lb_place_reaches(k->place, side, &inside, err));
+        LB_TRY(lb_place_reaches(k->place, side, side, &inside, err));
         if (!inside) return LB_OK;
     }
     *done = true;
-    const lb_dtype a = working_dtype(k, 0), b = working_dtype(k, 1);
+    const lb_dtype a = working_dtype(k, 0), b = s->parts ? a : working_dtype(k, 1);
     const lb_cause cause =
         a == b && output_of(k, 0)->dtype == output_of(k, 1)->dtype ? LB_CAUSE_KERNEL : LB_CAUSE_PRECISION;
     tell(k, cause, both(k) ? LB_PROOF_BITS : LB_PROOF_EXACT,
@@ -209,6 +234,7 @@ static lb_status by_function(known *k, bool *done, lb_err *err)
          both(k)
              ? "other ops, the same real function: each side's ops, run by themselves, give its own bits"
              : "other ops, the same real function of the same inputs; replay has not every kernel that ran");
+    if (s->parts) return name_parts(k, err);
     if (a != b) snprintf(k->found->first, sizeof k->found->first, "%s", lb_dtype_name(a));
     return LB_OK;
 }

@@ -96,6 +96,7 @@ typedef struct session {
     lb_selector *selector;
     lb_explain_report *report;
     lb_cause_memory memory;
+    bool turned; /* the first side calls its layers more often: it is looked at as the second */
     uint64_t shared;
 } session;
 
@@ -107,6 +108,7 @@ typedef struct scene {
     char **paths[2];
     uint8_t *selected; /* per op of A; NULL: all */
     lb_stretches stretches;
+    lb_assemblies assemblies;
     lb_stretch_source source;
 } scene;
 
@@ -118,18 +120,19 @@ static void release_scene(scene *s)
         if (s->bytes[k].program) lb_witness_release(&s->bytes[k]);
     }
     lb_stretches_release(&s->stretches);
+    lb_assemblies_release(&s->assemblies);
     lb_alignment_release(&s->alignment);
     free(s->selected);
     for (int k = 0; k < 2; k++) lb_side_release(&s->sides[k]);
 }
 
-static lb_status find_paths(scene *s, const lb_map_rules *rules, lb_err *err)
+static lb_status find_paths(scene *s, const lb_map_rules *const *rules, lb_err *err)
 {
     for (int k = 0; k < 2; k++) {
         const lb_program *p = s->sides[k].program;
         s->paths[k] = calloc(p->n_scopes + 1, sizeof *s->paths[k]);
         for (uint32_t i = 0; s->paths[k] && i < p->n_scopes; i++) {
-            s->paths[k][i] = lb_map_rules_apply(k ? NULL : rules, lb_program_text(p, p->scopes[i].path));
+            s->paths[k][i] = lb_map_rules_apply(rules[k], lb_program_text(p, p->scopes[i].path));
             if (!s->paths[k][i]) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for layers");
         }
         if (!s->paths[k]) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for layers");
@@ -224,6 +227,9 @@ static lb_status report_place(session *session, const scene *s, const lb_stretch
     list_ops(p, &stretch->sides[0], ops[0], sizeof ops[0]),
         list_ops(q, &stretch->sides[1], ops[1], sizeof ops[1]);
     const uint32_t index = place_op(s, stretch, 0), other = place_op(s, stretch, 1);
+    if (stretch->parts)
+        snprintf(ops[1], sizeof ops[1], "%s x%u", other == LB_NONE ? "calls" : lb_op_name(q, &q->ops[other]),
+                 stretch->parts);
     const lb_op *op = index != LB_NONE ? &p->ops[index] : other != LB_NONE ? &q->ops[other] : NULL;
     lb_explain_finding row = {.step = p->step,
                               .rank = p->rank,
@@ -236,6 +242,7 @@ static lb_status report_place(session *session, const scene *s, const lb_stretch
                               .elements = found->elements,
                               .tried = found->tried,
                               .excluded = found->excluded};
+    if (session->turned) row.reversed = !row.reversed;
     row.phase = op ? (lb_phase)op->phase : LB_PHASE_OTHER;
     row.layer = keep(r, index != LB_NONE ? lb_op_layer(p, op) : op ? lb_op_layer(q, op) : "");
     row.op = keep(r, ops[0]), row.other_op = keep(r, ops[1]);
@@ -274,14 +281,18 @@ static lb_status explain_places(session *session, scene *s, lb_err *err)
 static void count_ops(session *session, const scene *s)
 {
     const lb_program *p = s->sides[0].program;
-    for (uint32_t i = 0; i < p->n_ops; i++) session->report->ops += s->alignment.b_of_a[i] != LB_NONE;
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        session->report->ops += s->alignment.b_of_a[i] != LB_NONE ||
+                                (s->alignment.join_of_a[i] != LB_NONE && lb_op_computes(p, &p->ops[i]));
     for (uint32_t i = 0; i < s->stretches.n; i++) session->report->differing += s->stretches.list[i].pair;
 }
 
 static lb_status explain_scene(session *session, scene *s, lb_err *err)
 {
-    LB_TRY(lb_alignment_make(&s->sides[0], &s->sides[1], session->rules, NULL, &s->alignment, err));
-    LB_TRY(find_paths(s, session->rules, err));
+    const lb_map_rules *rules[] = {session->turned ? NULL : session->rules,
+                                   session->turned ? session->rules : NULL};
+    LB_TRY(lb_alignment_make(&s->sides[0], &s->sides[1], rules[0], rules[1], &s->alignment, err));
+    LB_TRY(find_paths(s, rules, err));
     LB_TRY(gather_bytes(s, err));
     LB_TRY(select_ops(session, s, err));
     s->source = (lb_stretch_source){.a = &s->sides[0],
@@ -289,17 +300,39 @@ static lb_status explain_scene(session *session, scene *s, lb_err *err)
                                     .alignment = &s->alignment,
                                     .bytes = {&s->bytes[0], &s->bytes[1]},
                                     .paths = {s->paths[0], s->paths[1]},
+                                    .assemblies = &s->assemblies,
                                     .all = !session->b};
+    s->assemblies.b = &s->sides[1];
     LB_TRY(lb_stretches_find(&s->source, &s->stretches, err));
     count_ops(session, s);
     return explain_places(session, s, err);
+}
+
+/* The programs of both sides for one comparison; of several steps taken as one, all of them. */
+typedef struct matter {
+    const lb_program **programs[2];
+    uint32_t n[2];
+} matter;
+
+static lb_status explain_programs(session *session, const matter *m, lb_err *err)
+{
+    lb_capture *captures[] = {session->a, session->b ? session->b : session->a};
+    scene s = {0};
+    session->shared++;
+    lb_status status = LB_OK;
+    for (int k = 0; k < 2 && status == LB_OK; k++) {
+        const int from = session->turned ? !k : k;
+        status = lb_side_init(captures[from], m->programs[from], m->n[from], &s.sides[k], err);
+    }
+    if (status == LB_OK) status = explain_scene(session, &s, err);
+    release_scene(&s);
+    return status;
 }
 
 static lb_status explain_step(session *session, int32_t rank, int64_t step, lb_err *err)
 {
     const lb_program *programs[2];
     lb_capture *captures[] = {session->a, session->b ? session->b : session->a};
-    scene s = {0};
     for (int k = 0; k < 2; k++)
         if (lb_capture_program(captures[k], rank, step, &programs[k], NULL) != LB_OK) {
             char text[160];
@@ -308,11 +341,50 @@ static lb_status explain_step(session *session, int32_t rank, int64_t step, lb_e
             add_missing(session->report, text);
             return LB_OK;
         }
-    session->shared++;
-    lb_status status = lb_side_init(captures[0], &programs[0], 1, &s.sides[0], err);
-    if (status == LB_OK) status = lb_side_init(captures[1], &programs[1], 1, &s.sides[1], err);
-    if (status == LB_OK) status = explain_scene(session, &s, err);
-    release_scene(&s);
+    session->turned = session->b && lb_alignment_finer(programs[0], programs[1]);
+    const matter m = {{&programs[0], &programs[1]}, {1, 1}};
+    return explain_programs(session, &m, err);
+}
+
+/* ---- a prefill and decode steps against one forward pass ---- */
+
+/* All steps of a rank if they are forward passes alone; malloc'ed, NULL when they are not. */
+static const lb_program **forward_passes(lb_capture *capture, int32_t rank, uint32_t *n)
+{
+    const int64_t *steps;
+    uint32_t n_steps = lb_capture_steps(capture, &steps);
+    const lb_program **list = malloc((n_steps + 1) * sizeof *list);
+    *n = 0;
+    for (uint32_t i = 0; list && i < n_steps; i++) {
+        if (lb_capture_program(capture, rank, steps[i], &list[*n], NULL) != LB_OK) continue;
+        bool forward = list[*n]->n_groups == 0;
+        for (uint32_t k = 0; forward && k < list[*n]->n_ops; k++) {
+            const uint8_t phase = list[*n]->ops[k].phase;
+            forward = phase != LB_PHASE_BACKWARD && phase != LB_PHASE_OPTIMIZER;
+        }
+        if (!forward) {
+            free(list);
+            return NULL;
+        }
+        ++*n;
+    }
+    return list;
+}
+
+/* `*done`: one side is one forward pass and the other several, which were taken together. */
+static lb_status explain_decoding(session *session, int32_t rank, bool *done, lb_err *err)
+{
+    matter m = {{NULL, NULL}, {0, 0}};
+    lb_status status = LB_OK;
+    *done = false;
+    if (session->b && session->options->first_step == INT64_MIN) {
+        m.programs[0] = forward_passes(session->a, rank, &m.n[0]);
+        m.programs[1] = forward_passes(session->b, rank, &m.n[1]);
+        *done = m.programs[0] && m.programs[1] && m.n[0] && m.n[1] && (m.n[0] == 1) != (m.n[1] == 1);
+    }
+    session->turned = *done && m.n[0] > 1;
+    if (*done) status = explain_programs(session, &m, err);
+    free(m.programs[0]), free(m.programs[1]);
     return status;
 }
 
@@ -321,10 +393,13 @@ static lb_status explain_all(session *session, lb_err *err)
     const int32_t *ranks;
     const int64_t *steps;
     uint32_t n_ranks = lb_capture_ranks(session->a, &ranks), n_steps = lb_capture_steps(session->a, &steps);
-    for (uint32_t i = 0; i < n_ranks; i++)
-        for (uint32_t k = 0; k < n_steps; k++)
+    for (uint32_t i = 0; i < n_ranks; i++) {
+        bool done;
+        LB_TRY(explain_decoding(session, ranks[i], &done, err));
+        for (uint32_t k = 0; k < n_steps && !done; k++)
             if (steps[k] >= session->options->first_step && steps[k] <= session->options->last_step)
                 LB_TRY(explain_step(session, ranks[i], steps[k], err));
+    }
     if (!session->shared)
         return lb_fail(err, LB_ERR_NOT_FOUND,
                        "explain: the captures share no step of one rank; see `lastbit ls` for what each holds");

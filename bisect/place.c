@@ -16,8 +16,7 @@ static const lb_program *program_of(const lb_place *p, int side)
 
 static bool recorded(lb_place *p, int side, uint32_t value, lb_tensor *tensor)
 {
-    bool exact = false;
-    if (lb_witness_value(p->source->bytes[side], value, tensor, &exact) && exact) return true;
+    if (lb_stretch_bytes(p->source, side, value, tensor)) return true;
     snprintf(p->why, sizeof p->why,
              "bytes of value %u of the %s side were not kept, and replay does not give its very bits", value,
              side ? "second" : "first");
@@ -107,7 +106,8 @@ lb_status lb_place_open(const lb_stretch *stretch, const lb_stretch_source *sour
                                     .outputs = s->outputs,
                                     .n_outputs = stretch->n_outputs};
         lb_err why = LB_ERR_INIT;
-        lb_status status = lb_rehearsal_new(&parts, &p->rehearsals[side], &why);
+        const bool runs = !side || !stretch->parts;
+        lb_status status = runs ? lb_rehearsal_new(&parts, &p->rehearsals[side], &why) : LB_OK;
         if (status == LB_ERR_NOMEM) room = false;
         if (status != LB_OK) snprintf(p->why, sizeof p->why, "%.150s", why.message);
         room = room && gather_targets(p, side) && gather_inputs(p, side, 0) && gather_inputs(p, side, 1);
@@ -180,13 +180,13 @@ lb_status lb_place_try(const lb_place *p, int runner, int bits, const lb_candida
     return status == LB_ERR_NOMEM ? lb_fail(err, status, "%s", why.message) : LB_OK;
 }
 
-lb_status lb_place_reaches(const lb_place *p, int side, bool *reaches, lb_err *err)
+lb_status lb_place_reaches(const lb_place *p, int runner, int bits, bool *reaches, lb_err *err)
 {
     *reaches = false;
-    if (p->stretch->sides[side].n_ops != 1 || !lb_place_can(p, side, side)) return LB_OK;
+    if (p->stretch->sides[runner].n_ops != 1 || !lb_place_can(p, runner, bits)) return LB_OK;
     lb_err why = LB_ERR_INIT;
     lb_status status =
-        lb_rehearsal_reaches(p->rehearsals[side], p->inputs[side][side], p->targets[side], reaches, &why);
+        lb_rehearsal_reaches(p->rehearsals[runner], p->inputs[runner][bits], p->targets[bits], reaches, &why);
     return status == LB_ERR_NOMEM ? lb_fail(err, status, "%s", why.message) : LB_OK;
 }
 
@@ -213,9 +213,35 @@ static bool agree(const lb_tensor *x, const lb_tensor *y, const lb_tensor *targe
            between.max_abs <= 0x1p-16 * away.max_abs + 0x1p-40 * away.max_abs / fmax(away.rel_l2, 0x1p-24);
 }
 
+/* Only A's ops can be run: are B's bits as near to what they are exactly as A's own ops come, within a factor? */
+static lb_status as_near_as_ours(const lb_place *p, bool *near, lb_err *err)
+{
+    enum { FACTOR = 4 };
+    uint32_t n = p->stretch->n_outputs;
+    lb_tensor *exact = calloc(n + 1, sizeof *exact), *ours = calloc(n + 1, sizeof *ours);
+    bool ran = false;
+    lb_status status = exact && ours ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for results");
+    if (status == LB_OK) status = run_wide(p, 0, 1, exact, &ran, err);
+    if (status == LB_OK && ran)
+        status = lb_rehearsal_run(p->rehearsals[0], p->inputs[0][1], NULL, 0, ours, NULL);
+    if (status != LB_OK && status != LB_ERR_NOMEM) status = LB_OK, ran = false;
+    *near = status == LB_OK && ran;
+    for (uint32_t i = 0; *near && i < n; i++) {
+        lb_difference mine, theirs;
+        *near = exact[i].data && ours[i].data &&
+                lb_compare_numbers(&exact[i], &ours[i], &mine, NULL) == LB_OK &&
+                lb_compare_numbers(&exact[i], &p->targets[1][i], &theirs, NULL) == LB_OK && !theirs.nonfinite &&
+                theirs.max_abs <= FACTOR * mine.max_abs;
+    }
+    if (exact) release_results(p, exact);
+    if (ours) release_results(p, ours);
+    return status;
+}
+
 lb_status lb_place_same_function(const lb_place *p, bool *same, lb_err *err)
 {
     *same = false;
+    if (p->stretch->parts) return lb_place_can(p, 0, 1) ? as_near_as_ours(p, same, err) : LB_OK;
     int bits = lb_place_can(p, 0, 1) && lb_place_can(p, 1, 1) ? 1 : 0;
     if (!lb_place_can(p, 0, bits) || !lb_place_can(p, 1, bits)) return LB_OK;
     uint32_t n = p->stretch->n_outputs;
@@ -230,6 +256,40 @@ lb_status lb_place_same_function(const lb_place *p, bool *same, lb_err *err)
     if (x) release_results(p, x);
     if (y) release_results(p, y);
     return status;
+}
+
+/* Does part `at`, `size` along `dim`, of two values of one shape and dtype hold the same numbers? */
+static bool same_part(const lb_tensor *x, const lb_tensor *y, int dim, int64_t at, int64_t size)
+{
+    lb_tensor parts[] = {*x, *y};
+    lb_difference d;
+    for (int i = 0; i < 2; i++) {
+        lb_tensor *t = &parts[i];
+        t->data = (char *)t->data + at * t->layout.stride[dim] * (int64_t)(lb_dtype_bits(t->dtype) / 8);
+        t->layout.shape[dim] = size;
+    }
+    return lb_compare_numbers(&parts[0], &parts[1], &d, NULL) == LB_OK && !d.differing;
+}
+
+lb_status lb_place_parts(const lb_place *p, uint8_t *matched, lb_err *err)
+{
+    const uint32_t output = p->stretch->sides[1].outputs[0], n_values = p->source->b->program->n_values;
+    memset(matched, 0, p->stretch->parts);
+    if (!lb_place_can(p, 0, 1) || output < n_values || p->stretch->n_outputs != 1) return LB_OK;
+    const lb_assembly *a = &p->source->assemblies->list[output - n_values];
+    lb_tensor result;
+    lb_err why = LB_ERR_INIT;
+    lb_status status = lb_rehearsal_run(p->rehearsals[0], p->inputs[0][1], NULL, 0, &result, &why);
+    if (status == LB_ERR_NOMEM) return lb_fail(err, status, "%s", why.message);
+    if (status != LB_OK) return LB_OK;
+    int64_t at = 0;
+    for (uint32_t i = 0; i < a->n && result.dtype == p->targets[1][0].dtype; i++) {
+        const int64_t size = p->source->b->program->values[a->parts[i]].layout.shape[a->dim];
+        matched[i] = same_part(&result, &p->targets[1][0], a->dim, at, size);
+        at += size;
+    }
+    free(result.data);
+    return LB_OK;
 }
 
 bool lb_place_same_inputs(const lb_place *p)

@@ -45,11 +45,14 @@ static inline bool lb_place_can(const lb_place *p, int runner, int bits)
 /* `score->ran` is false where it cannot be run; LB_ERR_NOMEM is the only failure. */
 lb_status lb_place_try(const lb_place *place, int runner, int bits, const lb_candidate *candidate,
                        lb_score *score, lb_err *err);
-/* Do the recorded bits of a side lie inside the bounds of its own op on its own inputs? False where that is not known, or the
- * side is not one op. */
-lb_status lb_place_reaches(const lb_place *place, int side, bool *reaches, lb_err *err);
-/* Do both programs compute the same real function of B's (A's) inputs, as far as f64 tells? False where not known. */
+/* Do the recorded bits of a side lie inside the bounds of the runner's op on that side's inputs? False where that is not known,
+ * or the runner is not one op. */
+lb_status lb_place_reaches(const lb_place *place, int runner, int bits, bool *reaches, lb_err *err);
+/* Do both programs compute the same real function of B's (A's) inputs, as far as f64 tells? Where B has no ops to run: is it as
+ * near to the exact result as A's own ops come? False where not known. */
 lb_status lb_place_same_function(const lb_place *place, bool *same, lb_err *err);
+/* Of a stretch where B is parts: which parts have the bits that A's ops give as they are? `matched` has a place per part. */
+lb_status lb_place_parts(const lb_place *place, uint8_t *matched, lb_err *err);
 /* Have both sides the same bits in every leaf that the other reads as well? */
 bool lb_place_same_inputs(const lb_place *place);
 

@@ -61,28 +61,38 @@ static bool has_value(const values *v, uint32_t value)
     return false;
 }
 
-static bool bytes_of(const finder *f, int side, uint32_t value, lb_tensor *tensor)
+const lb_value *lb_stretch_value(const lb_stretch_source *s, int side, uint32_t value)
+{
+    return side ? lb_assemblies_row(s->assemblies, value) : &s->a->program->values[value];
+}
+
+bool lb_stretch_bytes(const lb_stretch_source *s, int side, uint32_t value, lb_tensor *tensor)
 {
     bool exact;
-    return lb_witness_value(f->source->bytes[side], value, tensor, &exact) && exact;
+    if (side && value >= s->b->program->n_values) return lb_assemblies_bytes(s->assemblies, value, tensor);
+    return lb_witness_value(s->bytes[side], value, tensor, &exact) && exact;
+}
+
+static bool bytes_of(const finder *f, int side, uint32_t value, lb_tensor *tensor)
+{
+    return lb_stretch_bytes(f->source, side, value, tensor);
 }
 
 static bool same_shape(const finder *f, uint32_t va, uint32_t vb)
 {
-    return lb_layout_same_shape(&f->p[0]->values[va].layout, &f->p[1]->values[vb].layout);
+    return lb_layout_same_shape(&lb_stretch_value(f->source, 0, va)->layout,
+                                &lb_stretch_value(f->source, 1, vb)->layout);
 }
 
 bool lb_stretch_differs(const lb_stretch_source *s, uint32_t va, uint32_t vb)
 {
-    const lb_value *a = &s->a->program->values[va], *b = &s->b->program->values[vb];
+    const lb_value *a = lb_stretch_value(s, 0, va), *b = lb_stretch_value(s, 1, vb);
     if ((a->flags | b->flags) & LB_VALUE_UNDEFINED) return false;
     if (a->dtype == b->dtype && !lb_digest_is_none(a->logical) && !lb_digest_is_none(b->logical))
         return !lb_digest_equal(a->logical, b->logical);
     lb_tensor ta, tb;
-    bool exact;
     lb_difference d;
-    if (!lb_witness_value(s->bytes[0], va, &ta, &exact) || !lb_witness_value(s->bytes[1], vb, &tb, &exact))
-        return true;
+    if (!lb_stretch_bytes(s, 0, va, &ta) || !lb_stretch_bytes(s, 1, vb, &tb)) return true;
     return lb_compare_numbers(&ta, &tb, &d, NULL) != LB_OK || d.differing > 0;
 }
 
@@ -98,16 +108,69 @@ static bool are_near(const finder *f, uint32_t va, uint32_t vb)
     return lb_compare_numbers(&a, &b, &d, NULL) == LB_OK && d.rel_l2 < NEAR;
 }
 
-/* Is op `i` of A's partner really what it is? */
+/* What stands for outcome `k` of op `i` of A where several ops of B make it; LB_NONE. */
+static uint32_t joined_outcome(finder *f, uint32_t i, uint32_t k)
+{
+    const lb_alignment *al = f->source->alignment;
+    if (al->join_of_a[i] == LB_NONE) return LB_NONE;
+    const lb_join *join = &al->joins.list[al->join_of_a[i]];
+    uint32_t *parts = malloc(join->parts * sizeof *parts), value = LB_NONE,
+             whole = outcome(f->p[0], &f->p[0]->ops[i], k);
+    f->failed |= !parts;
+    if (parts && whole != LB_NONE && lb_join_values(&al->joins, join, f->p[1], k, parts))
+        value = lb_assemblies_value(f->source->assemblies, f->p[0], whole, parts, join->parts);
+    free(parts);
+    return value;
+}
+
+/* Input `k` of the ops of a join, put together; LB_NONE. */
+static uint32_t joined_input(finder *f, const lb_join *join, uint32_t whole, uint32_t k, uint32_t count)
+{
+    uint32_t *parts = malloc(join->parts * sizeof *parts), value = LB_NONE;
+    bool all = parts && whole != LB_NONE;
+    f->failed |= !parts;
+    for (uint32_t n = 0; all && n < join->parts; n++) {
+        values in = {0};
+        const uint32_t op = f->source->alignment->joins.part_ops[join->first + n];
+        lb_op_each_input(f->p[1], &f->p[1]->ops[op], add_value, &in);
+        all = in.n == count && !in.failed;
+        if (all) parts[n] = in.list[k];
+        free(in.list);
+    }
+    if (all) value = lb_assemblies_value(f->source->assemblies, f->p[0], whole, parts, join->parts);
+    free(parts);
+    return value;
+}
+
+/* A join whose inputs cannot be put together (a cache that grows from part to part) is where what they do is no op's business. */
+static bool has_whole_inputs(finder *f, uint32_t i)
+{
+    const lb_join *join = &f->source->alignment->joins.list[f->source->alignment->join_of_a[i]];
+    values in = {0};
+    bool all = true;
+    lb_op_each_input(f->p[0], &f->p[0]->ops[i], add_value, &in);
+    for (uint32_t k = 0; k < in.n && all; k++)
+        all = in.list[k] == LB_NONE || joined_input(f, join, in.list[k], k, in.n) != LB_NONE;
+    f->failed |= in.failed;
+    free(in.list);
+    return all;
+}
+
+/* Is op `i` of A's partner, or are its parts, really what they are? */
 static bool is_trusted(finder *f, uint32_t i)
 {
     const lb_alignment *al = f->source->alignment;
     uint32_t j = al->b_of_a[i];
-    if (j == LB_NONE) return false;
+    if (j == LB_NONE && al->join_of_a[i] == LB_NONE) return false;
     if (f->trust[i] == UNKNOWN) {
-        const lb_op *a = &f->p[0]->ops[i], *b = &f->p[1]->ops[j];
+        const lb_op *a = &f->p[0]->ops[i], *b = j == LB_NONE ? NULL : &f->p[1]->ops[j];
         bool sure = !al->irregular[i] || !outcomes(a);
-        if (!sure && outcomes(a) == outcomes(b))
+        if (!b && !has_whole_inputs(f, i)) {
+            f->trust[i] = DOUBTED;
+            return false;
+        }
+        if (!sure && !b) sure = are_near(f, outcome(f->p[0], a, 0), joined_outcome(f, i, 0));
+        if (!sure && b && outcomes(a) == outcomes(b))
             sure = are_near(f, outcome(f->p[0], a, 0), outcome(f->p[1], b, 0));
         f->trust[i] = sure ? SURE : DOUBTED;
     }
@@ -130,6 +193,11 @@ static bool can_run(const lb_program *p, const lb_op *op)
     return lb_op_computes(p, op) && !(op->flags & (LB_OP_COLLECTIVE | LB_OP_RANDOM));
 }
 
+static bool is_joined(finder *f, uint32_t i)
+{
+    return f->source->alignment->join_of_a[i] != LB_NONE && is_trusted(f, i);
+}
+
 static void add_leaf(finder *f, int side, const lb_op *op, uint32_t at, int64_t storage, values *leaves,
                      values *partners)
 {
@@ -139,6 +207,7 @@ static void add_leaf(finder *f, int side, const lb_op *op, uint32_t at, int64_t 
         uint32_t v = outcome(f->p[side], op, k), w = LB_NONE;
         if (v == LB_NONE || f->p[side]->values[v].storage != storage || has_value(leaves, v)) continue;
         if (o && k < outcomes(o)) w = outcome(f->p[!side], o, k);
+        if (!o && !side && is_joined(f, at)) w = joined_outcome(f, at, k);
         add_value(leaves, v), add_value(partners, w);
     }
 }
@@ -158,7 +227,8 @@ static void enter(slicing *s, uint32_t def, int64_t storage)
     const lb_program *p = f->p[s->side];
     const lb_op *op = &p->ops[def];
     if (f->marks[s->side][def]) return;
-    if (!can_run(p, op) || partner_op(f, s->side, def) != LB_NONE || s->ops->n >= MOST_OPS) {
+    const bool anchored = partner_op(f, s->side, def) != LB_NONE || (!s->side && is_joined(f, def));
+    if (!can_run(p, op) || anchored || s->ops->n >= MOST_OPS) {
         add_leaf(f, s->side, op, def, storage, s->leaves, s->partners);
         return;
     }
@@ -329,9 +399,50 @@ static void look_at_pair(finder *f, uint32_t i, uint32_t j, const values *in_a, 
     free(outs[0].list), free(outs[1].list);
 }
 
+/* ---- one op against several ---- */
+
+/* A's side of what several ops of B stand for; B has but the output. */
+static void add_joined(finder *f, lb_stretch *s, uint32_t output, const lb_join *join, bool same_op)
+{
+    lb_stretch_side *b = &s->sides[1];
+    *b = (lb_stretch_side){.outputs = copied(f, &output, 1),
+                           .op = same_op ? f->source->alignment->joins.part_ops[join->first] : LB_NONE};
+    s->n_outputs = 1, s->parts = join->parts;
+    bool whole = s->sides[0].n_ops > 0 && lb_dtype_is_float(lb_stretch_value(f->source, 1, output)->dtype);
+    for (uint32_t k = 0; k < s->sides[0].n_leaves; k++) whole &= s->sides[0].partners[k] != LB_NONE;
+    if (whole && !f->failed && !is_known(f, s) && lb_stretch_differs(f->source, s->sides[0].outputs[0], output))
+        add_stretch(f, s);
+    else
+        release_side(&s->sides[0]), release_side(&s->sides[1]);
+}
+
+static void look_at_join(finder *f, uint32_t i)
+{
+    const lb_join *join = &f->source->alignment->joins.list[f->source->alignment->join_of_a[i]];
+    const lb_op *op = &f->p[0]->ops[i];
+    values in = {0}, others = {0};
+    lb_op_each_input(f->p[0], op, add_value, &in);
+    for (uint32_t k = 0; k < in.n; k++) {
+        const uint32_t other = joined_input(f, join, in.list[k], k, in.n);
+        add_value(&others, other);
+        lb_stretch s = {0};
+        if (other != LB_NONE && make_slice(f, 0, i, i, in.list[k], &s.sides[0]))
+            add_joined(f, &s, other, join, false);
+    }
+    const uint32_t mine = outcomes(op) ? outcome(f->p[0], op, 0) : LB_NONE, theirs = joined_outcome(f, i, 0);
+    lb_stretch s = {0};
+    if (can_run(f->p[0], op) && mine != LB_NONE && theirs != LB_NONE) {
+        make_pair_side(f, 0, i, &in, &others, &mine, 1, &s.sides[0]);
+        add_joined(f, &s, theirs, join, true);
+    }
+    f->failed |= in.failed || others.failed;
+    free(in.list), free(others.list);
+}
+
 static void look_at_op(finder *f, uint32_t i)
 {
     uint32_t j = f->source->alignment->b_of_a[i];
+    if (is_joined(f, i)) look_at_join(f, i);
     if (j == LB_NONE || !is_trusted(f, i)) return;
     values a = {0}, b = {0};
     lb_op_each_input(f->p[0], &f->p[0]->ops[i], add_value, &a);

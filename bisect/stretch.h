@@ -6,13 +6,15 @@
  *
  * Ops that align are a stretch of one op on each side, whose leaves are their arguments, one by one. Where ops do not align,
  * what an aligned op reads (or a module gives) is followed back on each side to values that both sides have: results of
- * aligned ops, and sources. Such an anchor in a group of ops of which some have no partner is believed only when both
+ * aligned ops, and sources. Where several ops of B stand for one of A (a prefill and decode steps), B is only looked at: A's
+ * ops are run on what B's parts hold, put together. Such an anchor in a group of ops of which some have no partner is believed only when both
  * sides' recorded numbers are near each other.
  */
 #ifndef LB_BISECT_STRETCH_H
 #define LB_BISECT_STRETCH_H
 
 #include "align.h"
+#include "assembly.h"
 #include "witness.h"
 
 typedef struct lb_stretch_side {
@@ -27,6 +29,8 @@ typedef struct lb_stretch {
     lb_stretch_side sides[2];
     uint32_t n_outputs;
     bool pair; /* one op each */
+    uint32_t
+        parts; /* this many ops of B stand for one of A, or for what A's ops give: B has no ops here. 0: it is not so */
 } lb_stretch;
 
 typedef struct lb_stretches {
@@ -38,14 +42,18 @@ typedef struct lb_stretch_source {
     const lb_side *a, *b;
     const lb_alignment *alignment;
     const lb_witness *bytes[2];
-    char *const *paths[2]; /* per scope, after the maps: what modules are called on both sides */
-    bool all;              /* equal ones too */
+    char *const *paths[2];     /* per scope, after the maps: what modules are called on both sides */
+    lb_assemblies *assemblies; /* of B, grown as stretches are found */
+    bool all;                  /* equal ones too */
 } lb_stretch_source;
 
 /* Those of which some output has other bits on the other side (or all), in the order of A's program. */
 lb_status lb_stretches_find(const lb_stretch_source *source, lb_stretches *out, lb_err *err);
 void lb_stretches_release(lb_stretches *stretches);
 
+/* A value of a side, assemblies of B among them: what it is, and its very bytes (false: not kept, nor regenerated). */
+const lb_value *lb_stretch_value(const lb_stretch_source *source, int side, uint32_t value);
+bool lb_stretch_bytes(const lb_stretch_source *source, int side, uint32_t value, lb_tensor *tensor);
 /* Have two values of the sides other numbers? By digests where dtypes agree, else by their bytes; unknown: true. */
 bool lb_stretch_differs(const lb_stretch_source *source, uint32_t value_a, uint32_t value_b);
 

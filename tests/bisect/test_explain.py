@@ -135,6 +135,22 @@ with torch.no_grad():
     model(ids, use_cache=False)
 """
 
+DECODE = """
+import sys, torch
+from transformers import LlamaConfig, LlamaForCausalLM
+torch.manual_seed(0)
+config = LlamaConfig(vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64, attn_implementation=sys.argv[2])
+model = LlamaForCausalLM(config).eval()
+ids = torch.randint(0, 256, (1, 12))
+with torch.no_grad():
+    if sys.argv[1] == "full":
+        model(ids, use_cache=False)
+    else:
+        out = model(ids[:, :8], use_cache=True)
+        for i in range(8, 12):
+            out = model(ids[:, i:i + 1], past_key_values=out.past_key_values, use_cache=True)
+"""
+
 
 def record(lastbit, folder, name, text, *args, level="ops"):
     """Records a program given as text; what it needs besides torch is in its arguments."""
@@ -257,3 +273,26 @@ def test_eager_and_flash_attention(lastbit, llamas):
     # Everything between is inherited: the very bits come out of the first side's ops on the second side's inputs.
     inherited = [f for f in answer["findings"] if f["cause"] == "input" and f["op"] == "aten::mm"]
     assert len(inherited) >= 10 and all(f["matched"] == f["elements"] for f in inherited)
+
+
+@pytest.mark.parametrize("attention", ["eager", pytest.param("sdpa", marks=pytest.mark.full)])
+def test_decode_with_a_cache_and_the_full_forward(lastbit, tmp_path, attention):
+    """Twelve tokens at once against a prefill of eight and four steps of one: aligned by position."""
+    full, decode = (record(lastbit, tmp_path, name, DECODE, name, attention) for name in ("full", "decode"))
+    for sides, turned in (((full, decode), False), ((decode, full), True)):
+        answer = lastbit.json("explain", *sides, expect=1)
+        found = own(answer)
+        assert {f["cause"] for f in found} == {"kernel"} and all(f["reversed"] == turned for f in found)
+        products = {f["layer"] for f in found if f["op"] == "aten::mm"}
+        assert products == {f"model.layers.{i}.{name}" for i in range(2) for name in
+                            ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+                             "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")} | {"lm_head"}
+        for f in found:
+            if f["op"] != "aten::mm":
+                assert f["layer"].endswith("self_attn") and f["other_op"] == "calls x5" and f["matched"] < f["elements"]
+                continue
+            # The prefill's rows have the full pass's bits; single rows go to a kernel for vectors.
+            assert f["schedule"] == "another kernel for 4 of 5 calls" and f["other_op"] == "aten::mm x5"
+            assert f["elements"] > f["matched"] >= f["elements"] * 8 // 12 and f["excluded"] == f["tried"] >= 90
+        inherited = [f for f in answer["findings"] if f["cause"] == "input" and f["proof"] == "bits"]
+        assert len(inherited) >= 20 and all(f["matched"] == f["elements"] for f in inherited)

@@ -1,0 +1,71 @@
+/* Values put together: see assembly.h. */
+#include "assembly.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void lb_assemblies_release(lb_assemblies *all)
+{
+    for (uint32_t i = 0; i < all->n; i++) free(all->list[i].parts), free(all->list[i].bytes);
+    free(all->list);
+    all->list = NULL, all->n = 0;
+}
+
+static bool same_bits(const lb_program *p, const uint32_t *parts, uint32_t n)
+{
+    const lb_value *first = &p->values[parts[0]];
+    for (uint32_t i = 1; i < n; i++) {
+        const lb_value *other = &p->values[parts[i]];
+        bool same_place = other->storage == first->storage && other->version == first->version;
+        bool known = !lb_digest_is_none(first->logical) && lb_digest_equal(first->logical, other->logical);
+        if (!same_place && !known) return false;
+    }
+    return true;
+}
+
+uint32_t lb_assemblies_value(lb_assemblies *all, const lb_program *pa, uint32_t whole, const uint32_t *parts,
+                             uint32_t n)
+{
+    const lb_program *pb = all->b->program;
+    for (uint32_t i = 0; i < n; i++)
+        if (parts[i] == LB_NONE || pb->values[parts[i]].dtype != pb->values[parts[0]].dtype) return LB_NONE;
+    const int dim = lb_join_dim(pa, whole, pb, parts, n);
+    if (dim == LB_JOIN_SAME) return same_bits(pb, parts, n) ? parts[0] : LB_NONE;
+    if (dim < 0) return LB_NONE;
+    for (uint32_t i = 0; i < all->n; i++)
+        if (all->list[i].n == n && all->list[i].dim == dim &&
+            !memcmp(all->list[i].parts, parts, n * sizeof *parts))
+            return pb->n_values + i;
+    lb_assembly *grown = realloc(all->list, (all->n + 1) * sizeof *grown);
+    uint32_t *copy = malloc(n * sizeof *copy);
+    if (grown) all->list = grown;
+    if (!grown || !copy) {
+        free(copy);
+        return LB_NONE;
+    }
+    memcpy(copy, parts, n * sizeof *copy);
+    lb_assembly *a = &all->list[all->n];
+    *a = (lb_assembly){.row = pb->values[parts[0]], .parts = copy, .n = n, .dim = dim};
+    a->row.layout = lb_layout_contiguous(pa->values[whole].layout.ndim, pa->values[whole].layout.shape);
+    a->row.logical = a->row.blob = (lb_digest){0};
+    a->row.storage = -1, a->row.flags &= ~(uint32_t)LB_VALUE_KEPT;
+    return pb->n_values + all->n++;
+}
+
+const lb_value *lb_assemblies_row(const lb_assemblies *all, uint32_t value)
+{
+    const lb_program *pb = all->b->program;
+    return value < pb->n_values ? &pb->values[value] : &all->list[value - pb->n_values].row;
+}
+
+bool lb_assemblies_bytes(lb_assemblies *all, uint32_t value, lb_tensor *tensor)
+{
+    lb_assembly *a = &all->list[value - all->b->program->n_values];
+    if (!a->bytes && !a->failed) {
+        lb_tensor made;
+        a->failed = !lb_join_assemble(all->b, &a->row.layout, a->dim, a->parts, a->n, &made);
+        if (!a->failed) a->bytes = made.data;
+    }
+    *tensor = (lb_tensor){a->bytes, a->row.dtype, a->row.layout};
+    return a->bytes != NULL;
+}
