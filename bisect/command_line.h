@@ -78,7 +78,7 @@ void lb_swap_list_release(lb_swap_list *list);
 int lb_command_fail(const char *command, const lb_err *err);
 int lb_command_misused(const char *command, const char *format, ...) LB_PRINTF(2, 3);
 
-/* The folder of the Python package: installed, or in the sources; malloc'ed. */
+/* The folder of the Python package: LASTBIT_PYTHON, beside the executable (installed), or in the sources; malloc'ed. */
 char *lb_command_python_folder(void);
 
 /* Prints one object with "schema": "lastbit.NAME/1" first, frees it. */

@@ -100,7 +100,9 @@ static lb_status examine(const char *python, const lb_scratch *scratch, json_t *
     static const char code[] = "import sys; from lastbit import doctor; doctor.main(*sys.argv[1:])";
     const char *argv[] = {python, "-c", code, scratch->answer, scratch->log, NULL};
     lb_launch launch;
-    lb_status status = lb_launch_find(LB_SOURCE_DIR, &launch, err);
+    char *folder = lb_command_python_folder();
+    lb_status status = lb_launch_find(folder, &launch, err);
+    free(folder);
     if (status == LB_OK) status = lb_launch_environment(&launch, err);
     lb_launch_release(&launch);
     LB_TRY(status);

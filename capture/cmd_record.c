@@ -245,7 +245,9 @@ static int run(const lb_record_options *o, const char **argv, bool json)
     lb_launch launch;
     char *folder = NULL;
     int code = LB_EXIT_FAILED;
-    lb_status status = lb_launch_find(LB_SOURCE_DIR, &launch, &err);
+    char *python = lb_command_python_folder();
+    lb_status status = lb_launch_find(python, &launch, &err);
+    free(python);
     if (status == LB_OK) status = lb_launch_folder_make(o->out, o->force, &folder, &err);
     if (status == LB_OK) status = tell_child(o, folder, &launch, &err);
     if (status != LB_OK) {

@@ -50,14 +50,6 @@ static char *executable_folder(void)
     return path;
 }
 
-static char *find_python(const char *beside, const char *source_dir)
-{
-    const char *named = getenv("LASTBIT_PYTHON");
-    if (named && *named) return realpath(named, NULL);
-    char *path = existing(beside, "../lib/lastbit/python");
-    return path ? path : existing(source_dir, "capture");
-}
-
 static char *find_library(const char *beside)
 {
     const char *named = getenv("LASTBIT_LIB");
@@ -74,19 +66,19 @@ static char *find_library(const char *beside)
     return NULL;
 }
 
-lb_status lb_launch_find(const char *source_dir, lb_launch *launch, lb_err *err)
+lb_status lb_launch_find(const char *python, lb_launch *launch, lb_err *err)
 {
     memset(launch, 0, sizeof *launch);
     lb_status status = LB_OK;
     char *beside = executable_folder();
     if (!beside) return lb_fail(err, LB_ERR_IO, "where this executable lies is not known: %s", strerror(errno));
-    launch->python = find_python(beside, source_dir);
+    launch->python = python ? realpath(python, NULL) : NULL;
     launch->shim = launch->python ? join(launch->python, "lastbit/launch") : NULL;
     launch->library = find_library(beside);
     if (!launch->shim || access(launch->shim, X_OK) != 0)
         status = lb_fail(err, LB_ERR_NOT_FOUND,
-                         "the Python package is neither in %s/../lib/lastbit/python nor in %s/capture; install lastbit "
-                         "again, or name the folder that holds it in LASTBIT_PYTHON", beside, source_dir);
+                         "the Python package is not in %s; install lastbit again, or name the folder that holds it in "
+                         "LASTBIT_PYTHON", python ? python : "any folder");
     else if (!launch->library)
         status = lb_fail(err, LB_ERR_NOT_FOUND, "%s is not beside %s%s; build it, or name it in LASTBIT_LIB", LIBRARY,
                          beside, SANITIZED ? " in ../release (a sanitized build records with the plain library)" : "");

@@ -17,9 +17,10 @@ typedef struct lb_launch {
     char *library; /* liblastbit_capture.so */
 } lb_launch;
 
-/* Looks beside the running executable (an installed prefix, or a build tree of `source_dir`). LASTBIT_PYTHON and
- * LASTBIT_LIB name others. LB_ERR_NOT_FOUND says where it looked. Release whatever the status. */
-lb_status lb_launch_find(const char *source_dir, lb_launch *launch, lb_err *err);
+/* `python`: where the command line says that our Python package lies. The library lies beside the running executable (an
+ * installed prefix, or a build tree), or where LASTBIT_LIB says. LB_ERR_NOT_FOUND says where it looked. Release whatever
+ * the status. */
+lb_status lb_launch_find(const char *python, lb_launch *launch, lb_err *err);
 void lb_launch_release(lb_launch *launch);
 
 /* Sets PYTHONPATH and LASTBIT_LIB of this process: the shim first, so that its sitecustomize is the one that is found;

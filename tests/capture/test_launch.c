@@ -69,19 +69,17 @@ static void parts_that_are_not_there_are_named(void **state)
     (void)state;
     lb_launch launch;
     lb_err err = LB_ERR_INIT;
-    setenv("LASTBIT_PYTHON", "/no/such/folder", 1);
-    assert_int_equal(lb_launch_find("/nowhere", &launch, &err), LB_ERR_NOT_FOUND);
+    assert_int_equal(lb_launch_find("/no/such/folder", &launch, &err), LB_ERR_NOT_FOUND);
     assert_non_null(strstr(err.message, "LASTBIT_PYTHON"));
     lb_launch_release(&launch);
     lb_err_clear(&err);
-    setenv("LASTBIT_PYTHON", LB_SOURCE_DIR "/capture", 1);
     setenv("LASTBIT_LIB", "/no/such/library.so", 1);
-    assert_int_equal(lb_launch_find("/nowhere", &launch, &err), LB_ERR_NOT_FOUND);
+    assert_int_equal(lb_launch_find(LB_SOURCE_DIR "/capture", &launch, &err), LB_ERR_NOT_FOUND);
     assert_non_null(strstr(err.message, "LASTBIT_LIB"));
     lb_launch_release(&launch);
     lb_err_clear(&err);
     setenv("LASTBIT_LIB", "/proc/self/exe", 1);
-    assert_int_equal(lb_launch_find("/nowhere", &launch, &err), LB_OK);
+    assert_int_equal(lb_launch_find(LB_SOURCE_DIR "/capture", &launch, &err), LB_OK);
     assert_string_equal(launch.shim, LB_SOURCE_DIR "/capture/lastbit/launch");
     lb_launch_release(&launch);
 }
