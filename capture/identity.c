@@ -23,7 +23,7 @@ static void become_uniform(lb_map *map, lb_bytes state)
 
 static void settle(lb_map *map)
 {
-    for (int s = 0; map->units && s < 3; s++)
+    for (int s = 0; map->units && s < LB_BYTES_STATES; s++)
         if (map->count[s] == map->n_units) become_uniform(map, (lb_bytes)s);
 }
 
@@ -37,7 +37,7 @@ static bool split(lb_map *map, uint64_t total, size_t width, uint64_t at)
     uint64_t n = total / grain;
     uint8_t *units = malloc(n ? n : 1);
     if (!units) return false;
-    uint64_t count[3] = {0, 0, 0};
+    uint64_t count[LB_BYTES_STATES] = {0};
     for (uint64_t i = 0; i < n; i++) {
         units[i] = map->units ? map->units[i * grain / map->grain] : map->all;
         count[units[i]]++;
@@ -133,16 +133,18 @@ bool lb_map_run(const lb_map *map, uint64_t *first, uint64_t last, lb_bytes stat
     return true;
 }
 
-void lb_map_forget(lb_map *map)
+void lb_map_forget(lb_map *map, bool certain)
 {
+    const lb_bytes now = certain ? LB_BYTES_LEFT : LB_BYTES_UNKNOWN;
     if (!map->units) {
-        if (map->all == LB_BYTES_DEFINED) map->all = LB_BYTES_UNKNOWN;
+        if (map->all == LB_BYTES_DEFINED || map->all == LB_BYTES_LEFT) map->all = (uint8_t)now;
         return;
     }
+    const uint64_t n = map->count[LB_BYTES_DEFINED] + map->count[LB_BYTES_LEFT];
     for (uint64_t i = 0; i < map->n_units; i++)
-        if (map->units[i] == LB_BYTES_DEFINED) map->units[i] = LB_BYTES_UNKNOWN;
-    map->count[LB_BYTES_UNKNOWN] += map->count[LB_BYTES_DEFINED];
-    map->count[LB_BYTES_DEFINED] = 0;
+        if (map->units[i] == LB_BYTES_DEFINED || map->units[i] == LB_BYTES_LEFT) map->units[i] = (uint8_t)now;
+    map->count[LB_BYTES_DEFINED] = map->count[LB_BYTES_LEFT] = 0;
+    map->count[now] += n;
     settle(map);
 }
 
@@ -244,17 +246,20 @@ void lb_knowns_distrust(lb_knowns *storages)
     for (size_t b = 0; b < storages->n_buckets; b++) {
         for (lb_known *s = storages->buckets[b]; s; s = s->next) {
             drop_windows(s);
+            s->left = (lb_digest){0, 0};
             if (s->map.units || s->map.all == LB_BYTES_UNDEFINED) become_uniform(&s->map, LB_BYTES_UNKNOWN);
         }
     }
 }
 
-void lb_known_enter(lb_known *storage, uint64_t serial)
+void lb_known_enter(lb_known *storage, uint64_t serial, bool certain)
 {
     if (storage->program == serial) return;
     storage->program = serial;
     storage->n_deferred = 0;
-    lb_map_forget(&storage->map);
+    lb_map_forget(&storage->map, certain);
+    storage->partial = certain; /* to be remembered again */
+    storage->left = (lb_digest){0, 0};
     uint32_t n = 0; /* only what can be compared is worth remembering, and not every slice of a large tensor */
     for (uint32_t w = 0; w < storage->n_windows; w++) {
         lb_window *window = &storage->windows[w];
@@ -281,6 +286,7 @@ void lb_known_move(lb_known *storage, const void *base, uint64_t bytes, lb_bytes
     storage->bytes = bytes;
     lb_map_release(&storage->map);
     storage->map.all = (uint8_t)state;
+    storage->left = (lb_digest){0, 0};
     lb_known_change(storage);
 }
 

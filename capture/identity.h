@@ -4,6 +4,7 @@
  *     UNKNOWN    no op of this program produced them: reading them makes a source
  *     UNDEFINED  allocated and never written: no digest, no finding
  *     DEFINED    produced by an op of this program, or read as a source before
+ *     LEFT       as an earlier program left them: reading them makes a carried source
  * Nearly every storage is in one state as a whole; a map of its units exists only while it is mixed.
  *
  * A window is what a value is to its storage: a layout and dtype, at the current version. Windows outlive the program, so
@@ -13,7 +14,7 @@
 
 #include <lastbit/capture.h>
 
-typedef enum lb_bytes { LB_BYTES_UNKNOWN, LB_BYTES_UNDEFINED, LB_BYTES_DEFINED } lb_bytes;
+typedef enum lb_bytes { LB_BYTES_UNKNOWN, LB_BYTES_UNDEFINED, LB_BYTES_DEFINED, LB_BYTES_LEFT, LB_BYTES_STATES } lb_bytes;
 
 /* ---- which bytes mean anything ------------------------------------------------------------------------------------- */
 
@@ -22,7 +23,7 @@ typedef struct lb_map {
     uint8_t *units; /* one lb_bytes per `grain` bytes */
     uint64_t n_units;
     uint32_t grain;
-    uint64_t count[3]; /* units in each state */
+    uint64_t count[LB_BYTES_STATES]; /* units in each state */
 } lb_map;
 
 /* True when an element of the view has a byte in that state. `width`: bytes per element. */
@@ -32,8 +33,8 @@ bool lb_map_set(lb_map *map, uint64_t total, const lb_layout *layout, size_t wid
 /* The first maximal run of bytes in that state within [*first, last): sets *first and *end; false when there is none. */
 bool lb_map_run(const lb_map *map, uint64_t *first, uint64_t last, lb_bytes state, uint64_t *end);
 bool lb_map_set_range(lb_map *map, uint64_t total, uint64_t first, uint64_t last, lb_bytes state);
-/* A new program: what was DEFINED is UNKNOWN to it. */
-void lb_map_forget(lb_map *map);
+/* A new program: what was DEFINED or LEFT is LEFT to it where that is certain, else UNKNOWN. */
+void lb_map_forget(lb_map *map, bool certain);
 void lb_map_release(lb_map *map);
 
 /* ---- storages ------------------------------------------------------------------------------------------------------ */
@@ -59,6 +60,7 @@ typedef struct lb_role {
     uint8_t kind;  /* lb_source_kind */
     uint32_t flags;
     char *name;
+    uint64_t since; /* serial of the program that first named it so */
 } lb_role;
 
 typedef struct lb_deferred { /* to be measured when the op that writes it has completed */
@@ -82,6 +84,8 @@ typedef struct lb_known {
     uint32_t n_roles;
     lb_deferred *deferred;
     uint32_t n_deferred;
+    bool partial;   /* written in parts by this program */
+    lb_digest left; /* of what the last program left there: left.c; none: nobody knows */
     lb_promise *promises; /* its bytes are being read: settle before they change, move or go */
     struct lb_known *next; /* of the same bucket */
 } lb_known;
@@ -100,8 +104,8 @@ void lb_knowns_release(lb_knowns *storages);
 /* Ops went by unseen: no window says what is there now. */
 void lb_knowns_distrust(lb_knowns *storages);
 
-/* First touch in program `serial`: rows of the last one mean nothing any more. */
-void lb_known_enter(lb_known *storage, uint64_t serial);
+/* First touch in program `serial`: rows of the last one mean nothing any more. `certain`: its bytes are as they were left. */
+void lb_known_enter(lb_known *storage, uint64_t serial, bool certain);
 /* The contents changed: a new version, of which no window is known. False when out of versions. */
 void lb_known_change(lb_known *storage);
 /* The allocation is another one now, all of it in that state. */

@@ -71,15 +71,27 @@ static bool reserve(void **array, uint32_t *capacity, uint32_t need, size_t size
 
 /* ---- arguments ----------------------------------------------------------------------------------------------------- */
 
+/* Nobody reads these bytes any more; and what is known of the others is not lost. */
+static lb_status before_write(lb_recorder *recorder, const lb_seen *seen, lb_err *err)
+{
+    lb_known *storage;
+    LB_TRY(lb_reading_storage(recorder, seen, &storage, err));
+    lb_contents_settle(recorder, storage);
+    const uint64_t width = lb_dtype_bits(seen->dtype) / 8;
+    if ((uint64_t)lb_layout_numel(&seen->layout) * width == storage->bytes || !lb_contents_readable(storage, seen)) return LB_OK;
+    int64_t first, last;
+    LB_TRY(lb_layout_dense_range(&seen->layout, &first, &last, err));
+    lb_left_before_part(storage, (uint64_t)first * width, (uint64_t)last * width);
+    storage->partial = true;
+    return LB_OK;
+}
+
 static lb_status add_tensor(lb_recorder *recorder, lb_pending *p, const lb_operand *operand, unsigned flags, uint32_t *row,
                             lb_err *err)
 {
     const lb_seen *seen = operand->u.tensor;
     unsigned how = 0;
-    if (flags & LB_OPERAND_WRITTEN) {
-        lb_known *known = lb_knowns_find(&recorder->storages, seen->storage);
-        if (known) lb_contents_settle(recorder, known);
-    }
+    if (flags & LB_OPERAND_WRITTEN) LB_TRY(before_write(recorder, seen, err));
     if (flags & LB_OPERAND_OVERWRITTEN) how |= LB_READ_OVERWRITTEN;
     if (p->op.flags & LB_OP_VIEW) how |= LB_READ_LAYOUT;
     LB_TRY(lb_reading_value(recorder, &p->at, seen, how, row, err));

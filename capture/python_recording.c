@@ -174,11 +174,37 @@ CALL(step_begin, 2)
     return settle(b, status, &err);
 }
 
+#define MOST_PARTIAL 4096
+
+/* What storages hold that were written in parts, of those that are still there. */
+static void remember_partial(lb_binding *b)
+{
+    int64_t *keys = b->of.hold == b->of.none ? NULL : malloc(MOST_PARTIAL * sizeof *keys);
+    if (!keys) return;
+    pthread_mutex_lock(&b->lock);
+    const uint32_t n = b->recorder ? lb_recorder_partial(b->recorder, keys, MOST_PARTIAL) : 0;
+    pthread_mutex_unlock(&b->lock);
+    for (uint32_t i = 0; i < n; i++) {
+        PyObject *address = py.PyLong_FromUnsignedLongLong((uint64_t)keys[i]);
+        PyObject *storage = address ? py.PyObject_CallFunctionObjArgs(b->of.hold, address, NULL) : NULL;
+        py.Py_DecRef(address);
+        if (!storage) py.PyErr_Clear();
+        if (storage && storage != b->of.none) {
+            void *state = lb_binding_enter(b, UINT64_MAX);
+            if (b->recorder) lb_recorder_remember(b->recorder, keys[i]);
+            lb_binding_leave(b, state);
+        }
+        py.Py_DecRef(storage);
+    }
+    free(keys);
+}
+
 /* complete */
 CALL(step_end, 1)
 {
     const uint64_t bytes = UINT64_MAX;
     bool complete = args[0] == b->of.true_;
+    remember_partial(b);
     RECORDER(lb_recorder_step_end(b->recorder, complete, &err));
     return settle(b, status, &err);
 }

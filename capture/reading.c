@@ -34,7 +34,7 @@ lb_status lb_reading_storage(lb_recorder *recorder, const lb_seen *seen, lb_know
         lb_contents_settle(recorder, s);
         lb_known_move(s, base ? base : s->base, seen->storage_bytes, LB_BYTES_UNKNOWN);
     }
-    lb_known_enter(s, recorder->serial);
+    if (s->program != recorder->serial) lb_known_enter(s, recorder->serial, lb_left_unchanged(s, recorder->serial));
     return s->n_deferred ? lb_reading_settle(recorder, s, err) : LB_OK;
 }
 
@@ -170,30 +170,46 @@ static lb_status add_source(lb_recorder *recorder, const lb_standing *at, lb_kno
     return kind == LB_SOURCE_UNSEEN ? add_unseen_notice(recorder, at, row, err) : LB_OK;
 }
 
-/* Sources for those bytes of the window that no op of this program produced. */
-static lb_status add_sources(lb_recorder *recorder, const lb_standing *at, lb_known *storage, const lb_seen *seen, lb_err *err)
+/* Bytes that no op of this program produced. */
+static bool is_strange(const lb_known *storage, const lb_seen *seen)
 {
+    const size_t width = width_of(seen->dtype);
+    return lb_map_has(&storage->map, &seen->layout, width, LB_BYTES_UNKNOWN) ||
+           lb_map_has(&storage->map, &seen->layout, width, LB_BYTES_LEFT);
+}
+
+/* Sources for those of them that are in `state`. */
+static lb_status add_sources_of(lb_recorder *recorder, const lb_standing *at, lb_known *storage, const lb_seen *seen,
+                                lb_bytes state, lb_err *err)
+{
+    const uint8_t kind = state == LB_BYTES_LEFT ? LB_SOURCE_CARRIED : LB_SOURCE_NOT;
     const size_t width = width_of(seen->dtype);
     int64_t first, last;
     LB_TRY(lb_layout_dense_range(&seen->layout, &first, &last, err));
     const uint64_t begin = (uint64_t)first * width, stop = (uint64_t)last * width;
     uint64_t at_byte = begin, end = 0;
-    while (lb_map_run(&storage->map, &at_byte, stop, LB_BYTES_UNKNOWN, &end)) {
+    while (lb_map_run(&storage->map, &at_byte, stop, state, &end)) {
         /* A source has no holes: all of its range is there when it has been loaded. */
         if (at_byte == begin && end == stop && lb_layout_numel(&seen->layout) == last - first) {
-            LB_TRY(add_source(recorder, at, storage, seen, LB_SOURCE_NOT, err));
+            LB_TRY(add_source(recorder, at, storage, seen, kind, err));
         } else {
             int64_t shape[1] = {(int64_t)((end - at_byte) / width)};
             lb_seen piece = *seen;
             piece.layout = lb_layout_contiguous(1, shape);
             piece.layout.offset = (int64_t)(at_byte / width);
             piece.data = storage->base ? storage->base + at_byte : NULL;
-            LB_TRY(add_source(recorder, at, storage, &piece, LB_SOURCE_NOT, err));
+            LB_TRY(add_source(recorder, at, storage, &piece, kind, err));
         }
         if (!lb_map_set_range(&storage->map, storage->bytes, at_byte, end, LB_BYTES_DEFINED)) return no_memory(err);
         at_byte = end;
     }
     return LB_OK;
+}
+
+static lb_status add_sources(lb_recorder *recorder, const lb_standing *at, lb_known *storage, const lb_seen *seen, lb_err *err)
+{
+    LB_TRY(add_sources_of(recorder, at, storage, seen, LB_BYTES_UNKNOWN, err));
+    return add_sources_of(recorder, at, storage, seen, LB_BYTES_LEFT, err);
 }
 
 /* Compares a value that this program knows with its bytes: has something else written there? */
@@ -266,13 +282,13 @@ lb_status lb_reading_value(lb_recorder *recorder, const lb_standing *at, const l
     lb_known *storage;
     LB_TRY(lb_reading_storage(recorder, seen, &storage, err));
     if (needs_bytes(storage, seen, how)) {
-        if (lb_map_has(&storage->map, &seen->layout, width_of(seen->dtype), LB_BYTES_UNKNOWN))
+        if (is_strange(storage, seen))
             LB_TRY(add_sources(recorder, at, storage, seen, err));
         else if ((at->verify || storage->escaped) && !(how & LB_READ_LAYOUT))
             LB_TRY(verify(recorder, at, storage, seen, err));
     }
     LB_TRY(lb_reading_alias(recorder, at, seen, row, err));
-    if (how & LB_READ_OVERWRITTEN && lb_map_has(&storage->map, &seen->layout, width_of(seen->dtype), LB_BYTES_UNKNOWN))
+    if (how & LB_READ_OVERWRITTEN && is_strange(storage, seen))
         recorder->program->values[*row].flags |= LB_VALUE_UNDEFINED;
     if (how || !at->keep || !lb_contents_readable(storage, seen)) return LB_OK;
     lb_window *window = window_of(storage, seen, err);

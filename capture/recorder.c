@@ -341,6 +341,25 @@ void lb_recorder_forget(lb_recorder *recorder, int64_t storage)
     pthread_mutex_unlock(&recorder->lock);
 }
 
+uint32_t lb_recorder_partial(lb_recorder *recorder, int64_t *storages, uint32_t room)
+{
+    uint32_t n = 0;
+    pthread_mutex_lock(&recorder->lock);
+    for (size_t b = 0; b < recorder->storages.n_buckets && !recorder->dead; b++)
+        for (lb_known *s = recorder->storages.buckets[b]; s; s = s->next)
+            if (s->partial && s->program == recorder->serial && lb_digest_is_none(s->left) && n < room) storages[n++] = s->key;
+    pthread_mutex_unlock(&recorder->lock);
+    return n;
+}
+
+void lb_recorder_remember(lb_recorder *recorder, int64_t storage)
+{
+    pthread_mutex_lock(&recorder->lock);
+    lb_known *s = recorder->dead ? NULL : lb_knowns_find(&recorder->storages, storage);
+    if (s && s->partial && s->program == recorder->serial) lb_left_remember(s);
+    pthread_mutex_unlock(&recorder->lock);
+}
+
 void lb_recorder_beside(lb_recorder *recorder, bool beside)
 {
     pthread_mutex_lock(&recorder->lock);
@@ -421,7 +440,7 @@ lb_status lb_recorder_role(lb_recorder *recorder, const lb_seen *tensor, lb_sour
     bool fresh;
     lb_known *storage = lb_knowns_get(&recorder->storages, tensor->storage, &fresh);
     int64_t first = tensor->layout.offset * (int64_t)(lb_dtype_bits(tensor->dtype) / 8);
-    lb_role role = {first, (uint8_t)kind, flags, (char *)(uintptr_t)name};
+    lb_role role = {first, (uint8_t)kind, flags, (char *)(uintptr_t)name, recorder->serial};
     if (storage && fresh) {
         storage->base = tensor->data ? (const uint8_t *)tensor->data - first : NULL;
         storage->bytes = tensor->storage_bytes;

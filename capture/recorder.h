@@ -105,6 +105,14 @@ void lb_contents_settle_all(lb_recorder *recorder);
 /* Nobody wants to know any more. */
 void lb_contents_drop(lb_recorder *recorder);
 
+/* ---- left.c */
+/* Now, when the storage is alive and the program that wrote it in parts is about to end. */
+void lb_left_remember(lb_known *storage);
+/* `serial`: of the program that is about to touch it. */
+bool lb_left_unchanged(const lb_known *storage, uint64_t serial);
+/* Bytes [first, last) are about to be written. */
+void lb_left_before_part(lb_known *storage, uint64_t first, uint64_t last);
+
 /* ---- reading.c */
 enum lb_reading_how {
     LB_READ_LAYOUT = 1,     /* a view is taken: bytes are not needed */

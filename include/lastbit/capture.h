@@ -98,6 +98,10 @@ LB_API lb_status lb_seen_of_dlpack(const void *dl_tensor, lb_seen *seen, lb_err 
 LB_API void lb_recorder_forget(lb_recorder *recorder, int64_t storage);
 /* The allocation was resized in place, with these bytes now. Of one that was empty nothing has been written yet. */
 LB_API void lb_recorder_resized(lb_recorder *recorder, int64_t storage, const void *data, uint64_t bytes);
+/* Storages that the open step wrote in parts (a cache, slice by slice), at most `room`. The host that knows one of them to be
+ * alive says so just before step_end: what is left there is remembered, and the next step does not take it for news. */
+LB_API uint32_t lb_recorder_partial(lb_recorder *recorder, int64_t *storages, uint32_t room);
+LB_API void lb_recorder_remember(lb_recorder *recorder, int64_t storage);
 /* From now on large results may be measured by another thread while the host goes on. It promises that what they lie in
  * stays where it is: after each call it asks which storages those are and holds them until as much has been fulfilled as
  * was promised then. Ops that write are no danger, they wait in op_begin; before bytes change, move or go in any other way
