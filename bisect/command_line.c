@@ -164,6 +164,10 @@ static const struct swap_option {
     [LB_SWAP_RANK] = {"contribution",
                       "let selected ranks contribute zero, mean (of the others) or exclude them", "SEL=WHAT"},
     [LB_SWAP_SOURCE] = {"source", "other bytes for selected sources: own, finite or step:N", "SEL=WHAT"},
+    [LB_SWAP_FUSE] = {"fuse",
+                      "one kernel for what several ops compute: KIND=KERNEL, KIND=on, KIND=off, or SEL=KIND[:KERNEL]; "
+                      "kinds are rms_norm, attention, finalise, ...: `lastbit replay --kernels` lists them",
+                      "KIND=KERNEL"},
 };
 
 static void on_swap(poptContext context, enum poptCallbackReason reason, const struct poptOption *option,

@@ -1,7 +1,7 @@
 /* Choices: what the swaps of a plan ask of each op of a program.
  *
  * Swaps apply in the order given; of two that set the same thing the later wins. Ops that are asked the same share a row.
- * Skip, Muon: passes.h makes another program of it before choices are made.
+ * Skip, Muon, fusions: passes.h and fuse.h make another program of it before choices are made.
  */
 #ifndef LB_REPLAY_CHOICES_H
 #define LB_REPLAY_CHOICES_H
@@ -22,6 +22,6 @@ void lb_choices_touched(const lb_choices *choices, uint64_t *touched);
 bool lb_choices_want_blocks(const lb_choices *choices);
 /* Some op's operands are rounded outside its kernel; `told`: somebody wants to hear what every precision swap does. */
 bool lb_choices_round_operands(const lb_choices *choices, bool told);
-static inline bool lb_swap_is_structural(lb_swap_kind kind) { return kind == LB_SWAP_SKIP || kind == LB_SWAP_MUON; }
+static inline bool lb_swap_is_structural(lb_swap_kind kind) { return kind == LB_SWAP_SKIP || kind == LB_SWAP_MUON || kind == LB_SWAP_FUSE; }
 
 #endif

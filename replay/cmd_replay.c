@@ -1,6 +1,7 @@
 /* lastbit replay: re-execute recorded steps, as they were or under swaps, and say how they compare with the recording. */
 #include "../bisect/command_line.h"
 #include "cmd_coverage.h"
+#include "cmd_kernels.h"
 #include "cmd_missing.h"
 #include "cmd_tensorfile.h"
 
@@ -15,7 +16,7 @@ enum { WORST = 10, MAX_RANKS = 4096 };
 typedef struct options {
     char *mode, *steps, *ranks, *memory, *write, *select, *backend, *python;
     char **imports;
-    int threads, coverage, worst, digest, force, table;
+    int threads, coverage, kernels, worst, digest, force, table;
     lb_swap_list swaps;
 } options;
 
@@ -432,6 +433,14 @@ static int run(const char *path, const options *o, bool json)
     plan.touched = touched;
     lb_status status = r.worst && touched && r.coverage ? lb_capture_open(path, &capture, &err)
                                                         : lb_fail(&err, LB_ERR_NOMEM, "out of memory");
+    if (o->kernels) {
+        if (status == LB_OK) status = lb_kernels_print(capture, &plan, json, &err);
+        lb_capture_close(capture);
+        free(r.worst);
+        free(touched);
+        lb_coverage_free(r.coverage);
+        return status == LB_OK ? LB_EXIT_SAME : lb_command_fail("replay", &err);
+    }
     if (status == LB_OK) status = lb_replay_open(capture, &replay, &err);
     if (status == LB_OK && o->backend) status = open_backend(o, &plan, &err);
     if (status == LB_OK && o->write) status = lb_tensorfile_open(o->write, &r.file, &err);
@@ -485,6 +494,7 @@ int lb_cmd_replay(int argc, const char **argv)
         {"table", 0, POPT_ARG_NONE, &o.table, 0,
          "what the precision swaps do to each layer's inputs, weights and gradients, and to the loss; implies --mode chained and "
          "--force-decisions", NULL},
+        {"kernels", 0, POPT_ARG_NONE, &o.kernels, 0, "replay nothing: list what the steps are made of, and the kernels and orders that could take its place", NULL},
         {"coverage", 0, POPT_ARG_NONE, &o.coverage, 0, "count every op: how often, how often with the recorded bits, and what was not computed and why", NULL},
         {"backend", 0, POPT_ARG_STRING, &o.backend, 0, "who runs ops that are not known: torch is PyTorch on the CPU, in a child process", "torch"},
         {"backend-import", 0, POPT_ARG_ARGV, &o.imports, 0, "module that defines custom ops, found from the current directory; repeatable", "MODULE"},
@@ -506,11 +516,16 @@ int lb_cmd_replay(int argc, const char **argv)
                  "interval:N, algorithm:max|most_recent, start:cold|calibrated), fp8-block (scale:f32|pow2), mxfp8, mxfp4 "
                  "(scale:floor|ceil|even|rceil), nvfp4 (hadamard:on|off, weights:1d|2d, gradients:ROUND); forward: and backward: "
                  "set their element types, products:all takes those of attention too. Scales live from step to step of a replay.\n\n"
+                 "--fuse KIND=KERNEL computes what several recorded ops do together by one kernel, with its own order of additions, "
+                 "accumulator and rounding points; KIND=on takes the usual one, KIND=off (or a later --fuse) leaves or changes it, and "
+                 "SEL=KIND[:KERNEL] takes the composites whose last op SEL selects. --kernels lists kinds, kernels and their options.\n\n"
                  "Results depend neither on threads nor on the processor; LASTBIT_ISA=scalar, avx2 or avx512 in the environment "
                  "limits the instructions used, for whoever doubts it.",
         .example = "  lastbit replay run.lb --mode chained --precision 'block=E&phase=forward=f32'\n"
                    "  lastbit replay run.lb --mode chained --muon f32 --order 'op=allreduce_=ring' --write after.safetensors\n"
-                   "  lastbit replay run.lb --precision 'layer=model.layers=fp8-delayed,history:16' --table",
+                   "  lastbit replay run.lb --precision 'layer=model.layers=fp8-delayed,history:16' --table\n"
+                   "  lastbit replay run.lb --kernels\n"
+                   "  lastbit replay run.lb --mode chained --fuse rms_norm=butterfly --fuse 'layer=model.layers.3=attention:splitkv:4'",
         .min_args = 1,
         .max_args = 1};
     lb_command with_options = command;

@@ -1,5 +1,5 @@
 /* Finding composites: see lastbit/composite.h. The recognisers are in composite_KIND.c. */
-#include "trace.h"
+#include "recogniser.h"
 
 #include <stdlib.h>
 
@@ -13,11 +13,11 @@ static int by_last_op(const void *a, const void *b)
 lb_status lb_composites_find(const lb_program *program, lb_composites *composites, lb_err *err)
 {
     *composites = (lb_composites){0};
-    lb_trace trace = {.program = program, .found = composites, .err = err};
+    lb_recogniser trace = {.program = program, .found = composites, .err = err};
     LB_TRY(lb_flow_new(program, &trace.flow, err));
-    lb_status status = lb_trace_norms(&trace);
-    if (status == LB_OK) status = lb_trace_attention(&trace);
-    if (status == LB_OK) status = lb_trace_finalise(&trace);
+    lb_status status = lb_recogniser_norms(&trace);
+    if (status == LB_OK) status = lb_recogniser_attention(&trace);
+    if (status == LB_OK) status = lb_recogniser_finalise(&trace);
     lb_flow_free(trace.flow);
     if (status != LB_OK)
         lb_composites_release(composites);

@@ -4,7 +4,7 @@
  *
  * Copies in front that keep the elements in their order (expanded heads made dense, casts to f32) and factors of q and k before the
  * product (torch's math form) are part of it. */
-#include "trace.h"
+#include "recogniser.h"
 
 #include <string.h>
 
@@ -49,19 +49,20 @@ typedef struct operand {
 } operand;
 
 /* One step back through a copy, a cast or a factor that belongs to the call. False when there is none. */
-static bool step_back(const lb_trace *t, attention *a, uint32_t anchor, operand *o)
+static bool step_back(const lb_recogniser *t, attention *a, uint32_t anchor, operand *o)
 {
     static const char *const copies[] = {"clone", "_to_copy", NULL};
-    const uint32_t maker = lb_trace_maker(t, o->reading);
+    const uint32_t maker = lb_recogniser_maker(t, o->reading);
     double factor = 1;
-    if (maker == LB_NONE || !lb_trace_same_call(t, maker, anchor) || lb_trace_arg(t, maker, 0).op == LB_NONE)
+    if (maker == LB_NONE || !lb_recogniser_same_call(t, maker, anchor) ||
+        lb_recogniser_arg(t, maker, 0).op == LB_NONE)
         return false;
-    const bool scales = lb_trace_is(t, maker, "mul") && lb_trace_number(t, maker, 1, &factor);
-    if (!scales && !lb_trace_is_any(t, maker, copies)) return false;
-    const lb_value *read = lb_trace_value(t, o->reading.value),
-                   *made = lb_trace_value(t, lb_trace_result(t, maker));
-    const lb_reading from = lb_trace_arg(t, maker, 0);
-    if (!lb_dtype_is_float(lb_trace_value(t, from.value)->dtype)) return false;
+    const bool scales = lb_recogniser_is(t, maker, "mul") && lb_recogniser_number(t, maker, 1, &factor);
+    if (!scales && !lb_recogniser_is_any(t, maker, copies)) return false;
+    const lb_value *read = lb_recogniser_value(t, o->reading.value),
+                   *made = lb_recogniser_value(t, lb_recogniser_result(t, maker));
+    const lb_reading from = lb_recogniser_arg(t, maker, 0);
+    if (!lb_dtype_is_float(lb_recogniser_value(t, from.value)->dtype)) return false;
     const lb_layout turned = turned_layout(&read->layout), made_turned = turned_layout(&made->layout);
     if (same_order(&turned, &made_turned)) { /* both show the last dimensions exchanged */
     } else if (same_order(&turned, &made->layout) && !same_order(&read->layout, &made->layout))
@@ -74,7 +75,8 @@ static bool step_back(const lb_trace *t, attention *a, uint32_t anchor, operand 
     return true;
 }
 
-static operand trace_operand(const lb_trace *t, attention *a, uint32_t anchor, lb_reading reading, bool turned)
+static operand trace_operand(const lb_recogniser *t, attention *a, uint32_t anchor, lb_reading reading,
+                             bool turned)
 {
     operand o = {reading, turned, 1};
     while (step_back(t, a, anchor, &o)) {
@@ -82,46 +84,46 @@ static operand trace_operand(const lb_trace *t, attention *a, uint32_t anchor, l
     return o;
 }
 
-static bool is_product(const lb_trace *t, uint32_t op)
+static bool is_product(const lb_recogniser *t, uint32_t op)
 {
     static const char *const products[] = {"bmm", "matmul", "mm", NULL};
-    return op != LB_NONE && lb_trace_is_any(t, op, products);
+    return op != LB_NONE && lb_recogniser_is_any(t, op, products);
 }
 
 /* ---- between the products ----------------------------------------------------------------------------------------------------- */
 
 /* The product behind `r`, at most through the ops named above; LB_NONE. */
-static uint32_t scores(const lb_trace *t, attention *a, lb_reading r)
+static uint32_t scores(const lb_recogniser *t, attention *a, lb_reading r)
 {
     double *numbers = a->composite.numbers, outer = 0;
     bool capped = false;
     for (int hops = 0; hops < 12; hops++) {
-        const uint32_t op = lb_trace_maker(t, r);
+        const uint32_t op = lb_recogniser_maker(t, r);
         double number = 0;
         if (op == LB_NONE) return LB_NONE;
         if (is_product(t, op)) return op;
         take(a, op);
-        if (lb_trace_is(t, op, "_to_copy") || lb_trace_is(t, op, "clone")) {
-            r = lb_trace_arg(t, op, 0);
-        } else if (lb_trace_is(t, op, "mul") && lb_trace_number(t, op, 1, &number)) {
-            const uint32_t inner = lb_trace_maker(t, lb_trace_arg(t, op, 0));
-            if (inner != LB_NONE && lb_trace_is(t, inner, "tanh"))
+        if (lb_recogniser_is(t, op, "_to_copy") || lb_recogniser_is(t, op, "clone")) {
+            r = lb_recogniser_arg(t, op, 0);
+        } else if (lb_recogniser_is(t, op, "mul") && lb_recogniser_number(t, op, 1, &number)) {
+            const uint32_t inner = lb_recogniser_maker(t, lb_recogniser_arg(t, op, 0));
+            if (inner != LB_NONE && lb_recogniser_is(t, inner, "tanh"))
                 outer = number;
             else
                 numbers[LB_ATTENTION_SCALE] *= number;
-            r = lb_trace_arg(t, op, 0);
-        } else if (lb_trace_is(t, op, "tanh")) {
+            r = lb_recogniser_arg(t, op, 0);
+        } else if (lb_recogniser_is(t, op, "tanh")) {
             if (!outer || capped) return LB_NONE;
             numbers[LB_ATTENTION_CAP] = outer, capped = true;
-            r = lb_trace_arg(t, op, 0);
-        } else if (lb_trace_is(t, op, "div") && lb_trace_number(t, op, 1, &number)) {
+            r = lb_recogniser_arg(t, op, 0);
+        } else if (lb_recogniser_is(t, op, "div") && lb_recogniser_number(t, op, 1, &number)) {
             if (capped && number == numbers[LB_ATTENTION_CAP] && outer)
                 outer = 0;
             else
                 numbers[LB_ATTENTION_SCALE] /= number;
-            r = lb_trace_arg(t, op, 0);
-        } else if (lb_trace_is(t, op, "add") && a->composite.inputs[LB_ATTENTION_MASK] == LB_NONE) {
-            const lb_reading left = lb_trace_arg(t, op, 0), right = lb_trace_arg(t, op, 1);
+            r = lb_recogniser_arg(t, op, 0);
+        } else if (lb_recogniser_is(t, op, "add") && a->composite.inputs[LB_ATTENTION_MASK] == LB_NONE) {
+            const lb_reading left = lb_recogniser_arg(t, op, 0), right = lb_recogniser_arg(t, op, 1);
             if (left.op == LB_NONE || right.op == LB_NONE) return LB_NONE;
             a->composite.inputs[LB_ATTENTION_MASK] = right.value;
             r = left;
@@ -134,14 +136,15 @@ static uint32_t scores(const lb_trace *t, attention *a, lb_reading r)
 }
 
 /* The product that takes what `op` made as its left operand, behind casts and copies. */
-static uint32_t weighted_sum(const lb_trace *t, attention *a, uint32_t op)
+static uint32_t weighted_sum(const lb_recogniser *t, attention *a, uint32_t op)
 {
     static const char *const copies[] = {"_to_copy", "clone", NULL};
     uint32_t users[8];
-    const uint32_t n = lb_trace_users(t, op, users, 8);
+    const uint32_t n = lb_recogniser_users(t, op, users, 8);
     for (uint32_t u = 0; u < n && u < 8; u++) {
-        if (is_product(t, users[u]) && lb_trace_maker(t, lb_trace_arg(t, users[u], 0)) == op) return users[u];
-        if (!lb_trace_is_any(t, users[u], copies)) continue;
+        if (is_product(t, users[u]) && lb_recogniser_maker(t, lb_recogniser_arg(t, users[u], 0)) == op)
+            return users[u];
+        if (!lb_recogniser_is_any(t, users[u], copies)) continue;
         const uint32_t product = weighted_sum(t, a, users[u]);
         if (product == LB_NONE) continue;
         take(a, users[u]);
@@ -150,20 +153,20 @@ static uint32_t weighted_sum(const lb_trace *t, attention *a, uint32_t op)
     return LB_NONE;
 }
 
-static void follow_cast(const lb_trace *t, attention *a, uint32_t product)
+static void follow_cast(const lb_recogniser *t, attention *a, uint32_t product)
 {
     uint32_t user;
-    a->composite.outputs[LB_ATTENTION_Y] = lb_trace_result(t, product);
-    if (lb_trace_users(t, product, &user, 1) != 1 || !lb_trace_is(t, user, "_to_copy") ||
-        !lb_trace_same_call(t, product, user))
+    a->composite.outputs[LB_ATTENTION_Y] = lb_recogniser_result(t, product);
+    if (lb_recogniser_users(t, product, &user, 1) != 1 || !lb_recogniser_is(t, user, "_to_copy") ||
+        !lb_recogniser_same_call(t, product, user))
         return;
-    const lb_value *made = lb_trace_value(t, lb_trace_result(t, user));
+    const lb_value *made = lb_recogniser_value(t, lb_recogniser_result(t, user));
     if (!lb_dtype_is_float(made->dtype) ||
         lb_layout_numel(&made->layout) !=
-            lb_layout_numel(&lb_trace_value(t, lb_trace_result(t, product))->layout))
+            lb_layout_numel(&lb_recogniser_value(t, lb_recogniser_result(t, product))->layout))
         return;
     take(a, user);
-    a->composite.outputs[LB_ATTENTION_Y] = lb_trace_result(t, user);
+    a->composite.outputs[LB_ATTENTION_Y] = lb_recogniser_result(t, user);
 }
 
 /* Heads of a batch: scores are read as (batches, heads, queries, keys) by the softmax. */
@@ -172,51 +175,51 @@ static double heads_of(const lb_value *scores)
     return scores->layout.ndim >= 3 ? (double)scores->layout.shape[scores->layout.ndim - 3] : 1;
 }
 
-static lb_status written_out(lb_trace *t, uint32_t softmax)
+static lb_status written_out(lb_recogniser *t, uint32_t softmax)
 {
-    attention a = {.composite = lb_trace_composite(t, LB_COMPOSITE_ATTENTION)};
+    attention a = {.composite = lb_recogniser_composite(t, LB_COMPOSITE_ATTENTION)};
     lb_composite *c = &a.composite;
-    const lb_reading x = lb_trace_arg(t, softmax, 0);
+    const lb_reading x = lb_recogniser_arg(t, softmax, 0);
     c->numbers[LB_ATTENTION_SCALE] = 1;
-    c->numbers[LB_ATTENTION_HEADS] = heads_of(lb_trace_value(t, x.value));
+    c->numbers[LB_ATTENTION_HEADS] = heads_of(lb_recogniser_value(t, x.value));
     take(&a, softmax);
     const uint32_t first = scores(t, &a, x);
     const uint32_t second = first == LB_NONE ? LB_NONE : weighted_sum(t, &a, softmax);
     if (second == LB_NONE) return LB_OK;
     take(&a, first);
     take(&a, second);
-    const operand q = trace_operand(t, &a, first, lb_trace_arg(t, first, 0), false),
-                  k = trace_operand(t, &a, first, lb_trace_arg(t, first, 1), true);
-    const operand v = trace_operand(t, &a, second, lb_trace_arg(t, second, 1), false);
+    const operand q = trace_operand(t, &a, first, lb_recogniser_arg(t, first, 0), false),
+                  k = trace_operand(t, &a, first, lb_recogniser_arg(t, first, 1), true);
+    const operand v = trace_operand(t, &a, second, lb_recogniser_arg(t, second, 1), false);
     if (q.turned || v.turned || v.factor != 1) return LB_OK;
     c->numbers[LB_ATTENTION_SCALE] *= q.factor * k.factor;
     c->inputs[LB_ATTENTION_Q] = q.reading.value, c->inputs[LB_ATTENTION_K] = k.reading.value,
     c->inputs[LB_ATTENTION_V] = v.reading.value;
     if (k.turned) c->flags |= LB_ATTENTION_TURNED;
     follow_cast(t, &a, second);
-    return lb_trace_add(t, c, a.ops, a.n_ops);
+    return lb_recogniser_add(t, c, a.ops, a.n_ops);
 }
 
 /* ---- one op ------------------------------------------------------------------------------------------------------------------- */
 
-static void argument(const lb_trace *t, uint32_t op, const char *name, uint32_t *value)
+static void argument(const lb_recogniser *t, uint32_t op, const char *name, uint32_t *value)
 {
     uint32_t at;
-    if (lb_trace_position(t, op, name, &at) && lb_trace_arg(t, op, at).op != LB_NONE)
-        *value = lb_trace_arg(t, op, at).value;
+    if (lb_recogniser_position(t, op, name, &at) && lb_recogniser_arg(t, op, at).op != LB_NONE)
+        *value = lb_recogniser_arg(t, op, at).value;
 }
 
-static double number(const lb_trace *t, uint32_t op, const char *name, double otherwise)
+static double number(const lb_recogniser *t, uint32_t op, const char *name, double otherwise)
 {
     uint32_t at;
     double x = otherwise;
-    if (!lb_trace_position(t, op, name, &at) || at >= t->program->ops[op].args) return otherwise;
+    if (!lb_recogniser_position(t, op, name, &at) || at >= t->program->ops[op].args) return otherwise;
     const lb_arg *arg = &lb_op_args(t->program, &t->program->ops[op])[at];
     if (arg->tag == LB_ARG_BOOL) return (double)arg->u.i;
-    return lb_trace_number(t, op, at, &x) ? x : otherwise;
+    return lb_recogniser_number(t, op, at, &x) ? x : otherwise;
 }
 
-static lb_status single(lb_trace *t, uint32_t op)
+static lb_status single(lb_recogniser *t, uint32_t op)
 {
     static const char *const names[] = {"_scaled_dot_product_flash_attention_for_cpu",
                                         "_scaled_dot_product_flash_attention",
@@ -226,8 +229,8 @@ static lb_status single(lb_trace *t, uint32_t op)
                                         "scaled_dot_product_attention",
                                         "_scaled_dot_product_attention_math",
                                         NULL};
-    if (!lb_trace_is_any(t, op, names) || number(t, op, "dropout_p", 0) != 0) return LB_OK;
-    lb_composite c = lb_trace_composite(t, LB_COMPOSITE_ATTENTION);
+    if (!lb_recogniser_is_any(t, op, names) || number(t, op, "dropout_p", 0) != 0) return LB_OK;
+    lb_composite c = lb_recogniser_composite(t, LB_COMPOSITE_ATTENTION);
     argument(t, op, "query", &c.inputs[LB_ATTENTION_Q]);
     argument(t, op, "key", &c.inputs[LB_ATTENTION_K]);
     argument(t, op, "value", &c.inputs[LB_ATTENTION_V]);
@@ -236,36 +239,36 @@ static lb_status single(lb_trace *t, uint32_t op)
     if (c.inputs[LB_ATTENTION_Q] == LB_NONE || c.inputs[LB_ATTENTION_K] == LB_NONE ||
         c.inputs[LB_ATTENTION_V] == LB_NONE)
         return LB_OK;
-    const lb_layout *q = &lb_trace_value(t, c.inputs[LB_ATTENTION_Q])->layout;
+    const lb_layout *q = &lb_recogniser_value(t, c.inputs[LB_ATTENTION_Q])->layout;
     if (q->ndim < 3) return LB_OK;
     c.numbers[LB_ATTENTION_SCALE] = number(t, op, "scale", 0);
     if (c.numbers[LB_ATTENTION_SCALE] == 0)
         c.numbers[LB_ATTENTION_SCALE] = 1 / __builtin_sqrt((double)q->shape[q->ndim - 1]);
     c.numbers[LB_ATTENTION_HEADS] = (double)q->shape[q->ndim - 3];
     if (number(t, op, "is_causal", 0) != 0) c.flags |= LB_ATTENTION_CAUSAL;
-    c.outputs[LB_ATTENTION_Y] = lb_trace_result(t, op);
-    if (lb_trace_is(t, op, names[0]) && t->program->ops[op].results > 1)
+    c.outputs[LB_ATTENTION_Y] = lb_recogniser_result(t, op);
+    if (lb_recogniser_is(t, op, names[0]) && t->program->ops[op].results > 1)
         c.outputs[LB_ATTENTION_LSE] = lb_op_results(t->program, &t->program->ops[op])[1];
-    return lb_trace_add(t, &c, &op, 1);
+    return lb_recogniser_add(t, &c, &op, 1);
 }
 
-static lb_status softmax_alone(lb_trace *t, uint32_t op)
+static lb_status softmax_alone(lb_recogniser *t, uint32_t op)
 {
-    lb_composite c = lb_trace_composite(t, LB_COMPOSITE_SOFTMAX);
-    c.inputs[LB_SOFTMAX_X] = lb_trace_arg(t, op, 0).value;
-    c.outputs[LB_SOFTMAX_Y] = lb_trace_result(t, op);
-    return lb_trace_add(t, &c, &op, 1);
+    lb_composite c = lb_recogniser_composite(t, LB_COMPOSITE_SOFTMAX);
+    c.inputs[LB_SOFTMAX_X] = lb_recogniser_arg(t, op, 0).value;
+    c.outputs[LB_SOFTMAX_Y] = lb_recogniser_result(t, op);
+    return lb_recogniser_add(t, &c, &op, 1);
 }
 
-lb_status lb_trace_attention(lb_trace *t)
+lb_status lb_recogniser_attention(lb_recogniser *t)
 {
     static const char *const softmaxes[] = {"_softmax", "_safe_softmax", "softmax", NULL};
     for (uint32_t i = 0; i < t->program->n_ops; i++) {
-        if (!lb_trace_forward(t, i)) continue;
+        if (!lb_recogniser_forward(t, i)) continue;
         LB_TRY(single(t, i));
-        const lb_reading x = lb_trace_arg(t, i, 0);
-        if (!lb_trace_is_any(t, i, softmaxes) || x.op == LB_NONE ||
-            !lb_trace_last_dim(t, i, 1, lb_trace_value(t, x.value)->layout.ndim))
+        const lb_reading x = lb_recogniser_arg(t, i, 0);
+        if (!lb_recogniser_is_any(t, i, softmaxes) || x.op == LB_NONE ||
+            !lb_recogniser_last_dim(t, i, 1, lb_recogniser_value(t, x.value)->layout.ndim))
             continue;
         LB_TRY(softmax_alone(t, i));
         LB_TRY(written_out(t, i));

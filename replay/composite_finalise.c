@@ -4,7 +4,7 @@
  *   all at once                     (out * weights[:, None])[rows]?.view(tokens, slots, hidden).sum(1)
  *
  * as Hugging Face's `eager`, and its `grouped_mm` and `batched_mm`, write it. */
-#include "trace.h"
+#include "recogniser.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,24 +29,25 @@ static bool grow(finalise *f)
 }
 
 /* out, tokens and slots of acc.index_add_(0, tokens, out * weights[tokens, slots]). */
-static bool take_expert(const lb_trace *t, finalise *f, uint32_t add)
+static bool take_expert(const lb_recogniser *t, finalise *f, uint32_t add)
 {
     double dim = 1, alpha = 1;
-    if (!lb_trace_is(t, add, "index_add") || !lb_trace_number(t, add, 1, &dim) || dim != 0) return false;
-    if (lb_trace_number(t, add, 4, &alpha) && alpha != 1) return false;
-    const lb_reading tokens = lb_trace_arg(t, add, 2);
-    const uint32_t mul = lb_trace_maker(t, lb_trace_arg(t, add, 3));
-    if (tokens.op == LB_NONE || mul == LB_NONE || !lb_trace_is(t, mul, "mul")) return false;
+    if (!lb_recogniser_is(t, add, "index_add") || !lb_recogniser_number(t, add, 1, &dim) || dim != 0)
+        return false;
+    if (lb_recogniser_number(t, add, 4, &alpha) && alpha != 1) return false;
+    const lb_reading tokens = lb_recogniser_arg(t, add, 2);
+    const uint32_t mul = lb_recogniser_maker(t, lb_recogniser_arg(t, add, 3));
+    if (tokens.op == LB_NONE || mul == LB_NONE || !lb_recogniser_is(t, mul, "mul")) return false;
     for (uint32_t i = 0; i < 2; i++) {
-        const lb_reading out = lb_trace_arg(t, mul, i), weight = lb_trace_arg(t, mul, 1 - i);
-        const uint32_t pick = weight.op == LB_NONE ? LB_NONE : lb_trace_maker(t, weight);
-        if (out.op == LB_NONE || pick == LB_NONE || !lb_trace_is(t, pick, "index")) continue;
-        const lb_reading by_token = lb_trace_item(t, pick, 1, 0), by_slot = lb_trace_item(t, pick, 1, 1),
-                         all = lb_trace_arg(t, pick, 0);
+        const lb_reading out = lb_recogniser_arg(t, mul, i), weight = lb_recogniser_arg(t, mul, 1 - i);
+        const uint32_t pick = weight.op == LB_NONE ? LB_NONE : lb_recogniser_maker(t, weight);
+        if (out.op == LB_NONE || pick == LB_NONE || !lb_recogniser_is(t, pick, "index")) continue;
+        const lb_reading by_token = lb_recogniser_item(t, pick, 1, 0),
+                         by_slot = lb_recogniser_item(t, pick, 1, 1), all = lb_recogniser_arg(t, pick, 0);
         if (by_token.op == LB_NONE || by_slot.op == LB_NONE || all.op == LB_NONE ||
-            !lb_trace_same(t, by_token, tokens))
+            !lb_recogniser_same(t, by_token, tokens))
             continue;
-        const lb_layout *l = &lb_trace_value(t, all.value)->layout;
+        const lb_layout *l = &lb_recogniser_value(t, all.value)->layout;
         if (l->ndim < 2 || lb_layout_numel(l) != l->shape[0] * l->shape[1]) continue;
         uint32_t *weights = &f->composite.inputs[LB_FINALISE_WEIGHTS];
         if (*weights != LB_NONE && *weights != all.value) return false;
@@ -60,21 +61,22 @@ static bool take_expert(const lb_trace *t, finalise *f, uint32_t add)
     return false;
 }
 
-static uint32_t next_expert(const lb_trace *t, uint32_t op)
+static uint32_t next_expert(const lb_recogniser *t, uint32_t op)
 {
     uint32_t users[4];
-    const uint32_t n = lb_trace_users(t, op, users, 4);
+    const uint32_t n = lb_recogniser_users(t, op, users, 4);
     for (uint32_t u = 0; u < n && u < 4; u++)
-        if (lb_trace_is(t, users[u], "index_add") && lb_trace_maker(t, lb_trace_arg(t, users[u], 0)) == op)
+        if (lb_recogniser_is(t, users[u], "index_add") &&
+            lb_recogniser_maker(t, lb_recogniser_arg(t, users[u], 0)) == op)
             return users[u];
     return LB_NONE;
 }
 
-static lb_status one_by_one(lb_trace *t, uint32_t zeros)
+static lb_status one_by_one(lb_recogniser *t, uint32_t zeros)
 {
     static const char *const names[] = {"zeros_like", "zeros", "new_zeros", NULL};
-    if (!lb_trace_is_any(t, zeros, names)) return LB_OK;
-    finalise f = {.composite = lb_trace_composite(t, LB_COMPOSITE_FINALISE)};
+    if (!lb_recogniser_is_any(t, zeros, names)) return LB_OK;
+    finalise f = {.composite = lb_recogniser_composite(t, LB_COMPOSITE_FINALISE)};
     uint32_t last = LB_NONE;
     lb_status status = LB_OK;
     for (uint32_t op = next_expert(t, zeros); op != LB_NONE && status == LB_OK; op = next_expert(t, op)) {
@@ -88,8 +90,8 @@ static lb_status one_by_one(lb_trace *t, uint32_t zeros)
         f.ops[f.n_ops++] = zeros;
         f.composite.list = f.list, f.composite.n_list = f.n_list;
         f.composite.flags = LB_FINALISE_BY_SLOT;
-        f.composite.outputs[LB_FINALISE_Y] = lb_trace_result(t, last);
-        status = lb_trace_add(t, &f.composite, f.ops, f.n_ops);
+        f.composite.outputs[LB_FINALISE_Y] = lb_recogniser_result(t, last);
+        status = lb_recogniser_add(t, &f.composite, f.ops, f.n_ops);
     }
     free(f.ops);
     free(f.list);
@@ -99,62 +101,65 @@ static lb_status one_by_one(lb_trace *t, uint32_t zeros)
 /* ---- all at once ------------------------------------------------------------------------------------------------------------------ */
 
 /* The experts behind the rows: what was sorted to make them, or what picked a weight matrix for each. */
-static void find_ids(const lb_trace *t, lb_composite *c, uint32_t mul, uint32_t reorder)
+static void find_ids(const lb_recogniser *t, lb_composite *c, uint32_t mul, uint32_t reorder)
 {
-    const double rows = (double)lb_layout_numel(&lb_trace_value(t, c->outputs[0])->layout);
+    const double rows = (double)lb_layout_numel(&lb_recogniser_value(t, c->outputs[0])->layout);
     lb_reading ids = {LB_NONE, LB_NONE};
     if (reorder != LB_NONE) { /* rows[i] = place of i in the sorted order: index_put(sorted order, 0 … n - 1) */
-        const uint32_t put = lb_trace_maker(t, lb_trace_item(t, reorder, 1, 0));
-        const uint32_t sort = put == LB_NONE ? LB_NONE : lb_trace_maker(t, lb_trace_item(t, put, 1, 0));
-        if (sort != LB_NONE && (lb_trace_is(t, sort, "sort") || lb_trace_is(t, sort, "argsort")))
-            ids = lb_trace_arg(t, sort, 0);
+        const uint32_t put = lb_recogniser_maker(t, lb_recogniser_item(t, reorder, 1, 0));
+        const uint32_t sort =
+            put == LB_NONE ? LB_NONE : lb_recogniser_maker(t, lb_recogniser_item(t, put, 1, 0));
+        if (sort != LB_NONE && (lb_recogniser_is(t, sort, "sort") || lb_recogniser_is(t, sort, "argsort")))
+            ids = lb_recogniser_arg(t, sort, 0);
     } else {
-        const uint32_t product = lb_trace_maker(t, lb_trace_arg(t, mul, 0));
-        const uint32_t pick = product == LB_NONE ? LB_NONE : lb_trace_maker(t, lb_trace_arg(t, product, 0));
-        if (pick != LB_NONE && lb_trace_is(t, pick, "index")) ids = lb_trace_item(t, pick, 1, 0);
+        const uint32_t product = lb_recogniser_maker(t, lb_recogniser_arg(t, mul, 0));
+        const uint32_t pick =
+            product == LB_NONE ? LB_NONE : lb_recogniser_maker(t, lb_recogniser_arg(t, product, 0));
+        if (pick != LB_NONE && lb_recogniser_is(t, pick, "index")) ids = lb_recogniser_item(t, pick, 1, 0);
     }
-    if (ids.op == LB_NONE || rows <= 0 || lb_dtype_is_float(lb_trace_value(t, ids.value)->dtype)) return;
+    if (ids.op == LB_NONE || rows <= 0 || lb_dtype_is_float(lb_recogniser_value(t, ids.value)->dtype)) return;
     c->inputs[LB_FINALISE_IDS] = ids.value;
 }
 
-static lb_status at_once(lb_trace *t, uint32_t sum)
+static lb_status at_once(lb_recogniser *t, uint32_t sum)
 {
-    if (!lb_trace_is(t, sum, "sum")) return LB_OK;
-    const lb_reading in = lb_trace_arg(t, sum, 0);
+    if (!lb_recogniser_is(t, sum, "sum")) return LB_OK;
+    const lb_reading in = lb_recogniser_arg(t, sum, 0);
     if (in.op == LB_NONE || t->program->ops[sum].args < 2) return LB_OK;
-    const lb_layout *l = &lb_trace_value(t, in.value)->layout;
+    const lb_layout *l = &lb_recogniser_value(t, in.value)->layout;
     const lb_arg *dims = &lb_op_args(t->program, &t->program->ops[sum])[1];
     if (l->ndim != 3 || dims->tag != LB_ARG_LIST || dims->count != 1) return LB_OK;
     const lb_arg *d = &t->program->args[dims->u.first];
     if (d->tag != LB_ARG_INT || (d->u.i != 1 && d->u.i != -2) || !lb_layout_is_contiguous(l)) return LB_OK;
-    uint32_t mul = lb_trace_maker(t, in), reorder = LB_NONE;
-    lb_composite c = lb_trace_composite(t, LB_COMPOSITE_FINALISE);
-    if (mul != LB_NONE && lb_trace_is(t, mul, "index")) {
+    uint32_t mul = lb_recogniser_maker(t, in), reorder = LB_NONE;
+    lb_composite c = lb_recogniser_composite(t, LB_COMPOSITE_FINALISE);
+    if (mul != LB_NONE && lb_recogniser_is(t, mul, "index")) {
         reorder = mul;
-        const lb_reading rows = lb_trace_item(t, reorder, 1, 0);
-        if (rows.op == LB_NONE || lb_trace_item(t, reorder, 1, 1).op != LB_NONE) return LB_OK;
+        const lb_reading rows = lb_recogniser_item(t, reorder, 1, 0);
+        if (rows.op == LB_NONE || lb_recogniser_item(t, reorder, 1, 1).op != LB_NONE) return LB_OK;
         c.inputs[LB_FINALISE_ROWS] = rows.value;
-        mul = lb_trace_maker(t, lb_trace_arg(t, reorder, 0));
+        mul = lb_recogniser_maker(t, lb_recogniser_arg(t, reorder, 0));
     }
-    if (mul == LB_NONE || !lb_trace_is(t, mul, "mul")) return LB_OK;
-    const lb_reading x = lb_trace_arg(t, mul, 0), w = lb_trace_arg(t, mul, 1);
+    if (mul == LB_NONE || !lb_recogniser_is(t, mul, "mul")) return LB_OK;
+    const lb_reading x = lb_recogniser_arg(t, mul, 0), w = lb_recogniser_arg(t, mul, 1);
     if (x.op == LB_NONE || w.op == LB_NONE) return LB_OK;
-    const lb_layout *lx = &lb_trace_value(t, x.value)->layout, *lw = &lb_trace_value(t, w.value)->layout;
+    const lb_layout *lx = &lb_recogniser_value(t, x.value)->layout,
+                    *lw = &lb_recogniser_value(t, w.value)->layout;
     if (lx->ndim != 2 || lw->ndim != 2 || lw->shape[0] != lx->shape[0] || lw->shape[1] != 1 ||
         lx->shape[1] != l->shape[2])
         return LB_OK;
     c.inputs[LB_FINALISE_X] = x.value, c.inputs[LB_FINALISE_WEIGHTS] = w.value;
-    c.outputs[LB_FINALISE_Y] = lb_trace_result(t, sum);
+    c.outputs[LB_FINALISE_Y] = lb_recogniser_result(t, sum);
     c.numbers[LB_FINALISE_SLOTS] = (double)l->shape[1];
     find_ids(t, &c, mul, reorder);
     const uint32_t ops[] = {sum, mul, reorder};
-    return lb_trace_add(t, &c, ops, reorder == LB_NONE ? 2 : 3);
+    return lb_recogniser_add(t, &c, ops, reorder == LB_NONE ? 2 : 3);
 }
 
-lb_status lb_trace_finalise(lb_trace *t)
+lb_status lb_recogniser_finalise(lb_recogniser *t)
 {
     for (uint32_t i = 0; i < t->program->n_ops; i++) {
-        if (!lb_trace_forward(t, i)) continue;
+        if (!lb_recogniser_forward(t, i)) continue;
         LB_TRY(one_by_one(t, i));
         LB_TRY(at_once(t, i));
     }

@@ -4,7 +4,7 @@
  *
  * The reciprocal root is what is looked for; what stands before it must be exactly this, behind it is taken what still belongs to the
  * same call. */
-#include "trace.h"
+#include "recogniser.h"
 
 #include "ops.h"
 
@@ -26,35 +26,35 @@ static void take(norm *n, uint32_t op)
 /* ---- before the root ------------------------------------------------------------------------------------------------------ */
 
 /* x of x², x·x, pow(x, 2). */
-static lb_reading squared(const lb_trace *t, uint32_t op)
+static lb_reading squared(const lb_recogniser *t, uint32_t op)
 {
-    const lb_reading nothing = {LB_NONE, LB_NONE}, x = op == LB_NONE ? nothing : lb_trace_arg(t, op, 0);
+    const lb_reading nothing = {LB_NONE, LB_NONE}, x = op == LB_NONE ? nothing : lb_recogniser_arg(t, op, 0);
     double exponent = 0;
     if (x.op == LB_NONE) return nothing;
-    if (lb_trace_is(t, op, "square")) return x;
-    if (lb_trace_is(t, op, "pow") && lb_trace_number(t, op, 1, &exponent) && exponent == 2) return x;
-    if (!lb_trace_is(t, op, "mul")) return nothing;
-    const lb_reading y = lb_trace_arg(t, op, 1);
+    if (lb_recogniser_is(t, op, "square")) return x;
+    if (lb_recogniser_is(t, op, "pow") && lb_recogniser_number(t, op, 1, &exponent) && exponent == 2) return x;
+    if (!lb_recogniser_is(t, op, "mul")) return nothing;
+    const lb_reading y = lb_recogniser_arg(t, op, 1);
     return y.op != LB_NONE && y.value == x.value ? x : nothing;
 }
 
 /* What a mean over the last dimension is taken of: `mean`, or a sum divided by the number of its terms. */
-static lb_reading averaged(const lb_trace *t, uint32_t op, norm *n)
+static lb_reading averaged(const lb_recogniser *t, uint32_t op, norm *n)
 {
     const lb_reading nothing = {LB_NONE, LB_NONE};
     double divisor = 0;
     uint32_t sum = op;
     bool scaled = false;
-    if (lb_trace_is(t, op, "div") && lb_trace_number(t, op, 1, &divisor))
+    if (lb_recogniser_is(t, op, "div") && lb_recogniser_number(t, op, 1, &divisor))
         scaled = true;
-    else if (lb_trace_is(t, op, "mul") && lb_trace_number(t, op, 1, &divisor) && divisor != 0)
+    else if (lb_recogniser_is(t, op, "mul") && lb_recogniser_number(t, op, 1, &divisor) && divisor != 0)
         scaled = true, divisor = 1 / divisor;
-    if (scaled) sum = lb_trace_maker(t, lb_trace_arg(t, op, 0));
-    if (sum == LB_NONE || !lb_trace_is(t, sum, scaled ? "sum" : "mean")) return nothing;
-    const lb_reading of = lb_trace_arg(t, sum, 0);
+    if (scaled) sum = lb_recogniser_maker(t, lb_recogniser_arg(t, op, 0));
+    if (sum == LB_NONE || !lb_recogniser_is(t, sum, scaled ? "sum" : "mean")) return nothing;
+    const lb_reading of = lb_recogniser_arg(t, sum, 0);
     if (of.op == LB_NONE) return nothing;
-    const lb_layout *l = &lb_trace_value(t, of.value)->layout;
-    if (l->ndim < 1 || !lb_trace_last_dim(t, sum, 1, l->ndim)) return nothing;
+    const lb_layout *l = &lb_recogniser_value(t, of.value)->layout;
+    if (l->ndim < 1 || !lb_recogniser_last_dim(t, sum, 1, l->ndim)) return nothing;
     const double size = (double)l->shape[l->ndim - 1];
     if (scaled && (divisor < size * (1 - 1e-6) || divisor > size * (1 + 1e-6))) return nothing;
     take(n, sum);
@@ -63,42 +63,43 @@ static lb_reading averaged(const lb_trace *t, uint32_t op, norm *n)
 }
 
 /* 1 / sqrt(v) in its spellings: what v is. */
-static lb_reading under_root(const lb_trace *t, uint32_t op, norm *n)
+static lb_reading under_root(const lb_recogniser *t, uint32_t op, norm *n)
 {
     const lb_reading nothing = {LB_NONE, LB_NONE};
     double exponent = 0;
-    if (lb_trace_is(t, op, "rsqrt")) return lb_trace_arg(t, op, 0);
-    if (lb_trace_is(t, op, "pow") && lb_trace_number(t, op, 1, &exponent) && exponent == -0.5)
-        return lb_trace_arg(t, op, 0);
+    if (lb_recogniser_is(t, op, "rsqrt")) return lb_recogniser_arg(t, op, 0);
+    if (lb_recogniser_is(t, op, "pow") && lb_recogniser_number(t, op, 1, &exponent) && exponent == -0.5)
+        return lb_recogniser_arg(t, op, 0);
     double factor = 0;
-    if (lb_trace_is(t, op, "mul") && lb_trace_number(t, op, 1, &factor) && factor == 1) { /* Python's 1 / x */
-        op = lb_trace_maker(t, lb_trace_arg(t, op, 0));
+    if (lb_recogniser_is(t, op, "mul") && lb_recogniser_number(t, op, 1, &factor) &&
+        factor == 1) { /* Python's 1 / x */
+        op = lb_recogniser_maker(t, lb_recogniser_arg(t, op, 0));
         if (op != LB_NONE) take(n, op);
     }
-    if (op == LB_NONE || !lb_trace_is(t, op, "reciprocal")) return nothing;
-    const uint32_t root = lb_trace_maker(t, lb_trace_arg(t, op, 0));
-    if (root == LB_NONE || !lb_trace_is(t, root, "sqrt")) return nothing;
+    if (op == LB_NONE || !lb_recogniser_is(t, op, "reciprocal")) return nothing;
+    const uint32_t root = lb_recogniser_maker(t, lb_recogniser_arg(t, op, 0));
+    if (root == LB_NONE || !lb_recogniser_is(t, root, "sqrt")) return nothing;
     take(n, root);
-    return lb_trace_arg(t, root, 0);
+    return lb_recogniser_arg(t, root, 0);
 }
 
 /* x / sqrt(v): the root is no reciprocal. */
-static lb_reading divided_by_root(const lb_trace *t, uint32_t op)
+static lb_reading divided_by_root(const lb_recogniser *t, uint32_t op)
 {
-    return lb_trace_is(t, op, "sqrt") ? lb_trace_arg(t, op, 0) : (lb_reading){LB_NONE, LB_NONE};
+    return lb_recogniser_is(t, op, "sqrt") ? lb_recogniser_arg(t, op, 0) : (lb_reading){LB_NONE, LB_NONE};
 }
 
-static lb_reading mean_square(const lb_trace *t, lb_reading variance, norm *n)
+static lb_reading mean_square(const lb_recogniser *t, lb_reading variance, norm *n)
 {
     const lb_reading nothing = {LB_NONE, LB_NONE};
-    const uint32_t add = lb_trace_maker(t, variance);
-    if (add == LB_NONE || !lb_trace_is(t, add, "add")) return nothing;
-    if (!lb_trace_number(t, add, 1, &n->composite.numbers[LB_NORM_EPS])) return nothing;
+    const uint32_t add = lb_recogniser_maker(t, variance);
+    if (add == LB_NONE || !lb_recogniser_is(t, add, "add")) return nothing;
+    if (!lb_recogniser_number(t, add, 1, &n->composite.numbers[LB_NORM_EPS])) return nothing;
     take(n, add);
-    const uint32_t mean = lb_trace_maker(t, lb_trace_arg(t, add, 0));
+    const uint32_t mean = lb_recogniser_maker(t, lb_recogniser_arg(t, add, 0));
     const lb_reading of = mean == LB_NONE ? nothing : averaged(t, mean, n);
     if (of.op == LB_NONE) return nothing;
-    const uint32_t square = lb_trace_maker(t, of);
+    const uint32_t square = lb_recogniser_maker(t, of);
     const lb_reading x = squared(t, square);
     if (x.op != LB_NONE) take(n, square);
     return x;
@@ -107,15 +108,15 @@ static lb_reading mean_square(const lb_trace *t, lb_reading variance, norm *n)
 /* ---- behind the root ------------------------------------------------------------------------------------------------------ */
 
 /* The other operand of the product, when it is the x that was squared. */
-static bool normalises(const lb_trace *t, uint32_t op, uint32_t root, bool divides, lb_reading x,
+static bool normalises(const lb_recogniser *t, uint32_t op, uint32_t root, bool divides, lb_reading x,
                        lb_reading *other)
 {
-    if (!lb_trace_is(t, op, divides ? "div" : "mul")) return false;
+    if (!lb_recogniser_is(t, op, divides ? "div" : "mul")) return false;
     for (uint32_t i = 0; i < (divides ? 1u : 2u); i++) {
-        const lb_reading r = lb_trace_arg(t, op, 1 - i), y = lb_trace_arg(t, op, i);
-        if (r.op == LB_NONE || y.op == LB_NONE || lb_trace_maker(t, r) != root) continue;
+        const lb_reading r = lb_recogniser_arg(t, op, 1 - i), y = lb_recogniser_arg(t, op, i);
+        if (r.op == LB_NONE || y.op == LB_NONE || lb_recogniser_maker(t, r) != root) continue;
         *other = y;
-        return lb_trace_same(t, x, y);
+        return lb_recogniser_same(t, x, y);
     }
     return false;
 }
@@ -128,44 +129,46 @@ static bool is_row(const lb_value *w, const lb_value *y)
            lb_layout_numel(&w->layout) == w->layout.shape[d - 1] && lb_dtype_is_float(w->dtype);
 }
 
-static lb_reading take_casts(const lb_trace *t, norm *n, lb_reading r)
+static lb_reading take_casts(const lb_recogniser *t, norm *n, lb_reading r)
 {
-    for (uint32_t cast; (cast = lb_trace_cast(t, r)) != LB_NONE; r = lb_trace_arg(t, cast, 0)) take(n, cast);
+    for (uint32_t cast; (cast = lb_recogniser_cast(t, r)) != LB_NONE; r = lb_recogniser_arg(t, cast, 0))
+        take(n, cast);
     return r;
 }
 
 /* weight, or 1 + weight, behind casts. */
-static void take_weight(const lb_trace *t, norm *n, lb_reading w)
+static void take_weight(const lb_recogniser *t, norm *n, lb_reading w)
 {
     w = take_casts(t, n, w);
-    const uint32_t add = lb_trace_maker(t, w);
+    const uint32_t add = lb_recogniser_maker(t, w);
     double offset = 0;
     uint32_t operand = 0;
     const bool adds =
-        add != LB_NONE && lb_trace_is(t, add, "add") &&
-        (lb_trace_number(t, add, 1, &offset) || (operand = 1, lb_trace_number(t, add, 0, &offset)));
-    if (adds && offset == 1 && lb_trace_arg(t, add, operand).op != LB_NONE) {
+        add != LB_NONE && lb_recogniser_is(t, add, "add") &&
+        (lb_recogniser_number(t, add, 1, &offset) || (operand = 1, lb_recogniser_number(t, add, 0, &offset)));
+    if (adds && offset == 1 && lb_recogniser_arg(t, add, operand).op != LB_NONE) {
         n->composite.numbers[LB_NORM_OFFSET] = offset;
         take(n, add);
-        w = take_casts(t, n, lb_trace_arg(t, add, operand));
+        w = take_casts(t, n, lb_recogniser_arg(t, add, operand));
     }
     n->composite.inputs[LB_NORM_WEIGHT] = w.value;
 }
 
 /* From the normalised x on: a cast, the weight, a cast, as long as nothing else reads what lies between. */
-static void follow(const lb_trace *t, norm *n, uint32_t op)
+static void follow(const lb_recogniser *t, norm *n, uint32_t op)
 {
     for (bool weighted = false;;) {
         uint32_t user;
-        n->composite.outputs[LB_NORM_Y] = lb_trace_result(t, op);
-        if (lb_trace_users(t, op, &user, 1) != 1 || !lb_trace_same_call(t, op, user)) return;
-        if (lb_trace_is(t, user, "_to_copy")) {
-            if (!lb_dtype_is_float(lb_trace_value(t, lb_trace_result(t, user))->dtype)) return;
-        } else if (lb_trace_is(t, user, "mul") && !weighted) {
-            const lb_reading a = lb_trace_arg(t, user, 0), b = lb_trace_arg(t, user, 1);
+        n->composite.outputs[LB_NORM_Y] = lb_recogniser_result(t, op);
+        if (lb_recogniser_users(t, op, &user, 1) != 1 || !lb_recogniser_same_call(t, op, user)) return;
+        if (lb_recogniser_is(t, user, "_to_copy")) {
+            if (!lb_dtype_is_float(lb_recogniser_value(t, lb_recogniser_result(t, user))->dtype)) return;
+        } else if (lb_recogniser_is(t, user, "mul") && !weighted) {
+            const lb_reading a = lb_recogniser_arg(t, user, 0), b = lb_recogniser_arg(t, user, 1);
             if (a.op == LB_NONE || b.op == LB_NONE) return;
-            const lb_reading w = lb_trace_maker(t, a) == op ? b : a;
-            if (!is_row(lb_trace_value(t, w.value), lb_trace_value(t, lb_trace_result(t, op)))) return;
+            const lb_reading w = lb_recogniser_maker(t, a) == op ? b : a;
+            if (!is_row(lb_recogniser_value(t, w.value), lb_recogniser_value(t, lb_recogniser_result(t, op))))
+                return;
             take_weight(t, n, w);
             weighted = true;
         } else {
@@ -178,39 +181,41 @@ static void follow(const lb_trace *t, norm *n, uint32_t op)
 
 /* ---- the residual addition ------------------------------------------------------------------------------------------------ */
 
-static lb_status add_with_residual(lb_trace *t, const norm *found, lb_reading x)
+static lb_status add_with_residual(lb_recogniser *t, const norm *found, lb_reading x)
 {
-    const uint32_t add = lb_trace_maker(t, x);
+    const uint32_t add = lb_recogniser_maker(t, x);
     double alpha = 1;
-    if (add == LB_NONE || !lb_trace_forward(t, add) || !lb_trace_is(t, add, "add")) return LB_OK;
-    const lb_reading a = lb_trace_arg(t, add, 0), b = lb_trace_arg(t, add, 1);
-    if (a.op == LB_NONE || b.op == LB_NONE || (lb_trace_number(t, add, 2, &alpha) && alpha != 1)) return LB_OK;
-    const lb_value *va = lb_trace_value(t, a.value), *vb = lb_trace_value(t, b.value),
-                   *sum = lb_trace_value(t, lb_trace_result(t, add));
+    if (add == LB_NONE || !lb_recogniser_forward(t, add) || !lb_recogniser_is(t, add, "add")) return LB_OK;
+    const lb_reading a = lb_recogniser_arg(t, add, 0), b = lb_recogniser_arg(t, add, 1);
+    if (a.op == LB_NONE || b.op == LB_NONE || (lb_recogniser_number(t, add, 2, &alpha) && alpha != 1))
+        return LB_OK;
+    const lb_value *va = lb_recogniser_value(t, a.value), *vb = lb_recogniser_value(t, b.value),
+                   *sum = lb_recogniser_value(t, lb_recogniser_result(t, add));
     if (!lb_layout_same_shape(&va->layout, &vb->layout) || !lb_layout_same_shape(&va->layout, &sum->layout))
         return LB_OK;
     if (va->dtype != vb->dtype || va->dtype != sum->dtype || !lb_dtype_is_float(va->dtype)) return LB_OK;
     norm n = *found;
     n.composite.kind = LB_COMPOSITE_ADD_RMS_NORM;
     n.composite.inputs[LB_NORM_X] = a.value, n.composite.inputs[LB_NORM_RESIDUAL] = b.value;
-    n.composite.outputs[LB_NORM_SUM] = lb_trace_result(t, add);
+    n.composite.outputs[LB_NORM_SUM] = lb_recogniser_result(t, add);
     take(&n, add);
-    return lb_trace_add(t, &n.composite, n.ops, n.n_ops);
+    return lb_recogniser_add(t, &n.composite, n.ops, n.n_ops);
 }
 
 /* Casts in front belong to the norm when they are made in the same call. */
-static lb_reading take_own_casts(const lb_trace *t, norm *n, uint32_t root, lb_reading r)
+static lb_reading take_own_casts(const lb_recogniser *t, norm *n, uint32_t root, lb_reading r)
 {
-    for (uint32_t cast; (cast = lb_trace_cast(t, r)) != LB_NONE && lb_trace_same_call(t, cast, root);) {
+    for (uint32_t cast;
+         (cast = lb_recogniser_cast(t, r)) != LB_NONE && lb_recogniser_same_call(t, cast, root);) {
         take(n, cast);
-        r = lb_trace_arg(t, cast, 0);
+        r = lb_recogniser_arg(t, cast, 0);
     }
     return r;
 }
 
-static lb_status written_out(lb_trace *t, uint32_t op)
+static lb_status written_out(lb_recogniser *t, uint32_t op)
 {
-    norm n = {.composite = lb_trace_composite(t, LB_COMPOSITE_RMS_NORM)};
+    norm n = {.composite = lb_recogniser_composite(t, LB_COMPOSITE_RMS_NORM)};
     bool divides = false;
     take(&n, op);
     lb_reading variance = under_root(t, op, &n);
@@ -218,7 +223,7 @@ static lb_status written_out(lb_trace *t, uint32_t op)
     if (variance.op == LB_NONE) return LB_OK;
     const lb_reading x = mean_square(t, variance, &n);
     if (x.op == LB_NONE) return LB_OK;
-    uint32_t users[8], count = lb_trace_users(t, op, users, 8);
+    uint32_t users[8], count = lb_recogniser_users(t, op, users, 8);
     lb_reading other;
     for (uint32_t u = 0; u < count && u < 8; u++) {
         if (!normalises(t, users[u], op, divides, x, &other)) continue;
@@ -227,7 +232,7 @@ static lb_status written_out(lb_trace *t, uint32_t op)
         n.composite.inputs[LB_NORM_X] = in.value;
         take(&n, users[u]);
         follow(t, &n, users[u]);
-        LB_TRY(lb_trace_add(t, &n.composite, n.ops, n.n_ops));
+        LB_TRY(lb_recogniser_add(t, &n.composite, n.ops, n.n_ops));
         return add_with_residual(t, &n, in);
     }
     return LB_OK;
@@ -235,15 +240,15 @@ static lb_status written_out(lb_trace *t, uint32_t op)
 
 /* ---- one op ----------------------------------------------------------------------------------------------------------------- */
 
-static bool reading_named(const lb_trace *t, uint32_t op, const char *name, uint32_t *value)
+static bool reading_named(const lb_recogniser *t, uint32_t op, const char *name, uint32_t *value)
 {
     uint32_t at;
-    if (!lb_trace_position(t, op, name, &at) || lb_trace_arg(t, op, at).op == LB_NONE) return false;
-    *value = lb_trace_arg(t, op, at).value;
+    if (!lb_recogniser_position(t, op, name, &at) || lb_recogniser_arg(t, op, at).op == LB_NONE) return false;
+    *value = lb_recogniser_arg(t, op, at).value;
     return true;
 }
 
-static lb_status single(lb_trace *t, uint32_t i)
+static lb_status single(lb_recogniser *t, uint32_t i)
 {
     const lb_op *op = &t->program->ops[i];
     const char *name = lb_op_name(t->program, op);
@@ -251,15 +256,15 @@ static lb_status single(lb_trace *t, uint32_t i)
     const lb_op_row *row = lb_op_find(name, NULL);
     uint32_t at;
     if (!row || !row->kernel) return LB_OK;
-    norm n = {.composite = lb_trace_composite(t, LB_COMPOSITE_RMS_NORM)};
+    norm n = {.composite = lb_recogniser_composite(t, LB_COMPOSITE_RMS_NORM)};
     lb_composite *c = &n.composite;
     if (!reading_named(t, i, "input", &c->inputs[LB_NORM_X])) return LB_OK;
-    const lb_value *x = lb_trace_value(t, c->inputs[LB_NORM_X]);
+    const lb_value *x = lb_recogniser_value(t, c->inputs[LB_NORM_X]);
     reading_named(t, i, "weight", &c->inputs[LB_NORM_WEIGHT]);
     c->numbers[LB_NORM_EPS] = x->dtype == LB_F64 ? 0x1p-52 : 0x1p-23; /* torch's own where none is given */
-    if (lb_trace_position(t, i, "eps", &at) || lb_trace_position(t, i, "epsilon", &at))
-        lb_trace_number(t, i, at, &c->numbers[LB_NORM_EPS]);
-    if (lb_trace_position(t, i, "normalized_shape", &at)) {
+    if (lb_recogniser_position(t, i, "eps", &at) || lb_recogniser_position(t, i, "epsilon", &at))
+        lb_recogniser_number(t, i, at, &c->numbers[LB_NORM_EPS]);
+    if (lb_recogniser_position(t, i, "normalized_shape", &at)) {
         const lb_arg *shape = &lb_op_args(t->program, op)[at];
         if (shape->tag == LB_ARG_LIST && shape->count != 1) return LB_OK;
     }
@@ -270,18 +275,18 @@ static lb_status single(lb_trace *t, uint32_t i)
         c->outputs[LB_NORM_SUM] = lb_op_written(t->program, op)[1];
         c->outputs[LB_NORM_Y] = lb_op_written(t->program, op)[0];
     } else {
-        c->outputs[LB_NORM_Y] = lb_trace_result(t, i);
+        c->outputs[LB_NORM_Y] = lb_recogniser_result(t, i);
     }
     take(&n, i);
-    LB_TRY(lb_trace_add(t, c, n.ops, n.n_ops));
+    LB_TRY(lb_recogniser_add(t, c, n.ops, n.n_ops));
     if (c->kind == LB_COMPOSITE_ADD_RMS_NORM) return LB_OK;
     return add_with_residual(t, &n, (lb_reading){i, c->inputs[LB_NORM_X]});
 }
 
-lb_status lb_trace_norms(lb_trace *t)
+lb_status lb_recogniser_norms(lb_recogniser *t)
 {
     for (uint32_t i = 0; i < t->program->n_ops; i++) {
-        if (!lb_trace_forward(t, i)) continue;
+        if (!lb_recogniser_forward(t, i)) continue;
         LB_TRY(written_out(t, i));
         LB_TRY(single(t, i));
     }

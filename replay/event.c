@@ -49,6 +49,7 @@ static uint32_t origin_of(const lb_machine *machine)
 
 static bool made_by_pass(const lb_prepared_op *op)
 {
+    if (op->row && !strncmp(op->row->name, "fused::", 7)) return true;
     return !op->row && (op->action == LB_ACT_ZERO || op->action == LB_ACT_COPY || op->action == LB_ACT_STATE || op->action == LB_ACT_ROUND);
 }
 

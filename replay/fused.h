@@ -26,6 +26,7 @@ typedef struct lb_fused_kind {
     const char *row; /* "fused::rms_norm" */
     const lb_composite_kernel *kernels;
     const char *options;
+    const char *usual; /* what "on" means */
     int row_axis;
     lb_kernel kernel, twin;
     lb_status (*check)(const char *kernel, lb_err *err);

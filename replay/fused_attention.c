@@ -561,5 +561,5 @@ static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEX
     return n;
 }
 
-const lb_fused_kind lb_fused_attention = {"fused::attention", kernels, OPTIONS, 0,
+const lb_fused_kind lb_fused_attention = {"fused::attention", kernels, OPTIONS, "flash", 0,
                                           kernel_of,          twin_of, check,   candidates};

@@ -318,5 +318,5 @@ static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEX
     return n;
 }
 
-const lb_fused_kind lb_fused_finalise = {"fused::finalise", kernels, OPTIONS, 0,
+const lb_fused_kind lb_fused_finalise = {"fused::finalise", kernels, OPTIONS, "batched-f32", 0,
                                          kernel_of,         twin_of, check,   candidates};

@@ -389,12 +389,13 @@ static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEX
     return n;
 }
 
-const lb_fused_kind lb_fused_rms_norm = {"fused::rms_norm", kernels,    OPTIONS,     1,
+const lb_fused_kind lb_fused_rms_norm = {"fused::rms_norm", kernels,    OPTIONS,     "butterfly", 1,
                                          plain_kernel,      plain_twin, plain_check, candidates};
 const lb_fused_kind lb_fused_add_rms_norm = {
     "fused::add_rms_norm",
     kernels,
     OPTIONS ", residual:t|f32 (f32: the norm takes the sum before it is rounded to the type)",
+    "butterfly",
     1,
     added_kernel,
     added_twin,

@@ -8,6 +8,7 @@
 #include "checkpoint.h"
 #include "choices.h"
 #include "exchange.h"
+#include "fuse.h"
 #include "machine.h"
 #include "muon.h"
 #include "operand_rounding.h"
@@ -85,6 +86,18 @@ bool lb_replay_knows(const char *op_name)
     return row && (row->kernel || row->flags & (LB_ROW_VIEW | LB_ROW_HOST | LB_ROW_UNDEFINED | LB_ROW_RANDOM | LB_ROW_DECISION));
 }
 
+bool lb_replay_kernels(const char *op_name, char *kernels, size_t kernels_room, char *orders, size_t orders_room)
+{
+    lb_op_form form;
+    const lb_op_row *row = strncmp(op_name, "lb::", 4) ? lb_op_find(op_name, &form) : NULL;
+    const bool product = row && row->flags & LB_ROW_MATMUL, sums = row && row->flags & LB_ROW_REDUCTION;
+    const char *of_products = "sequential blocked:K splitk:N torch:N tensorcore:ARCH pairwise exact tree:TREE",
+               *of_sums = "sequential pairwise cascade blocked:K splitk:N lanes:L butterfly:TxV numpy torch:N exact tree:TREE";
+    snprintf(kernels, kernels_room, "%s", row && row->kernels ? row->kernels : "");
+    snprintf(orders, orders_room, "%s", product ? of_products : sums ? of_sums : "");
+    return *kernels || *orders;
+}
+
 /* ---- what is made per run --------------------------------------------------------------------------------------- */
 
 /* One step of one rank as it will run. */
@@ -139,7 +152,10 @@ static lb_status transform(session *s, const lb_prepared *recorded, scene *out, 
         lb_program *next = NULL;
         uint32_t *origin = NULL, touched = 0;
         const lb_program *in = out->program ? out->program : recorded->program;
-        LB_TRY(lb_pass_apply(in, &plan->swaps[i], s->replay->capture, &next, &origin, &touched, err));
+        if (plan->swaps[i].kind == LB_SWAP_FUSE)
+            LB_TRY(lb_pass_fuse(in, out->origin, plan->swaps, plan->n_swaps, i, &next, &origin, &touched, err));
+        else
+            LB_TRY(lb_pass_apply(in, &plan->swaps[i], s->replay->capture, &next, &origin, &touched, err));
         if (plan->touched) plan->touched[i] += touched;
         if (touched) note_rate(s, in, &plan->swaps[i]);
         out->changed |= touched && i >= plan->n_common;

@@ -32,7 +32,9 @@ typedef enum lb_swap_kind {
     LB_SWAP_SOURCE,    /* bytes of sources (parameters, batches) in chained replay: "own" (what this run itself left there:
                           an unseen write is undone), "finite" (0 for NaN and infinities), "step:N" (the same source's) */
     LB_SWAP_ROUTING,   /* of mixtures of experts, chained: "recompute", or recorded "ids", "ids+weights", "ids+weights+slots" */
-    LB_SWAP_ACCUMULATE /* "bf16", …: every addition inside sums and products is rounded to it */
+    LB_SWAP_ACCUMULATE, /* "bf16", …: every addition inside sums and products is rounded to it */
+    LB_SWAP_FUSE       /* composites (see composite.h) computed by one kernel: selector "rms_norm", argument "butterfly" (also "on", "off"),
+                          or any selector and "rms_norm[:butterfly]" */
 } lb_swap_kind;
 
 /* `selector`: terms joined by "&": a PCRE2 pattern on "layer/op", or phase=, rank=, block=, op=, layer=, step=, class=.
@@ -167,6 +169,8 @@ LB_API lb_status lb_backend_open(const char *interpreter, const char *folder, co
 LB_API void lb_backend_close(lb_backend *backend);
 /* True when a kernel for this op name exists (views and host marks count as native). */
 LB_API bool lb_replay_knows(const char *op_name);
+/* What --kernel and --order offer for an op, names separated by blanks, cut to the room given; false: nothing. */
+LB_API bool lb_replay_kernels(const char *op_name, char *kernels, size_t kernels_room, char *orders, size_t orders_room);
 
 #ifdef __cplusplus
 }

@@ -1,12 +1,12 @@
-/* Where values come from: see trace.h. */
-#include "trace.h"
+/* Where values come from: see recogniser.h. */
+#include "recogniser.h"
 
 #include "ops.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-bool lb_trace_is(const lb_trace *t, uint32_t op, const char *base)
+bool lb_recogniser_is(const lb_recogniser *t, uint32_t op, const char *base)
 {
     if (op == LB_NONE) return false;
     const char *name = lb_op_name(t->program, &t->program->ops[op]);
@@ -17,27 +17,27 @@ bool lb_trace_is(const lb_trace *t, uint32_t op, const char *base)
     return !*name || *name == '.';
 }
 
-bool lb_trace_is_any(const lb_trace *t, uint32_t op, const char *const *bases)
+bool lb_recogniser_is_any(const lb_recogniser *t, uint32_t op, const char *const *bases)
 {
     for (; *bases; bases++)
-        if (lb_trace_is(t, op, *bases)) return true;
+        if (lb_recogniser_is(t, op, *bases)) return true;
     return false;
 }
 
-bool lb_trace_forward(const lb_trace *t, uint32_t i)
+bool lb_recogniser_forward(const lb_recogniser *t, uint32_t i)
 {
     const lb_op *op = &t->program->ops[i];
     if (!lb_op_defines(t->program, op)) return false;
     return op->phase == LB_PHASE_FORWARD || (op->phase == LB_PHASE_BACKWARD && op->flags & LB_OP_RECOMPUTE);
 }
 
-bool lb_trace_same_call(const lb_trace *t, uint32_t a, uint32_t b)
+bool lb_recogniser_same_call(const lb_recogniser *t, uint32_t a, uint32_t b)
 {
     const lb_op *x = &t->program->ops[a], *y = &t->program->ops[b];
     return x->scope == y->scope && x->call == y->call && x->phase == y->phase;
 }
 
-lb_reading lb_trace_arg(const lb_trace *t, uint32_t op, uint32_t i)
+lb_reading lb_recogniser_arg(const lb_recogniser *t, uint32_t op, uint32_t i)
 {
     const lb_op *row = &t->program->ops[op];
     if (i >= row->args || lb_op_args(t->program, row)[i].tag != LB_ARG_VALUE)
@@ -45,7 +45,7 @@ lb_reading lb_trace_arg(const lb_trace *t, uint32_t op, uint32_t i)
     return (lb_reading){op, lb_op_args(t->program, row)[i].u.value};
 }
 
-bool lb_trace_number(const lb_trace *t, uint32_t op, uint32_t i, double *number)
+bool lb_recogniser_number(const lb_recogniser *t, uint32_t op, uint32_t i, double *number)
 {
     const lb_op *row = &t->program->ops[op];
     if (i >= row->args) return false;
@@ -59,19 +59,19 @@ bool lb_trace_number(const lb_trace *t, uint32_t op, uint32_t i, double *number)
     return true;
 }
 
-uint32_t lb_trace_maker(const lb_trace *t, lb_reading r)
+uint32_t lb_recogniser_maker(const lb_recogniser *t, lb_reading r)
 {
     uint32_t defs[2];
     if (r.op == LB_NONE || lb_flow_defs_of(t->flow, r.op, r.value, defs, 2) != 1) return LB_NONE;
     return defs[0];
 }
 
-const lb_value *lb_trace_value(const lb_trace *t, uint32_t value)
+const lb_value *lb_recogniser_value(const lb_recogniser *t, uint32_t value)
 {
     return &t->program->values[value];
 }
 
-uint32_t lb_trace_result(const lb_trace *t, uint32_t op)
+uint32_t lb_recogniser_result(const lb_recogniser *t, uint32_t op)
 {
     const lb_op *row = &t->program->ops[op];
     if (row->results) return lb_op_results(t->program, row)[0];
@@ -79,10 +79,10 @@ uint32_t lb_trace_result(const lb_trace *t, uint32_t op)
 }
 
 /* A copy whose elements are those of its input, in the same places: both layouts have the same shape. */
-static bool is_cast(const lb_trace *t, uint32_t op)
+static bool is_cast(const lb_recogniser *t, uint32_t op)
 {
     static const char *const casts[] = {"_to_copy", "clone", "to", NULL};
-    return lb_trace_is_any(t, op, casts);
+    return lb_recogniser_is_any(t, op, casts);
 }
 
 static bool same_window(const lb_value *a, const lb_value *b)
@@ -96,42 +96,43 @@ static bool same_window(const lb_value *a, const lb_value *b)
     return true;
 }
 
-uint32_t lb_trace_cast(const lb_trace *t, lb_reading r)
+uint32_t lb_recogniser_cast(const lb_recogniser *t, lb_reading r)
 {
-    const uint32_t maker = lb_trace_maker(t, r);
-    if (maker == LB_NONE || !is_cast(t, maker) || lb_trace_arg(t, maker, 0).op == LB_NONE) return LB_NONE;
-    const uint32_t result = lb_trace_result(t, maker);
-    return result != LB_NONE && same_window(lb_trace_value(t, result), lb_trace_value(t, r.value)) ? maker
-                                                                                                   : LB_NONE;
+    const uint32_t maker = lb_recogniser_maker(t, r);
+    if (maker == LB_NONE || !is_cast(t, maker) || lb_recogniser_arg(t, maker, 0).op == LB_NONE) return LB_NONE;
+    const uint32_t result = lb_recogniser_result(t, maker);
+    return result != LB_NONE && same_window(lb_recogniser_value(t, result), lb_recogniser_value(t, r.value))
+               ? maker
+               : LB_NONE;
 }
 
-lb_reading lb_trace_peel(const lb_trace *t, lb_reading r)
+lb_reading lb_recogniser_peel(const lb_recogniser *t, lb_reading r)
 {
-    for (uint32_t cast; (cast = lb_trace_cast(t, r)) != LB_NONE;) r = lb_trace_arg(t, cast, 0);
+    for (uint32_t cast; (cast = lb_recogniser_cast(t, r)) != LB_NONE;) r = lb_recogniser_arg(t, cast, 0);
     return r;
 }
 
-bool lb_trace_same(const lb_trace *t, lb_reading a, lb_reading b)
+bool lb_recogniser_same(const lb_recogniser *t, lb_reading a, lb_reading b)
 {
     if (a.op == LB_NONE || b.op == LB_NONE) return false;
-    a = lb_trace_peel(t, a), b = lb_trace_peel(t, b);
-    const lb_value *x = lb_trace_value(t, a.value), *y = lb_trace_value(t, b.value);
+    a = lb_recogniser_peel(t, a), b = lb_recogniser_peel(t, b);
+    const lb_value *x = lb_recogniser_value(t, a.value), *y = lb_recogniser_value(t, b.value);
     return same_window(x, y) && x->version == y->version;
 }
 
-uint32_t lb_trace_users(const lb_trace *t, uint32_t op, uint32_t *users, uint32_t room)
+uint32_t lb_recogniser_users(const lb_recogniser *t, uint32_t op, uint32_t *users, uint32_t room)
 {
     uint32_t n = 0;
     for (uint32_t e = t->flow->first_use[op]; e < t->flow->first_use[op + 1]; e++) {
         const uint32_t user = t->flow->uses[e];
-        if (!lb_trace_forward(t, user)) continue;
+        if (!lb_recogniser_forward(t, user)) continue;
         if (n < room) users[n] = user;
         n++;
     }
     return n;
 }
 
-bool lb_trace_last_dim(const lb_trace *t, uint32_t op, uint32_t i, int ndim)
+bool lb_recogniser_last_dim(const lb_recogniser *t, uint32_t op, uint32_t i, int ndim)
 {
     const lb_op *row = &t->program->ops[op];
     if (i >= row->args) return false;
@@ -140,7 +141,7 @@ bool lb_trace_last_dim(const lb_trace *t, uint32_t op, uint32_t i, int ndim)
     return arg->tag == LB_ARG_INT && (arg->u.i == -1 || arg->u.i == ndim - 1);
 }
 
-lb_reading lb_trace_item(const lb_trace *t, uint32_t op, uint32_t arg, uint32_t i)
+lb_reading lb_recogniser_item(const lb_recogniser *t, uint32_t op, uint32_t arg, uint32_t i)
 {
     const lb_op *row = &t->program->ops[op];
     if (arg >= row->args) return (lb_reading){LB_NONE, LB_NONE};
@@ -150,7 +151,7 @@ lb_reading lb_trace_item(const lb_trace *t, uint32_t op, uint32_t arg, uint32_t 
     return (lb_reading){op, t->program->args[list->u.first + i].u.value};
 }
 
-bool lb_trace_position(const lb_trace *t, uint32_t op, const char *name, uint32_t *at)
+bool lb_recogniser_position(const lb_recogniser *t, uint32_t op, const char *name, uint32_t *at)
 {
     const lb_op_row *row = lb_op_find(lb_op_name(t->program, &t->program->ops[op]), NULL);
     const size_t n = strlen(name);
@@ -162,7 +163,7 @@ bool lb_trace_position(const lb_trace *t, uint32_t op, const char *name, uint32_
 
 /* ---- what is found ------------------------------------------------------------------------------------------------------ */
 
-lb_composite lb_trace_composite(const lb_trace *t, lb_composite_kind kind)
+lb_composite lb_recogniser_composite(const lb_recogniser *t, lb_composite_kind kind)
 {
     lb_composite c = {.kind = kind, .program = t->program};
     for (int i = 0; i < LB_COMPOSITE_INPUTS; i++) c.inputs[i] = LB_NONE;
@@ -176,7 +177,8 @@ static int by_row(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-lb_status lb_trace_add(lb_trace *t, const lb_composite *composite, const uint32_t *ops, uint32_t n_ops)
+lb_status lb_recogniser_add(lb_recogniser *t, const lb_composite *composite, const uint32_t *ops,
+                            uint32_t n_ops)
 {
     lb_composites *found = t->found;
     if (found->n == t->room) {
