@@ -124,6 +124,17 @@ static lb_dtype quantised_to(const lb_program *p, uint32_t value, uint8_t *reach
     return LB_NO_DTYPE;
 }
 
+/* A history is written in every step; a scale that was set once is not. */
+static bool is_written(const lb_program *p, const lb_value *state)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        for (uint32_t k = 0; k < p->ops[i].written; k++) {
+            uint32_t v = lb_op_written(p, &p->ops[i])[k];
+            if (v != LB_NONE && p->values[v].storage == state->storage) return true;
+        }
+    return false;
+}
+
 static lb_status by_state(known *k, bool *done, lb_err *err)
 {
     if (k->place->stretch->pair || !both(k)) return LB_OK;
@@ -136,9 +147,12 @@ static lb_status by_state(known *k, bool *done, lb_err *err)
     const lb_dtype grid = quantised_to(p, k->place->stretch->sides[side].outputs[0], reached);
     free(reached);
     if (!grid) return LB_OK;
-    char name[48], why[256], *kinds[2] = {"current", "delayed"};
-    snprintf(name, sizeof name, "%s:%s", lb_dtype_name(grid), kinds[side]);
-    snprintf(k->found->first, sizeof k->found->first, "%s:%s", lb_dtype_name(grid), kinds[!side]);
+    char name[48], why[256];
+    const char *kind = is_written(p, states[side]) ? "delayed" : "static";
+    const char *kinds[] = {"current", "current"};
+    kinds[side] = kind;
+    snprintf(name, sizeof name, "%s:%s", lb_dtype_name(grid), kinds[1]);
+    snprintf(k->found->first, sizeof k->found->first, "%s:%s", lb_dtype_name(grid), kinds[0]);
     snprintf(why, sizeof why,
              "the scale before the cast to %s comes from the state %.80s on the %s side, from the tensor "
              "itself on the other; "

@@ -17,6 +17,7 @@ typedef struct finder {
     lb_flow *flow[2];
     uint8_t *trust;          /* per op of A: is its pair believed? */
     uint32_t *source_a_of_b; /* per op of B */
+    uint32_t *ends[2]; /* per op: the op of the other side where a stretch ends together with it; LB_NONE */
     lb_stretches *out;
     uint32_t room;
     uint8_t *marks[2]; /* per op, while a slice is gathered */
@@ -202,6 +203,7 @@ static void add_leaf(finder *f, int side, const lb_op *op, uint32_t at, int64_t 
                      values *partners)
 {
     uint32_t other = partner_op(f, side, at);
+    if (other == LB_NONE) other = f->ends[side][at];
     const lb_op *o = other == LB_NONE ? NULL : &f->p[!side]->ops[other];
     for (uint32_t k = 0; k < outcomes(op); k++) {
         uint32_t v = outcome(f->p[side], op, k), w = LB_NONE;
@@ -216,6 +218,7 @@ typedef struct slicing {
     finder *f;
     int side;
     uint32_t op; /* whose inputs are followed */
+    bool first;  /* it is the reader of what the slice gives */
     values *ops, *leaves, *partners;
 } slicing;
 
@@ -227,7 +230,8 @@ static void enter(slicing *s, uint32_t def, int64_t storage)
     const lb_program *p = f->p[s->side];
     const lb_op *op = &p->ops[def];
     if (f->marks[s->side][def]) return;
-    const bool anchored = partner_op(f, s->side, def) != LB_NONE || (!s->side && is_joined(f, def));
+    const bool anchored = partner_op(f, s->side, def) != LB_NONE || (!s->side && is_joined(f, def)) ||
+                          (!s->first && f->ends[s->side][def] != LB_NONE);
     if (!can_run(p, op) || anchored || s->ops->n >= MOST_OPS) {
         add_leaf(f, s->side, op, def, storage, s->leaves, s->partners);
         return;
@@ -235,7 +239,7 @@ static void enter(slicing *s, uint32_t def, int64_t storage)
     f->marks[s->side][def] = 1;
     add_value(s->ops, def);
     slicing inner = *s;
-    inner.op = def;
+    inner.op = def, inner.first = false;
     lb_op_each_input(p, op, follow, &inner);
 }
 
@@ -260,7 +264,7 @@ static bool make_slice(finder *f, int side, uint32_t reader, uint32_t before, ui
                        lb_stretch_side *out)
 {
     values ops = {0}, leaves = {0}, partners = {0};
-    slicing s = {f, side, reader, &ops, &leaves, &partners};
+    slicing s = {f, side, reader, true, &ops, &leaves, &partners};
     const lb_program *p = f->p[side];
     int64_t storage = p->values[value].storage;
     memset(out, 0, sizeof *out);
@@ -333,6 +337,21 @@ typedef struct sight {
     uint32_t reader, before, value;
 } sight;
 
+/* What two stretches end in corresponds, as results of aligned ops do: other stretches may begin there. */
+static void note_end(finder *f, const lb_stretch *s)
+{
+    uint32_t op[2];
+    for (int k = 0; k < 2; k++) {
+        op[k] = s->sides[k].op;
+        if (op[k] == LB_NONE) return;
+        const lb_op *last = &f->p[k]->ops[op[k]];
+        const uint32_t v = last->results ? lb_op_results(f->p[k], last)[0] : LB_NONE;
+        if (v == LB_NONE || f->p[k]->values[v].storage != f->p[k]->values[s->sides[k].outputs[0]].storage)
+            return;
+    }
+    f->ends[0][op[0]] = op[1], f->ends[1][op[1]] = op[0];
+}
+
 static void look(finder *f, sight a, sight b)
 {
     if (!same_shape(f, a.value, b.value)) return;
@@ -340,9 +359,10 @@ static void look(finder *f, sight a, sight b)
     bool made = make_slice(f, 0, a.reader, a.before, a.value, &s.sides[0]) &&
                 make_slice(f, 1, b.reader, b.before, b.value, &s.sides[1]);
     bool apart = s.sides[0].n_ops || s.sides[1].n_ops;
-    if (made && apart && !is_known(f, &s) && lb_stretch_differs(f->source, a.value, b.value))
+    if (made && apart && !is_known(f, &s) && lb_stretch_differs(f->source, a.value, b.value)) {
+        note_end(f, &s);
         add_stretch(f, &s);
-    else
+    } else
         release_side(&s.sides[0]), release_side(&s.sides[1]);
 }
 
@@ -482,6 +502,11 @@ static bool open_finder(finder *f)
     const lb_alignment *al = f->source->alignment;
     f->trust = calloc(f->p[0]->n_ops + 1, 1);
     f->source_a_of_b = malloc((f->p[1]->n_ops + 1) * sizeof *f->source_a_of_b);
+    for (int k = 0; k < 2; k++) {
+        f->ends[k] = malloc((f->p[k]->n_ops + 1) * sizeof *f->ends[k]);
+        if (!f->ends[k]) return false;
+        memset(f->ends[k], 0xFF, f->p[k]->n_ops * sizeof *f->ends[k]);
+    }
     f->marks[0] = calloc(f->p[0]->n_ops + 1, 1), f->marks[1] = calloc(f->p[1]->n_ops + 1, 1);
     if (!f->trust || !f->source_a_of_b || !f->marks[0] || !f->marks[1]) return false;
     memset(f->source_a_of_b, 0xFF, f->p[1]->n_ops * sizeof *f->source_a_of_b);
@@ -508,12 +533,18 @@ lb_status lb_stretches_find(const lb_stretch_source *source, lb_stretches *out, 
     lb_status status = lb_flow_new(f.p[0], &f.flow[0], err);
     if (status == LB_OK) status = lb_flow_new(f.p[1], &f.flow[1], err);
     if (status == LB_OK) f.failed = !open_finder(&f);
-    for (uint32_t i = 0; status == LB_OK && !f.failed && i < f.p[0]->n_ops; i++) look_at_op(&f, i);
-    if (status == LB_OK && !f.failed) look_at_modules(&f);
+    for (int round = 0; round < 2 && status == LB_OK && !f.failed;
+         round++) { /* the second knows where stretches end */
+        lb_stretches_release(out);
+        f.room = 0;
+        for (uint32_t i = 0; !f.failed && i < f.p[0]->n_ops; i++) look_at_op(&f, i);
+        if (!f.failed) look_at_modules(&f);
+    }
     if (status == LB_OK && f.failed)
         status = lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for stretches");
     if (status == LB_OK && out->n) qsort(out->list, out->n, sizeof *out->list, by_place);
     lb_flow_free(f.flow[0]), lb_flow_free(f.flow[1]);
+    free(f.ends[0]), free(f.ends[1]);
     free(f.trust), free(f.source_a_of_b), free(f.marks[0]), free(f.marks[1]);
     if (status != LB_OK) lb_stretches_release(out);
     return status;

@@ -151,6 +151,38 @@ with torch.no_grad():
             out = model(ids[:, i:i + 1], past_key_values=out.past_key_values, use_cache=True)
 """
 
+SCALED = """
+import sys, torch
+torch.manual_seed(0)
+class Scaled(torch.nn.Module):
+    def __init__(self, n, m):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(m, n) / n ** 0.5)
+        self.register_buffer("amax_history", torch.zeros(4))
+    def quantise(self, x, amax):
+        scale = 448 / amax
+        return (x * scale).clamp(-448, 448).to(torch.float8_e4m3fn).to(x.dtype) / scale
+    def forward(self, x):
+        amax = x.abs().amax()
+        if sys.argv[1] == "static":
+            amax = self.amax_history.max()
+        if sys.argv[1] == "delayed":
+            history = self.amax_history.max()
+            self.amax_history.copy_(self.amax_history.roll(1))
+            self.amax_history[0] = amax
+            amax = history
+        return self.quantise(x, amax) @ self.quantise(self.weight, self.weight.abs().amax()).t()
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.up, self.down = torch.nn.Linear(32, 64), Scaled(64, 128), torch.nn.Linear(128, 16)
+    def forward(self, x): return self.down(torch.relu(self.up(self.embed(x))))
+m = Model()
+m.up.amax_history.fill_(3.0)
+with torch.no_grad():
+    for step in range(3): m(torch.randn(24, 32))
+"""
+
 
 def record(lastbit, folder, name, text, *args, level="ops"):
     """Records a program given as text; what it needs besides torch is in its arguments."""
@@ -296,3 +328,18 @@ def test_decode_with_a_cache_and_the_full_forward(lastbit, tmp_path, attention):
             assert f["elements"] > f["matched"] >= f["elements"] * 8 // 12 and f["excluded"] == f["tried"] >= 90
         inherited = [f for f in answer["findings"] if f["cause"] == "input" and f["proof"] == "bits"]
         assert len(inherited) >= 20 and all(f["matched"] == f["elements"] for f in inherited)
+
+
+def test_delayed_and_current_scaling(lastbit, tmp_path):
+    current, delayed, static = (record(lastbit, tmp_path, name, SCALED, name) for name in ("current", "delayed", "static"))
+    for one, other in (("current", "delayed"), ("delayed", "current"), ("current", "static")):
+        answer = lastbit.json("explain", tmp_path / f"{one}.lb", tmp_path / f"{other}.lb", expect=1)
+        found = own(answer)
+        assert [f["step"] for f in found] == [0, 1, 2]
+        for f in found:
+            assert (f["layer"], f["cause"], f["proof"]) == ("up", "precision", "bits")
+            assert (f["first"], f["schedule"]) == (f"e4m3fn:{one}", f"e4m3fn:{other}")
+            assert f["matched"] == f["elements"] and f["excluded"] == f["tried"] > 0 and "up.amax_history" in f["why"]
+        # What follows from the scale is inherited, bit by bit.
+        assert {f["layer"] for f in answer["findings"] if f["cause"] == "input"} >= {"up", "down"}
+        assert all(f["proof"] == "bits" for f in answer["findings"])
