@@ -222,7 +222,7 @@ static lb_status narrow_to_ops(narrowing *n, const lb_program *p, const uint32_t
     lb_status status = list_ops(n, p, scopes, n_scopes, &sites, rows);
     uint32_t n_ops = sites.n;
     if (status == LB_OK) status = add_later(n, &sites);
-    if (status == LB_OK) status = lb_narrow(n->q, &sites, &found, &count, n->err);
+    if (status == LB_OK) status = lb_narrow(n->q, &sites, false, &found, &count, n->err);
     if (status == LB_OK && count) status = lb_cure_set(n->q, &sites, found, count, n->err);
     *n_rows = 0;
     for (uint32_t i = 0; i < count; i++)
@@ -241,7 +241,7 @@ static lb_status narrow_to_layers(narrowing *n, const lb_program *p, uint32_t *s
         seen ? list_layers(n, p, &layers, scopes, seen) : lb_fail(n->err, LB_ERR_NOMEM, "out of memory");
     uint32_t n_layers = layers.n;
     if (status == LB_OK) status = add_later(n, &layers);
-    if (status == LB_OK) status = lb_narrow(n->q, &layers, &guilty, &count, n->err);
+    if (status == LB_OK) status = lb_narrow(n->q, &layers, false, &guilty, &count, n->err);
     if (status == LB_OK && count) status = lb_cure_set(n->q, &layers, guilty, count, n->err);
     *n_scopes = 0;
     for (uint32_t i = 0; i < count; i++)
@@ -259,7 +259,7 @@ static lb_status narrow_to_steps(narrowing *n)
     uint32_t *found = NULL, count = 0;
     lb_status status = lb_sites_add_steps(n->q, &form, n->q->n_steps, &steps, n->err);
     lb_sites_name(&steps, "steps %s", n->region->how);
-    if (status == LB_OK) status = lb_narrow(n->q, &steps, &found, &count, n->err);
+    if (status == LB_OK) status = lb_narrow_steps(n->q, &steps, true, &found, &count, n->err);
     if (status == LB_OK && count) status = lb_cure_set(n->q, &steps, found, count, n->err);
     n->step = count ? n->q->steps[found[0]] : n->q->failure.step;
     if (count) lb_step_list(n->q, found + 1, count - 1, n->later, sizeof n->later);

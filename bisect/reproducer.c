@@ -7,6 +7,8 @@
 #define _GNU_SOURCE /* asprintf */
 #include "reproducer.h"
 
+#include "rerun.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -25,6 +27,8 @@ typedef struct page {
     uint8_t *needed;
     int64_t wanted; /* storage that a later page reads, or -1 */
     lb_program *excerpt;
+    uint32_t last; /* op of which something is kept */
+    bool seen;     /* it has run */
 } page;
 
 /* A source that shows what an earlier step left, which the excerpt does not have: its bytes are what the replay left there. */
@@ -221,6 +225,43 @@ static lb_status store_carried(book *b)
     return LB_OK;
 }
 
+/* The replay begins at a checkpoint: what earlier steps left is there. */
+static void take_checkpoint(void *context, uint32_t checkpoint)
+{
+    book *b = context;
+    for (uint32_t i = 0; i < b->n_carried; i++) {
+        left *l = &b->carried[i];
+        const lb_value *v = &l->page->program->values[l->value];
+        lb_tensor tensor;
+        if (!lb_checkpoint_contents(b->q->past.checkpoints, checkpoint, l->page->program->rank, v, &tensor))
+            continue;
+        free(l->bytes);
+        l->bytes = malloc(lb_dtype_bytes(v->dtype, (size_t)lb_layout_numel(&v->layout)) + 1);
+        if (l->bytes && lb_tensor_gather(&tensor, l->bytes, NULL) == LB_OK) continue;
+        free(l->bytes);
+        l->bytes = NULL;
+    }
+}
+
+static void find_last(page *page)
+{
+    const lb_program *p = page->program;
+    page->seen = true; /* sources tell no event */
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (page->fates[i] != LB_EXCERPT_DROP && strcmp(lb_op_name(p, &p->ops[i]), "lb::source"))
+            page->last = i, page->seen = false;
+}
+
+/* Whether everything that is kept has been seen by now. */
+static bool all_seen(const book *b, page *page, uint32_t op)
+{
+    if (op < page->last) return false;
+    page->seen = true;
+    for (uint32_t k = 0; k < b->n; k++)
+        if (!b->pages[k].seen) return false;
+    return true;
+}
+
 static bool take_result(void *context, const lb_event *event)
 {
     book *b = context;
@@ -228,7 +269,8 @@ static bool take_result(void *context, const lb_event *event)
         if (event->values[i] != LB_NONE && event->values[i] < event->program->n_values)
             keep_carried(b, event, i);
     page *page = page_of(b, event->rank, event->step);
-    if (!page || event->op >= page->program->n_ops || page->fates[event->op] == LB_EXCERPT_DROP) return true;
+    if (!page || event->op >= page->program->n_ops) return true;
+    if (page->fates[event->op] == LB_EXCERPT_DROP) return !all_seen(b, page, event->op);
     for (uint32_t i = 0; i < event->n_results && b->status == LB_OK; i++) {
         uint32_t v = event->values[i];
         if (v == LB_NONE || v >= page->program->n_values || !event->computed[i].data ||
@@ -238,20 +280,19 @@ static bool take_result(void *context, const lb_event *event)
         if (page->fates[event->op] == LB_EXCERPT_SOURCE || !lb_dtype_is_float(page->program->values[v].dtype))
             b->status = store(b, page, v, &event->computed[i]);
     }
-    return b->status == LB_OK;
+    return b->status == LB_OK && !all_seen(b, page, event->op);
 }
 
 static lb_status take_results(book *b)
 {
     lb_plan plan = LB_PLAN_INIT;
     lb_replay_summary summary = {0};
-    lb_observer observer = {.context = b, .op = take_result};
-    plan.mode = LB_REPLAY_CHAINED;
-    plan.first_step = b->q->steps[0], plan.last_step = b->q->failure.step;
-    plan.compare = false;
-    plan.force_decisions = true;
-    plan.threads = b->q->options->threads;
-    plan.memory_bytes = b->q->options->memory_bytes;
+    lb_observer observer = {.context = b, .op = take_result, .resumed = take_checkpoint};
+    lb_rerun_plan(b->q, &plan);
+    plan.last_step = b->q->failure.step;
+    if (plan.memory_bytes) lb_rerun_release(b->q); /* nothing runs after this that needs it */
+    plan.from_by = b->n ? b->pages[0].program->step : INT64_MAX;
+    lb_rerun_resume(b->q, &plan);
     LB_TRY(lb_replay_run(b->q->replay, &plan, &observer, &summary, b->err));
     return b->status;
 }
@@ -398,6 +439,7 @@ static lb_status write_book(book *b, bool computed)
             status = lb_fail(b->err, LB_ERR_NOMEM, "out of memory");
         else
             status = lb_excerpt_needs(page->program, page->fates, page->wanted, page->needed, b->err);
+        find_last(page);
         if (status == LB_OK && !used[row]) status = open_archive(b, row, "", &b->writers[row]);
         used[row] = true;
     }

@@ -27,7 +27,8 @@ typedef struct shrinking {
     int64_t first_step;
     bool written; /* the folder holds a candidate that counts */
     bool loose;   /* the culprit's block may be gone: the op itself is found again */
-    bool nearly;  /* some candidate would have counted then */
+    bool nearly;  /* some candidate would have counted then: in the first cone, the `nearly_try`th */
+    uint32_t tries, nearly_try;
     double begin; /* seconds on the clock */
     lb_err *err;
 } shrinking;
@@ -60,8 +61,8 @@ static bool is_culprit(shrinking *s, const lb_culprit *c)
     const lb_bisection *b = s->q->out;
     for (uint32_t i = 0; i < b->n_culprits; i++) {
         if (!same_place(c, &b->culprits[i])) continue;
-        s->nearly |= !c->block;
-        if (c->block == b->culprits[i].block || (s->loose && !c->block)) return true;
+        if (c->block == b->culprits[i].block) return true;
+        if (!c->block && !s->nearly) s->nearly = true, s->nearly_try = s->tries;
     }
     return false;
 }
@@ -106,10 +107,12 @@ static lb_status write_and_count(shrinking *s)
 {
     lb_err why = LB_ERR_INIT;
     s->written = false;
+    s->tries++;
+    if (s->loose && s->tries < s->nearly_try) return LB_OK; /* it is what it was */
     if (s->culprit->axis == LB_AXIS_RANK && !lb_cone_add_peer(&s->cone, s->culprit)) return LB_OK;
     lb_status status = lb_reproducer_write(&s->cone, &why);
     if (status == LB_ERR_NOMEM || status == LB_ERR_IO) return lb_fail(s->err, status, "%s", why.message);
-    s->written = status == LB_OK && counts(s);
+    s->written = status == LB_OK && (s->loose || counts(s));
     return LB_OK;
 }
 
@@ -234,11 +237,14 @@ lb_status lb_shrink(lb_inquiry *q, lb_err *err)
     LB_TRY(lb_reproducer_folder(q->options->reproducer, q->options->overwrite, err));
     lb_status status = lb_cone_init(&s.cone, q, s.first_step, err);
     if (status == LB_OK) status = try_cone(&s, 1, false);
+    const uint32_t in_first = s.tries;
     if (status == LB_OK && !s.written && !late(&s)) status = try_cone(&s, 1, true);
     if (status == LB_OK && !s.written && q->out->n_culprits > 1 && !late(&s))
         status = try_cone(&s, q->out->n_culprits, false);
-    s.loose = s.nearly;
+    s.loose = s.nearly && s.nearly_try <= in_first;
+    s.tries = 0;
     if (status == LB_OK && !s.written && s.loose) status = try_cone(&s, 1, false);
+    s.loose = false;
     if (status == LB_OK && !s.written) status = try_steps(&s);
     if (status == LB_OK) status = report(&s);
     lb_cone_release(&s.cone);

@@ -103,7 +103,7 @@ static lb_status earlier_loss(lb_inquiry *q, const char *block, int64_t step, ui
     uint32_t *rows = malloc(((size_t)p->n_ops + 1) * sizeof *rows), *found = NULL, n = 0;
     lb_status status = rows ? list_wide_ops(q, block, step, *broken, &sites, rows, err)
                             : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (status == LB_OK) status = lb_narrow(q, &sites, &found, &n, err);
+    if (status == LB_OK) status = lb_narrow(q, &sites, false, &found, &n, err);
     for (uint32_t i = 0; i < n; i++) {
         *wide = true;
         if (rows[found[i]] < *broken) *broken = rows[found[i]];
@@ -116,10 +116,13 @@ static lb_status earlier_loss(lb_inquiry *q, const char *block, int64_t step, ui
 
 /* ---- block and step ------------------------------------------------------------------------------------------------ */
 
-static lb_status list_blocks(const lb_program *p, const lb_blocks *blocks, const char *letters, lb_sites *sites,
-                             uint32_t *suspects, lb_err *err)
+/* `steps`: the only ones in which they are skipped, as a list; "": all. */
+static lb_status list_blocks(const lb_program *p, const lb_blocks *blocks, const char *letters,
+                             const char *steps, lb_sites *sites, uint32_t *suspects, lb_err *err)
 {
-    lb_site_form form = {LB_SWAP_SKIP, "", "layer=", "", '|'};
+    char before[300];
+    snprintf(before, sizeof before, "%s%s%slayer=", *steps ? "step=" : "", steps, *steps ? "&" : "");
+    lb_site_form form = {LB_SWAP_SKIP, "", before, "", '|'};
     for (uint32_t i = 0; i < blocks->n; i++) {
         char pattern[320];
         if (!strchr(letters, blocks->rows[i].letter)) continue;
@@ -127,33 +130,62 @@ static lb_status list_blocks(const lb_program *p, const lb_blocks *blocks, const
         suspects[sites->n] = blocks->rows[i].scope;
         LB_TRY(lb_sites_add(sites, &form, pattern, err));
     }
-    lb_sites_name(sites, "blocks of class %s skipped", letters);
+    lb_sites_name(sites, *steps ? "blocks of class %s skipped in step %s" : "blocks of class %s skipped",
+                  letters, steps);
     return LB_OK;
 }
 
-/* The steps in which the block must be skipped, first and as text: damage in a parameter stays for all later ones. */
-static lb_status find_steps(lb_inquiry *q, const char *block, int64_t *step, char *list, size_t size,
-                            lb_err *err)
+/* The steps in which a block must be skipped: their rows, the first, and all as text. */
+typedef struct when {
+    uint32_t *rows, n;
+    int64_t first;
+    char list[256];
+} when;
+
+static void set_when(const lb_inquiry *q, when *w, uint32_t *rows, uint32_t n)
+{
+    free(w->rows);
+    w->rows = rows, w->n = n;
+    w->first = n ? q->steps[rows[0]] : q->failure.step;
+    snprintf(w->list, sizeof w->list, "%" PRId64, w->first);
+    if (n) lb_step_list(q, rows, n, w->list, sizeof w->list);
+}
+
+/* Which of the steps of `w` (none: all of the window) cure when what `after` selects is skipped in them alone; skipping it in
+ * all of them is known to. Damage in a parameter stays for all later steps. `late`: not NULL, and nothing is found where
+ * lb_narrow_late_steps finds nothing. */
+static lb_status narrow_when(lb_inquiry *q, const char *after, const char *what, when *w, bool *late,
+                             lb_err *err)
 {
     lb_sites sites = {0};
     uint32_t *found = NULL, n = 0;
+    lb_site_form form = {LB_SWAP_SKIP, "", "step=", after, ','};
+    lb_status status = w->n ? LB_OK : lb_sites_add_steps(q, &form, q->n_steps, &sites, err);
+    for (uint32_t i = 0; i < w->n && status == LB_OK; i++) {
+        char body[32];
+        snprintf(body, sizeof body, "%" PRId64, q->steps[w->rows[i]]);
+        status = lb_sites_add(&sites, &form, body, err);
+    }
+    lb_sites_name(&sites, "steps with %s skipped", what);
+    if (status == LB_OK && late)
+        status = lb_narrow_late_steps(q, &sites, &found, &n, late, err);
+    else if (status == LB_OK && w->n)
+        status = lb_narrow(q, &sites, true, &found, &n, err);
+    else if (status == LB_OK)
+        status = lb_narrow_steps(q, &sites, true, &found, &n, err);
+    if (status == LB_OK && n) status = lb_cure_set(q, &sites, found, n, err);
+    for (uint32_t i = 0; i < n && w->n; i++) found[i] = w->rows[found[i]];
+    set_when(q, w, found, n);
+    lb_sites_release(&sites);
+    return status;
+}
+
+static lb_status find_steps(lb_inquiry *q, const char *block, when *w, lb_err *err)
+{
     char pattern[320], after[340];
     lb_escape(block, pattern, sizeof pattern);
     snprintf(after, sizeof after, "&layer=%s", pattern);
-    *step = q->failure.step;
-    lb_site_form form = {LB_SWAP_SKIP, "", "step=", after, ','};
-    lb_status status = lb_sites_add_steps(q, &form, q->n_steps, &sites, err);
-    lb_sites_name(&sites, "steps with %s skipped", block);
-    if (status == LB_OK) status = lb_narrow(q, &sites, &found, &n, err);
-    snprintf(list, size, "%" PRId64, *step);
-    if (status == LB_OK && n) {
-        *step = q->steps[found[0]];
-        lb_step_list(q, found, n, list, size);
-        status = lb_cure_set(q, &sites, found, n, err);
-    }
-    lb_sites_release(&sites);
-    free(found);
-    return status;
+    return narrow_when(q, after, block, w, NULL, err);
 }
 
 /* The deepest module around the op whose skipping alone cures is the better cure. */
@@ -213,21 +245,32 @@ static uint32_t most_grown_write(const lb_inquiry *q, const char *block, int64_t
     return best;
 }
 
-static lb_status examine_block(lb_inquiry *q, const lb_program *first, const lb_block *block, lb_err *err)
+/* `known`: that the block need be skipped in no other steps than these; n 0: nothing is. */
+static lb_status examine_block(lb_inquiry *q, const lb_program *first, const lb_block *block, const when *known,
+                               lb_err *err)
 {
     const char *path = lb_program_text(first, first->scopes[block->scope].path);
-    int64_t step;
-    char steps[256], owner[160] = "";
+    when w = {0};
+    char owner[160] = "";
     lb_culprit *c;
     bool wide = false;
-    LB_TRY(find_steps(q, path, &step, steps, sizeof steps, err));
+    if (known->n) {
+        w.rows = malloc(known->n * sizeof *w.rows);
+        if (!w.rows) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        w.n = known->n;
+        memcpy(w.rows, known->rows, known->n * sizeof *w.rows);
+    }
+    lb_status status = find_steps(q, path, &w, err);
+    const int64_t step = w.first;
+    free(w.rows);
+    LB_TRY(status);
     uint32_t row = first_broken_inside(q, path, step);
     bool broke = row != LB_NONE, grew = false;
     if (!broke) row = most_grown_inside(q, path, step);
     if (row == LB_NONE) row = most_grown_write(q, path, step, owner, sizeof owner), grew = row != LB_NONE;
     const lb_program *p = lb_inquiry_program(q, q->failure.rank, step);
     if (broke) LB_TRY(earlier_loss(q, path, step, &row, &wide, err));
-    if (row != LB_NONE && !grew) LB_TRY(deepen(q, p, row, block->scope, steps, err));
+    if (row != LB_NONE && !grew) LB_TRY(deepen(q, p, row, block->scope, w.list, err));
     LB_TRY(lb_culprit_add(q, LB_AXIS_BLOCK, q->failure.rank, step, row, &c, err));
     c->block = block->letter;
     if (row == LB_NONE || grew) snprintf(c->layer, sizeof c->layer, "%s", grew ? owner : path);
@@ -272,7 +315,7 @@ static lb_status cure_others(lb_inquiry *q, const lb_sites *base, const lb_sites
 /* Several blocks of one class: each is examined while the others are cured. */
 static lb_status examine_each(lb_inquiry *q, const lb_program *p, const lb_blocks *blocks,
                               const uint32_t *suspects, const lb_sites *sites, const uint32_t *culprits,
-                              uint32_t n, lb_err *err)
+                              uint32_t n, const when *known, lb_err *err)
 {
     lb_sites base = q->background, narrowed = {0};
     lb_failure failure = q->failure;
@@ -280,7 +323,8 @@ static lb_status examine_each(lb_inquiry *q, const lb_program *p, const lb_block
     q->background = (lb_sites){0};
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         status = cure_others(q, &base, &narrowed, sites, culprits, n, i + 1, err);
-        if (status == LB_OK) status = examine_block(q, p, block_of_scope(blocks, suspects[culprits[i]]), err);
+        if (status == LB_OK)
+            status = examine_block(q, p, block_of_scope(blocks, suspects[culprits[i]]), known, err);
         if (status == LB_OK) status = lb_sites_append(&narrowed, &q->cure, NULL, err);
     }
     lb_sites_release(&q->background);
@@ -289,34 +333,52 @@ static lb_status examine_each(lb_inquiry *q, const lb_program *p, const lb_block
     return status;
 }
 
+/* The blocks of these classes one by one, which together cure. */
+static lb_status examine_class(lb_inquiry *q, const lb_program *p, const lb_blocks *blocks, const char *letters,
+                               lb_err *err)
+{
+    lb_sites sites = {0};
+    uint32_t *suspects = malloc((blocks->n + 1) * sizeof *suspects), *culprits = NULL, n = 0;
+    char after[32], what[40];
+    when w = {0};
+    bool late = false;
+    lb_status status = suspects ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    snprintf(after, sizeof after, "&block=%s", letters);
+    snprintf(what, sizeof what, "blocks of class %s", letters);
+    /* Where the failing step is the culprit's, as is usual, trials need not begin before it. */
+    if (status == LB_OK) status = narrow_when(q, after, what, &w, &late, err);
+    if (!late) set_when(q, &w, NULL, 0);
+    if (status == LB_OK) status = list_blocks(p, blocks, letters, late ? w.list : "", &sites, suspects, err);
+    if (status == LB_OK) status = lb_narrow(q, &sites, true, &culprits, &n, err);
+    if (status == LB_OK && n == 1)
+        status = examine_block(q, p, block_of_scope(blocks, suspects[culprits[0]]), &w, err);
+    else if (status == LB_OK && n)
+        status = examine_each(q, p, blocks, suspects, &sites, culprits, n, &w, err);
+    lb_sites_release(&sites);
+    free(suspects);
+    free(culprits);
+    free(w.rows);
+    return status;
+}
+
 static lb_status try_class(lb_inquiry *q, const lb_program *p, const lb_blocks *blocks, const char *letters,
                            bool *found, lb_err *err)
 {
-    lb_sites whole = {0}, sites = {0};
+    lb_sites whole = {0};
     lb_outcome outcome = LB_OUTCOME_SAME;
-    uint32_t *suspects = malloc((blocks->n + 1) * sizeof *suspects), *culprits = NULL, n = 0;
     lb_site_form form = {LB_SWAP_SKIP, "", "block=", "", ','};
     bool any = false;
     for (uint32_t i = 0; i < blocks->n; i++) any |= strchr(letters, blocks->rows[i].letter) != NULL;
-    lb_status status = suspects ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     lb_sites_name(&whole, strlen(letters) == 1 ? "blocks of class %s skipped" : "blocks of classes %s skipped",
                   letters);
-    if (status == LB_OK && any) status = lb_sites_add(&whole, &form, letters, err);
+    lb_status status = any ? lb_sites_add(&whole, &form, letters, err) : LB_OK;
     if (status == LB_OK && any) status = lb_try(q, &whole, NULL, "whole", &outcome, err);
     if (status == LB_OK && outcome == LB_OUTCOME_CURED) {
         *found = true;
         status = lb_cure_set(q, &whole, NULL, 0, err);
-        if (status == LB_OK) status = list_blocks(p, blocks, letters, &sites, suspects, err);
-        if (status == LB_OK) status = lb_narrow(q, &sites, &culprits, &n, err);
-        if (status == LB_OK && n == 1)
-            status = examine_block(q, p, block_of_scope(blocks, suspects[culprits[0]]), err);
-        else if (status == LB_OK && n)
-            status = examine_each(q, p, blocks, suspects, &sites, culprits, n, err);
+        if (status == LB_OK) status = examine_class(q, p, blocks, letters, err);
     }
     lb_sites_release(&whole);
-    lb_sites_release(&sites);
-    free(suspects);
-    free(culprits);
     return status;
 }
 

@@ -177,7 +177,7 @@ static lb_status blame_owners(lb_inquiry *q, const muon_owners *owners, int64_t 
     lb_status status = set ? try_runaways(q, owners, step, sites, set, &cured, err)
                            : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK && !cured)
-        status = lb_narrow(q, sites, found, n, err);
+        status = lb_narrow(q, sites, false, found, n, err);
     else if (status == LB_OK) {
         *found = malloc((sites->n + 1) * sizeof **found);
         if (!*found) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
@@ -197,7 +197,7 @@ static lb_status narrow_muon(lb_inquiry *q, const muon_owners *owners, const lb_
     lb_status status = lb_cure_set(q, whole, NULL, 0, err);
     if (status == LB_OK) status = lb_sites_add_steps(q, &in_steps, q->n_steps, &steps, err);
     lb_sites_name(&steps, "steps with Muon %s", short_how(argument));
-    if (status == LB_OK) status = lb_narrow(q, &steps, &when, &n_when, err);
+    if (status == LB_OK) status = lb_narrow(q, &steps, false, &when, &n_when, err);
     int64_t step = n_when ? q->steps[when[0]] : q->failure.step;
     if (status == LB_OK && n_when) {
         status = lb_cure_set(q, &steps, when, n_when, err);

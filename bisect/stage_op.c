@@ -139,7 +139,7 @@ lb_status lb_stage_op(lb_inquiry *q, bool *found, lb_err *err)
     uint32_t *rows = NULL, n = 0;
     lb_status status = list ? lb_stage_begin(q, "op", err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) status = list_broken(q, list, err);
-    if (status == LB_OK) status = lb_narrow(q, &list->sites, &rows, &n, err);
+    if (status == LB_OK) status = lb_narrow(q, &list->sites, false, &rows, &n, err);
     *found = n > 0;
     if (status == LB_OK && n) status = lb_cure_set(q, &list->sites, rows, n, err);
     if (status == LB_OK && n) status = try_single_ops(q, list, rows, n, err);

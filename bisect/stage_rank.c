@@ -193,7 +193,7 @@ lb_status lb_stage_rank(lb_inquiry *q, bool *found, lb_err *err)
         for (uint32_t i = 0; i < q->n_ranks && !failed; i++) suspected[i] = true;
         status = list_suspects(q, suspected, &sites, err);
         if (status == LB_OK && failed)
-            status = lb_narrow(q, &sites, &culprits, &n, err);
+            status = lb_narrow(q, &sites, false, &culprits, &n, err);
         else if (status == LB_OK) {
             status = try_each(q, &sites, &single, found, err);
             if (*found) culprits = malloc(sizeof *culprits), culprits[0] = single, n = 1;

@@ -133,7 +133,7 @@ lb_status lb_stage_several(lb_inquiry *q, bool *found, lb_err *err)
     uint32_t row = q->out->n_stages - 1;
     lb_status status = add_changes(q, &c, err);
     bool any = c.sites.n > 1;
-    if (status == LB_OK && any) status = lb_narrow(q, &c.sites, &rows, &n, err);
+    if (status == LB_OK && any) status = lb_narrow(q, &c.sites, false, &rows, &n, err);
     for (uint32_t i = 0; i < n; i++) c.chosen[rows[i] / 64] |= (uint64_t)1 << (rows[i] % 64);
     if (status == LB_OK && n) status = run_each(q, &c, err);
     *found = q->out->n_culprits > 0;

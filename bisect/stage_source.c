@@ -103,7 +103,7 @@ static lb_status blame(lb_inquiry *q, const source_row *row, const char *why, lb
 static lb_status narrow_sources(lb_inquiry *q, const source_list *list, uint32_t **guilty, uint32_t *n,
                                 bool *found, lb_err *err)
 {
-    LB_TRY(lb_narrow(q, &list->sites, guilty, n, err));
+    LB_TRY(lb_narrow(q, &list->sites, false, guilty, n, err));
     *found = *n > 0;
     return *found ? lb_cure_set(q, &list->sites, *guilty, *n, err) : LB_OK;
 }

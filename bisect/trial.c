@@ -87,6 +87,14 @@ void lb_stage_end_row(lb_inquiry *q, uint32_t row, const char *outcome, const ch
 
 /* ---- one trial -------------------------------------------------------------------------------------------------- */
 
+/* The same change gives the same bits, and is judged alike. */
+static bool tried_before(const lb_bisection *b, const char *text, lb_outcome *outcome)
+{
+    for (uint32_t i = b->n_trials; i-- > 0;)
+        if (!strcmp(b->trials[i].change, text)) return lb_outcome_parse(b->trials[i].outcome, outcome);
+    return false;
+}
+
 lb_status lb_try(lb_inquiry *q, const lb_sites *sites, const uint64_t *set, const char *purpose,
                  lb_outcome *outcome, lb_err *err)
 {
@@ -96,6 +104,10 @@ lb_status lb_try(lb_inquiry *q, const lb_sites *sites, const uint64_t *set, cons
     if (more) b->trials = more;
     char *text = more ? lb_change_text(q, sites, set) : NULL;
     if (!text) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (tried_before(b, text, outcome)) {
+        free(text);
+        return LB_OK;
+    }
     lb_trial *t = &b->trials[b->n_trials];
     *t = (lb_trial){.stage = b->n_stages - 1, .change = text};
     snprintf(t->purpose, sizeof t->purpose, "%s", purpose);
@@ -132,7 +144,19 @@ static void note_search(lb_inquiry *q, const lb_search_verdict *verdict)
  * what it has then cures and is small enough to be read. */
 enum { ENOUGH = 400 };
 
-lb_status lb_narrow(lb_inquiry *q, const lb_sites *sites, uint32_t **found, uint32_t *n, lb_err *err)
+/* Changing everything is known to cure: no trial is needed to say so. */
+static lb_status tell_whole(lb_search *search, uint32_t n, lb_err *err)
+{
+    uint64_t *all = calloc(LB_SITE_WORDS(n) + 1, sizeof *all);
+    if (!all) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t i = 0; i < n; i++) all[i / 64] |= (uint64_t)1 << (i % 64);
+    lb_status status = lb_search_tell(search, all, LB_OUTCOME_CURED, err);
+    free(all);
+    return status;
+}
+
+lb_status lb_narrow(lb_inquiry *q, const lb_sites *sites, bool cures, uint32_t **found, uint32_t *n,
+                    lb_err *err)
 {
     lb_search_options options = LB_SEARCH_OPTIONS_INIT;
     lb_search *search;
@@ -143,8 +167,9 @@ lb_status lb_narrow(lb_inquiry *q, const lb_sites *sites, uint32_t **found, uint
     LB_TRY(lb_search_new(&options, &search, err));
     lb_search_step step;
     lb_search_trial trial;
-    lb_status status;
-    while ((status = lb_search_next(search, &step, &trial, err)) == LB_OK && step == LB_SEARCH_TRIAL) {
+    lb_status status = cures ? tell_whole(search, sites->n, err) : LB_OK;
+    while (status == LB_OK && (status = lb_search_next(search, &step, &trial, err)) == LB_OK &&
+           step == LB_SEARCH_TRIAL) {
         lb_outcome outcome;
         status = lb_try(q, sites, trial.sites, lb_purpose_name(trial.purpose), &outcome, err);
         if (status == LB_OK) status = lb_search_tell(search, trial.sites, outcome, err);
@@ -163,4 +188,46 @@ lb_status lb_narrow(lb_inquiry *q, const lb_sites *sites, uint32_t **found, uint
     }
     lb_search_free(search);
     return status;
+}
+
+/* Changes rows [from, to) alone. */
+static lb_status try_range(lb_inquiry *q, const lb_sites *sites, uint32_t from, uint32_t to,
+                           lb_outcome *outcome, lb_sites *copy, lb_err *err)
+{
+    uint64_t *set = calloc(LB_SITE_WORDS(sites->n) + 1, sizeof *set);
+    if (!set) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t i = from; i < to; i++) set[i / 64] |= (uint64_t)1 << (i % 64);
+    lb_status status = lb_try(q, sites, set, "narrow", outcome, err);
+    if (status == LB_OK && copy) status = lb_sites_append(copy, sites, set, err);
+    free(set);
+    return status;
+}
+
+lb_status lb_narrow_late_steps(lb_inquiry *q, const lb_sites *sites, uint32_t **found, uint32_t *n, bool *late,
+                               lb_err *err)
+{
+    uint32_t failing = 0;
+    while (failing + 1 < q->n_steps && q->steps[failing] < q->failure.step) failing++;
+    lb_sites after = {0};
+    lb_outcome then = LB_OUTCOME_SAME, earlier = LB_OUTCOME_INVALID;
+    *found = NULL, *n = 0, *late = false;
+    if (!failing) return LB_OK;
+    lb_status status = try_range(q, sites, failing, sites->n, &then, &after, err);
+    if (status == LB_OK && then == LB_OUTCOME_CURED)
+        status = try_range(q, sites, 0, failing, &earlier, NULL, err);
+    *late = status == LB_OK && then == LB_OUTCOME_CURED &&
+            (earlier == LB_OUTCOME_SAME || earlier == LB_OUTCOME_OTHER);
+    lb_sites_name(&after, "of these %s", sites->noun);
+    if (*late) status = lb_narrow(q, &after, true, found, n, err);
+    for (uint32_t i = 0; i < *n; i++) (*found)[i] += failing;
+    lb_sites_release(&after);
+    return status;
+}
+
+lb_status lb_narrow_steps(lb_inquiry *q, const lb_sites *sites, bool cures, uint32_t **found, uint32_t *n,
+                          lb_err *err)
+{
+    bool late;
+    LB_TRY(lb_narrow_late_steps(q, sites, found, n, &late, err));
+    return late ? LB_OK : lb_narrow(q, sites, cures, found, n, err);
 }

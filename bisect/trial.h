@@ -65,8 +65,18 @@ void lb_stage_end_row(lb_inquiry *inquiry, uint32_t row, const char *outcome, co
 lb_status lb_try(lb_inquiry *inquiry, const lb_sites *sites, const uint64_t *set, const char *purpose,
                  lb_outcome *outcome, lb_err *err);
 
-/* The smallest set of sites that cures; `found` gets their rows (malloc'ed), *n 0 when changing all of them does not cure. */
-lb_status lb_narrow(lb_inquiry *inquiry, const lb_sites *sites, uint32_t **found, uint32_t *n, lb_err *err);
+/* The smallest set of sites that cures; `found` gets their rows (malloc'ed), *n 0 when changing all of them does not cure.
+ * `cures`: that changing all of them does is known already. */
+lb_status lb_narrow(lb_inquiry *inquiry, const lb_sites *sites, bool cures, uint32_t **found, uint32_t *n,
+                    lb_err *err);
+
+/* The same for sites that are one per step of the window. Where changing the steps from the failing one on cures and changing
+ * those before it does not, only the former are searched: their trials begin at the failing step. */
+lb_status lb_narrow_steps(lb_inquiry *inquiry, const lb_sites *sites, bool cures, uint32_t **found, uint32_t *n,
+                          lb_err *err);
+/* That first part of it alone: `*late` false where it does not hold. */
+lb_status lb_narrow_late_steps(lb_inquiry *inquiry, const lb_sites *sites, uint32_t **found, uint32_t *n,
+                               bool *late, lb_err *err);
 
 /* Replays the window with the background changed alone: its first failure (kind NONE: there is none) and its trace become the
  * inquiry's. */

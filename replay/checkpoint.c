@@ -158,3 +158,27 @@ void lb_checkpoint_resume(const lb_kept_machine *kept, lb_machine *machine, cons
     machine->prepared = last;
     machine->current = kept->done ? kept->done - 1 : 0;
 }
+
+/* ---- looking inside ---------------------------------------------------------------------------------------------- */
+
+static const lb_kept_machine *find_machine(const lb_checkpoints *c, uint32_t id, int32_t rank)
+{
+    for (uint32_t i = 0; i < c->n; i++)
+        for (uint32_t k = 0; c->rows[i].id == id && k < c->rows[i].n_machines; k++)
+            if (c->rows[i].machines[k].rank == rank) return &c->rows[i].machines[k];
+    return NULL;
+}
+
+bool lb_checkpoint_contents(const lb_checkpoints *c, uint32_t id, int32_t rank, const lb_value *value,
+                            lb_tensor *tensor)
+{
+    const lb_kept_machine *machine = find_machine(c, id, rank);
+    for (uint32_t i = 0; machine && i < machine->n_rows; i++) {
+        const lb_storage *row = &machine->rows[i];
+        if (row->id != value->storage) continue;
+        if (row->missing || !lb_storage_holds(row, value)) return false;
+        *tensor = lb_storage_window(row, value);
+        return tensor->dtype == value->dtype;
+    }
+    return false;
+}

@@ -345,7 +345,8 @@ static void resume(session *s)
         for (uint32_t i = 0; i < s->n_players && fits; i++) {
             const player *p = &s->players[i];
             fits = row->machines[i].rank == p->rank && row->machines[i].done <= p->n_scenes;
-            for (uint32_t k = 0; fits && k < row->machines[i].done; k++) fits = !p->scenes[k].changed;
+            for (uint32_t k = 0; fits && k < row->machines[i].done; k++)
+                fits = !p->scenes[k].changed && p->scenes[k].prepared->program->step < s->run.plan->from_by;
             fits = fits && lb_checkpoint_fits(&row->machines[i], p->machine);
         }
         if (!fits) continue;

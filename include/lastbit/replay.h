@@ -70,6 +70,9 @@ LB_API void lb_checkpoints_clear(lb_checkpoints *checkpoints);
 LB_API void lb_checkpoints_free(lb_checkpoints *checkpoints);
 LB_API uint32_t lb_checkpoints_count(const lb_checkpoints *checkpoints);
 LB_API uint64_t lb_checkpoints_bytes(const lb_checkpoints *checkpoints);
+/* What a rank had there in the window of that value; false: nothing, or in another dtype. Good as long as the checkpoint. */
+LB_API bool lb_checkpoint_contents(const lb_checkpoints *checkpoints, uint32_t checkpoint, int32_t rank, const lb_value *value,
+                                   lb_tensor *tensor);
 
 typedef struct lb_plan {
     size_t size; /* sizeof(lb_plan) */
@@ -96,9 +99,10 @@ typedef struct lb_plan {
     lb_checkpoints *from;          /* chained: of a run of the same window with the first `n_common` swaps of this one; this run
                                       begins where no further swap has concerned anything yet, if such a place was kept */
     uint32_t n_common;
+    int64_t from_by;               /* and not after the beginning of this step */
     lb_backend *backend;           /* runs ops that replay does not know; NULL: recorded results stand in. One thread uses it. */
 } lb_plan;
-#define LB_PLAN_INIT {sizeof(lb_plan), LB_REPLAY_ISOLATED, INT64_MIN, INT64_MAX, NULL, 0, NULL, 0, 0, true, false, 0, false, NULL, NULL, NULL, NULL, NULL, 0, NULL}
+#define LB_PLAN_INIT {sizeof(lb_plan), LB_REPLAY_ISOLATED, INT64_MIN, INT64_MAX, NULL, 0, NULL, 0, 0, true, false, 0, false, NULL, NULL, NULL, NULL, NULL, 0, INT64_MAX, NULL}
 
 /* One op has run (or stood in). Tensors are valid during the call only. */
 typedef struct lb_event {
