@@ -2,6 +2,8 @@
  * identities. Nothing is concluded from a candidate that misses one element. */
 #include "circumstance.h"
 
+#include <lastbit/compare.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -155,6 +157,13 @@ static void tell_match(finder *f, int runner, int bits, const scan *s)
         used += (size_t)snprintf(out->also + used, sizeof out->also - used, "%s%s", used ? "; " : "",
                                  name_of(f, runner, s->matches[i]));
     }
+    for (uint32_t i = 0; runner == 0 && bits == 1 && i < c->n_swaps; i++)
+        lb_cause_add_swap(out, c->swaps[i].kind, c->arguments[i]);
+    if (narrow && runner == 0 && bits == 1) {
+        char storage[48];
+        snprintf(storage, sizeof storage, "storage:%s", narrow);
+        lb_cause_add_swap(out, LB_SWAP_PRECISION, storage);
+    }
     if (*c->alike && s->matches[0])
         snprintf(out->why, sizeof out->why, "for this number of terms %.80s is the same order as %.90s",
                  c->name, c->alike);
@@ -226,6 +235,9 @@ static lb_status by_program(finder *f, int runner, bool *done)
     f->found->tried = f->found->excluded = 0;
     if (!plain && !rounds && share_one(&mine, &theirs, &both)) {
         tell_input(f, LB_PROOF_BITS, &theirs.best_score, "both sides' bits come out of the same kernel");
+        const lb_candidate *same = &f->list[runner][both];
+        for (uint32_t i = 0; !runner && i < same->n_swaps; i++)
+            lb_cause_add_swap(f->found, same->swaps[i].kind, same->arguments[i]);
         snprintf(f->found->first, sizeof f->found->first, "%s", name_of(f, runner, both));
         return LB_OK;
     }
@@ -251,6 +263,15 @@ static void tell_unexplained(finder *f)
                  "under none of %u candidates do the recorded inputs give the recorded bits", out->tried);
 }
 
+/* A's recorded output from B's. */
+static double distance_of(const lb_place *place)
+{
+    lb_difference d;
+    if (!place->targets[0] || !place->targets[1]) return NAN;
+    if (lb_compare_numbers(&place->targets[0][0], &place->targets[1][0], &d, NULL) != LB_OK) return NAN;
+    return d.rel_l2;
+}
+
 lb_status lb_cause_find(const lb_place *place, lb_cause_memory *memory, lb_cause_found *found, lb_err *err)
 {
     finder f = {.place = place, .memory = memory, .found = found, .err = err};
@@ -259,6 +280,7 @@ lb_status lb_cause_find(const lb_place *place, lb_cause_memory *memory, lb_cause
     lb_status status = LB_OK;
     bool done = false;
     *found = (lb_cause_found){0};
+    found->total = distance_of(place);
     f.spent = time_of_kind(memory, programs[0], &place->stretch->sides[0]);
     for (int side = 0; side < 2 && status == LB_OK; side++)
         status = lb_candidates_list(programs[side], place->stretch->sides[side].ops,
@@ -266,6 +288,7 @@ lb_status lb_cause_find(const lb_place *place, lb_cause_memory *memory, lb_cause
     for (int runner = 0; runner < 2; runner++)
         for (int bits = 0; bits < 2 && status == LB_OK; bits++)
             status = lb_place_try(place, runner, bits, &f.list[runner][0], &f.own[runner][bits], err);
+    found->local = f.own[0][1].ran ? f.own[0][1].distance : f.own[1][0].ran ? f.own[1][0].distance : NAN;
     if (status == LB_OK) status = by_program(&f, 0, &done);
     if (status == LB_OK && !done && !same_ops(&f)) status = by_program(&f, 1, &done);
     if (status == LB_OK && !done)

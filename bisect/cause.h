@@ -4,6 +4,8 @@
 
 #include "place.h"
 
+#include <stdio.h>
+
 /* What was learned at earlier places is tried first at later ones. */
 typedef struct lb_cause_memory {
     char names[16][96]; /* latest first */
@@ -20,6 +22,10 @@ typedef struct lb_cause_found {
     int64_t matched, elements;
     uint32_t tried, excluded;
     char schedule[96], first[96], also[400], why[320];
+    double local, total;   /* see lb_explain_finding; NaN: not known */
+    lb_swap_kind kinds[3]; /* swaps that make the change in A's program; of `input`: that give A's own bits */
+    char arguments[3][48];
+    uint32_t n_swaps;
 } lb_cause_found;
 
 /* What turns the first side's bits into the second's. */
@@ -27,5 +33,13 @@ lb_status lb_cause_find(const lb_place *place, lb_cause_memory *memory, lb_cause
 /* Under what the first side's ops give its own recorded bits. `*own`: as they are; then `found` says nothing. */
 lb_status lb_cause_identify(const lb_place *place, lb_cause_memory *memory, bool *own, lb_cause_found *found,
                             lb_err *err);
+
+/* One more swap that makes the change. */
+static inline void lb_cause_add_swap(lb_cause_found *found, lb_swap_kind kind, const char *argument)
+{
+    if (found->n_swaps == 3) return;
+    found->kinds[found->n_swaps] = kind;
+    snprintf(found->arguments[found->n_swaps++], sizeof *found->arguments, "%s", argument);
+}
 
 #endif

@@ -54,6 +54,11 @@ static lb_status by_bounds(known *k, bool *done, lb_err *err)
         LB_TRY(lb_place_reaches(p, joined ? 0 : side, side, &inside[side], err));
     if (!inside[0] || !inside[1]) return LB_OK;
     *done = true;
+    if (!same_dtype && lb_dtype_bits(output_of(k, 1)->dtype) < 32) {
+        char storage[48];
+        snprintf(storage, sizeof storage, "storage:%s", lb_dtype_name(output_of(k, 1)->dtype));
+        lb_cause_add_swap(k->found, LB_SWAP_PRECISION, storage);
+    }
     tell(k, same_dtype ? LB_CAUSE_INPUT : LB_CAUSE_PRECISION, LB_PROOF_BOUND,
          same_dtype ? "" : lb_dtype_name(output_of(k, 1)->dtype),
          "replay has not the very kernel that ran; each side's elements all lie inside the op's bound on its "

@@ -4,9 +4,45 @@
 
 #include <lastbit/explain.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+static json_t *number(double x)
+{
+    return isfinite(x) ? json_real(x) : isnan(x) ? json_null() : json_string(x > 0 ? "inf" : "-inf");
+}
+
+static json_t *layer_json(const lb_explain_layer *l)
+{
+    json_t *o = json_pack("{s:I,s:i,s:s,s:s,s:i,s:i}", "step", (json_int_t)l->step, "rank", l->rank, "phase",
+                          lb_phase_name(l->phase), "layer", l->layer, "own", (int)l->own, "inherited",
+                          (int)l->inherited);
+    json_object_set_new(o, "local", number(l->local)), json_object_set_new(o, "total", number(l->total));
+    return o;
+}
+
+static json_t *budget_json(const lb_explain_budget *b)
+{
+    json_t *rows = json_array();
+    double sum = 0;
+    for (uint32_t i = 0; i < b->n_rows; i++) {
+        const lb_explain_share *x = &b->rows[i];
+        json_t *o = json_pack("{s:s,s:s,s:s,s:i}", "cause", lb_cause_name(x->cause), "schedule", x->schedule,
+                              "layer", x->layer, "places", (int)x->places);
+        json_object_set_new(o, "share", number(x->share)), json_object_set_new(o, "size", number(x->size));
+        json_array_append_new(rows, o);
+        sum += x->share;
+    }
+    json_t *o = json_pack("{s:I,s:i,s:s,s:I,s:I,s:i,s:o}", "step", (json_int_t)b->step, "rank", b->rank,
+                          "output", b->output, "elements", (json_int_t)b->elements, "differing",
+                          (json_int_t)b->differing, "left_out", (int)b->left_out, "rows", rows);
+    json_object_set_new(o, "gap", number(b->gap)), json_object_set_new(o, "together", number(b->together));
+    json_object_set_new(o, "interaction", number(b->together - sum)),
+        json_object_set_new(o, "rest", number(1 - b->together));
+    return o;
+}
 
 static json_t *finding_json(const lb_explain_finding *f)
 {
@@ -22,6 +58,7 @@ static json_t *finding_json(const lb_explain_finding *f)
     json_object_set_new(o, "also", json_string(f->also));
     json_object_set_new(o, "proof", json_string(lb_proof_name(f->proof)));
     json_object_set_new(o, "why", json_string(f->why));
+    json_object_set_new(o, "local", number(f->local)), json_object_set_new(o, "total", number(f->total));
     return o;
 }
 
@@ -30,13 +67,17 @@ static void print_report_json(const lb_explain_report *r)
     json_t *findings = json_array(), *missing = json_array();
     for (uint32_t i = 0; i < r->n_findings; i++) json_array_append_new(findings, finding_json(&r->findings[i]));
     for (uint32_t i = 0; i < r->n_missing; i++) json_array_append_new(missing, json_string(r->missing[i]));
-    lb_print_json("explain", json_pack("{s:o,s:o,s:{s:I,s:I}}", "findings", findings, "missing", missing, "ops",
-                                       "aligned", (json_int_t)r->ops, "differing", (json_int_t)r->differing));
+    json_t *layers = json_array(), *budgets = json_array();
+    for (uint32_t i = 0; i < r->n_layers; i++) json_array_append_new(layers, layer_json(&r->layers[i]));
+    for (uint32_t i = 0; i < r->n_budgets; i++) json_array_append_new(budgets, budget_json(&r->budgets[i]));
+    lb_print_json("explain", json_pack("{s:o,s:o,s:o,s:o,s:{s:I,s:I}}", "findings", findings, "layers", layers,
+                                       "budget", budgets, "missing", missing, "ops", "aligned",
+                                       (json_int_t)r->ops, "differing", (json_int_t)r->differing));
 }
 
 static char *steps, *layer, *phase, *select_ops;
 static char **maps;
-static int all;
+static int all, table, budget;
 static double seconds;
 
 static const struct poptOption options[] = {
@@ -50,6 +91,9 @@ static const struct poptOption options[] = {
     {"seconds", 0, POPT_ARG_DOUBLE, &seconds, 0,
      "rule out alternatives no longer than this for ops of one kind (2)", "S"},
     {"all", 0, POPT_ARG_NONE, &all, 0, "list what is only inherited too", NULL},
+    {"table", 0, POPT_ARG_NONE, &table, 0, "what each layer adds, beside what has come together by then", NULL},
+    {"budget", 0, POPT_ARG_NONE, &budget, 0,
+     "split the final gap by cause and layer: a chained replay for each", NULL},
     POPT_TABLEEND,
 };
 
@@ -114,8 +158,8 @@ static int run_explain(const lb_arguments *arguments, const lb_explain_options *
     lb_progress_end();
     if (status == LB_OK && arguments->json) print_report_json(report);
     if (status == LB_OK && !arguments->json) {
-        text =
-            lb_explain_text(report, arguments->args[0], arguments->n_args > 1 ? arguments->args[1] : NULL, all);
+        text = lb_explain_text(report, arguments->args[0], arguments->n_args > 1 ? arguments->args[1] : NULL,
+                               all, table);
         if (text)
             fputs(text, stdout);
         else
@@ -135,7 +179,7 @@ int lb_cmd_explain(int argc, const char **argv)
     if (rc >= 0) return rc;
     lb_explain_options o = LB_EXPLAIN_OPTIONS_INIT;
     char *selector = make_selector();
-    o.maps = (const char *const *)maps, o.select = selector, o.seconds = seconds;
+    o.maps = (const char *const *)maps, o.select = selector, o.seconds = seconds, o.budget = budget;
     while (maps && maps[o.n_maps]) o.n_maps++;
     if (!arguments.json) o.progress = lb_progress;
     if (steps && !parse_range(steps, &o.first_step, &o.last_step))

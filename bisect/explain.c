@@ -1,9 +1,10 @@
 /* Explain: see lastbit/explain.h. Per step and rank: align, find the places that differ, ask each for its cause. */
-#include "cause.h"
+#include "budget.h"
 
 #include "ops.h"
 #include "selector.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,7 +75,8 @@ void lb_explain_report_free(lb_explain_report *r)
     texts *t = r->store;
     for (uint32_t i = 0; t && i < t->n; i++) free(t->list[i]);
     if (t) free(t->list);
-    free(t), free(r->findings), free(r->missing);
+    for (uint32_t i = 0; i < r->n_budgets; i++) free(r->budgets[i].rows);
+    free(t), free(r->findings), free(r->missing), free(r->layers), free(r->budgets);
     free(r);
 }
 
@@ -218,6 +220,19 @@ static uint32_t place_op(const scene *s, const lb_stretch *stretch, int side)
     return LB_NONE;
 }
 
+/* A's ops of the stretch; where it has none, the op whose result the other side changes. "" where it would be too long. */
+static const char *selector_of(lb_explain_report *r, const lb_program *p, const lb_stretch *stretch,
+                               uint32_t index)
+{
+    char text[2048];
+    const lb_stretch_side *side = &stretch->sides[0];
+    size_t used = (size_t)snprintf(text, sizeof text, "step=%lld&rank=%d&index=", (long long)p->step, p->rank);
+    for (uint32_t i = 0; i < side->n_ops && used < sizeof text; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%u", i ? "," : "", side->ops[i]);
+    if (!side->n_ops) used += (size_t)snprintf(text + used, sizeof text - used, "%u", index);
+    return used < sizeof text && (side->n_ops || index != LB_NONE) ? keep(r, text) : "";
+}
+
 static lb_status report_place(session *session, const scene *s, const lb_stretch *stretch,
                               const lb_cause_found *found, lb_err *err)
 {
@@ -243,6 +258,12 @@ static lb_status report_place(session *session, const scene *s, const lb_stretch
                               .tried = found->tried,
                               .excluded = found->excluded};
     if (session->turned) row.reversed = !row.reversed;
+    row.local = found->local, row.total = found->total;
+    for (uint32_t i = 0; i < found->n_swaps; i++) {
+        row.swaps[i] =
+            (lb_swap){found->kinds[i], selector_of(r, p, stretch, index), keep(r, found->arguments[i])};
+        row.n_swaps += *row.swaps[i].selector != 0;
+    }
     row.phase = op ? (lb_phase)op->phase : LB_PHASE_OTHER;
     row.layer = keep(r, index != LB_NONE ? lb_op_layer(p, op) : op ? lb_op_layer(q, op) : "");
     row.op = keep(r, ops[0]), row.other_op = keep(r, ops[1]);
@@ -287,6 +308,49 @@ static void count_ops(session *session, const scene *s)
     for (uint32_t i = 0; i < s->stretches.n; i++) session->report->differing += s->stretches.list[i].pair;
 }
 
+static lb_status add_layers(lb_explain_report *r, uint32_t first, lb_err *err)
+{
+    const uint32_t begin = r->n_layers;
+    lb_explain_layer *grown = realloc(r->layers, (r->n_layers + r->n_findings - first + 1) * sizeof *grown);
+    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for layers");
+    r->layers = grown;
+    for (uint32_t i = first; i < r->n_findings; i++) {
+        const lb_explain_finding *f = &r->findings[i];
+        uint32_t at = begin;
+        while (at < r->n_layers && (strcmp(r->layers[at].layer, f->layer) || r->layers[at].phase != f->phase))
+            at++;
+        lb_explain_layer *row = &r->layers[at];
+        if (at == r->n_layers)
+            *row =
+                (lb_explain_layer){
+                    .step = f->step, .rank = f->rank, .phase = f->phase, .layer = f->layer, .local = NAN},
+            r->n_layers++;
+        row->own += f->cause != LB_CAUSE_INPUT, row->inherited += f->cause == LB_CAUSE_INPUT;
+        if (f->cause != LB_CAUSE_INPUT && !(row->local >= f->local)) row->local = f->local;
+        row->total = f->total;
+    }
+    return LB_OK;
+}
+
+static lb_status add_budget(session *session, const scene *s, uint32_t first, lb_err *err)
+{
+    lb_explain_report *r = session->report;
+    lb_explain_budget *grown = realloc(r->budgets, (r->n_budgets + 1) * sizeof *grown);
+    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for the budget");
+    r->budgets = grown;
+    bool made = false;
+    LB_TRY(lb_budget_make(&s->source, r->findings + first, r->n_findings - first, session->options->progress,
+                          &r->budgets[r->n_budgets], &made, err));
+    r->n_budgets += made;
+    for (uint32_t i = 0; made && i < r->budgets[r->n_budgets - 1].n_rows; i++) {
+        lb_explain_share *row = &r->budgets[r->n_budgets - 1].rows[i];
+        char *layer = (char *)row->layer;
+        row->layer = keep(r, layer);
+        free(layer);
+    }
+    return LB_OK;
+}
+
 static lb_status explain_scene(session *session, scene *s, lb_err *err)
 {
     const lb_map_rules *rules[] = {session->turned ? NULL : session->rules,
@@ -305,7 +369,11 @@ static lb_status explain_scene(session *session, scene *s, lb_err *err)
     s->assemblies.b = &s->sides[1];
     LB_TRY(lb_stretches_find(&s->source, &s->stretches, err));
     count_ops(session, s);
-    return explain_places(session, s, err);
+    const uint32_t first = session->report->n_findings;
+    LB_TRY(explain_places(session, s, err));
+    LB_TRY(add_layers(session->report, first, err));
+    if (!session->options->budget || !session->b || session->turned || s->sides[1].n_parts > 1) return LB_OK;
+    return add_budget(session, s, first, err);
 }
 
 /* The programs of both sides for one comparison; of several steps taken as one, all of them. */

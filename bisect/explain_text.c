@@ -4,6 +4,7 @@
 
 #include <ctype.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -182,7 +183,66 @@ static void print_next(FILE *out, const lb_explain_report *r, const char *path_a
                 x->index);
 }
 
-char *lb_explain_text(const lb_explain_report *r, const char *path_a, const char *path_b, bool all)
+/* ---- layers, and what the end is made of ---- */
+
+/* A bar for a relative distance: two columns for each power of ten above 1e-9. */
+static void print_bar(FILE *out, double distance)
+{
+    const double columns = distance > 0 ? 2 * (log10(distance) + 9) : 0;
+    for (int i = 0; i < columns && i < 24; i++) fputc('#', out);
+}
+
+static void print_distance(FILE *out, double distance)
+{
+    if (isnan(distance))
+        fprintf(out, "  %9s", "-");
+    else
+        fprintf(out, "  %9.2e", distance);
+}
+
+static void print_layers(FILE *out, const lb_explain_report *r)
+{
+    int width = 5;
+    for (uint32_t i = 0; i < r->n_layers; i++) {
+        const int n = (int)strlen(r->layers[i].layer);
+        if (n > width) width = n < 48 ? n : 48;
+    }
+    fprintf(out, "\n%-*s  %-9s  %4s  %9s  %9s\n", width, "layer", "phase", "own", "local", "total");
+    for (uint32_t i = 0; i < r->n_layers; i++) {
+        const lb_explain_layer *l = &r->layers[i];
+        fprintf(out, "%-*s  %-9.9s  %4u", width, *l->layer ? l->layer : "(top)", lb_phase_name(l->phase),
+                l->own);
+        print_distance(out, l->local), print_distance(out, l->total);
+        fprintf(out, "  ");
+        print_bar(out, l->total);
+        fprintf(out, "\n");
+    }
+    fprintf(out, "own: places with a reason of their own; local: the most that one of them adds, from the "
+                 "second side's inputs; total:\n"
+                 "how far the sides are apart at the layer's last place. Relative L2.\n");
+}
+
+static void print_budget(FILE *out, const lb_explain_budget *b)
+{
+    double sum = 0;
+    fprintf(out, "\nBudget of step %" PRId64 ", rank %d: the output of %s is %.3g of its size away\n", b->step,
+            b->rank, *b->output ? b->output : "the outermost module", b->gap);
+    for (uint32_t i = 0; i < b->n_rows; i++) {
+        const lb_explain_share *x = &b->rows[i];
+        sum += x->share;
+        fprintf(out, "%8.1f %%  %s%s%s, %s, %u places (by itself it moves the output by %.1f %% of the gap)\n",
+                100 * x->share, lb_cause_name(x->cause), *x->schedule ? " " : "", x->schedule,
+                *x->layer ? x->layer : "(top)", x->places, 100 * x->size);
+    }
+    fprintf(out, "%8.1f %%  interaction: all changes in one replay, less each by itself\n",
+            100 * (b->together - sum));
+    fprintf(out, "%8.1f %%  what no replay made", 100 * (1 - b->together));
+    if (b->left_out) fprintf(out, ": %u places have no swap", b->left_out);
+    fprintf(out, "\nAll together: %" PRId64 " of %" PRId64 " elements have the second side's bits\n",
+            b->elements - b->differing, b->elements);
+}
+
+char *lb_explain_text(const lb_explain_report *r, const char *path_a, const char *path_b, bool all, bool table)
 {
     char *text = NULL;
     size_t size = 0;
@@ -209,6 +269,8 @@ char *lb_explain_text(const lb_explain_report *r, const char *path_a, const char
     }
     if (left) fprintf(out, "… and %u lines more: --all\n", left);
     for (uint32_t i = 0; i < r->n_missing; i++) fprintf(out, "missing: %s\n", r->missing[i]);
+    if (table) print_layers(out, r);
+    for (uint32_t i = 0; i < r->n_budgets; i++) print_budget(out, &r->budgets[i]);
     print_next(out, r, path_a, path_b);
     free(done);
     fclose(out);

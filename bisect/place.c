@@ -174,7 +174,7 @@ lb_status lb_place_try(const lb_place *p, int runner, int bits, const lb_candida
         if (!score->ran) break;
         score->unrounded += raw.elements - raw.differing;
         score->elements += d.elements, score->matched += d.elements - d.differing;
-        if (!(score->rel_l2 >= d.rel_l2)) score->rel_l2 = d.rel_l2;
+        if (!(score->distance >= raw.rel_l2)) score->distance = raw.rel_l2;
     }
     release_results(p, results);
     return status == LB_ERR_NOMEM ? lb_fail(err, status, "%s", why.message) : LB_OK;

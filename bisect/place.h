@@ -18,7 +18,7 @@ typedef struct lb_score {
     bool ran;
     int64_t matched, elements;
     int64_t unrounded; /* of those matched: no rounding to the recorded dtype was needed */
-    double rel_l2;     /* worst of the outputs */
+    double distance;   /* worst relative L2 of the outputs, before any rounding to the recorded dtype */
 } lb_score;
 static inline bool lb_score_all(const lb_score *s)
 {

@@ -65,7 +65,45 @@ typedef struct lb_explain_finding {
     const char *also;          /* candidates that match just as well, joined by "; "; "" */
     lb_proof proof;
     const char *why; /* one sentence */
+    /* Relative L2 distances: `local`: A's ops as they are, on B's inputs, from B's bits; `total`: A's bits from B's. NaN: not
+     * known. */
+    double local, total;
+    lb_swap swaps
+        [3]; /* for a chained replay of A to have this change, none where replay has no swap that makes it; of `input`: for
+                         it to give A's own bits */
+    uint32_t n_swaps;
 } lb_explain_finding;
+
+/* A layer, in the order of execution: what it adds (isolated) beside what has come together by then (chained). */
+typedef struct lb_explain_layer {
+    int64_t step;
+    int32_t rank;
+    lb_phase phase;
+    const char *layer;
+    uint32_t own, inherited; /* places */
+    double local, total;     /* the largest of its places; of its last one. NaN: not known */
+} lb_explain_layer;
+
+/* What chained replays of A that change one thing at a time make of the final gap. Shares are of B's distance from A in its
+ * own direction, d.(B - A) / |B - A|^2, so that all together would be 1. */
+typedef struct lb_explain_share {
+    lb_cause cause;
+    const char *schedule, *layer; /* of the layers that the outermost module calls: "model.layers.3" */
+    uint32_t places;
+    double share, size; /* size: |d| / |B - A| */
+} lb_explain_share;
+
+typedef struct lb_explain_budget {
+    int64_t step;
+    int32_t rank;
+    const char *output;          /* the module whose last output is looked at */
+    int64_t elements, differing; /* differing: of all changes together from B's bits */
+    double gap;                  /* |B - A| / |A| */
+    lb_explain_share *rows;
+    uint32_t n_rows;
+    double together;   /* the share of all changes in one replay; less the rows' sum: the interaction */
+    uint32_t left_out; /* places with a reason of their own that no swap makes */
+} lb_explain_budget;
 
 typedef struct lb_explain_options {
     size_t size;             /* sizeof(lb_explain_options) */
@@ -73,17 +111,22 @@ typedef struct lb_explain_options {
     uint32_t n_maps;
     int64_t first_step, last_step;
     const char *select; /* selector of A's ops as in swaps ("layer=model.layers.3&phase=forward"), NULL: all */
+    bool budget;        /* split the final gap by cause and layer: a chained replay for each */
     double seconds;     /* for ruling out alternatives at places of one kind, once something matched; 0: 2 */
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
 } lb_explain_options;
 #define LB_EXPLAIN_OPTIONS_INIT                                                                                \
     {                                                                                                          \
-        sizeof(lb_explain_options), NULL, 0, INT64_MIN, INT64_MAX, NULL, 0, NULL                               \
+        sizeof(lb_explain_options), NULL, 0, INT64_MIN, INT64_MAX, NULL, false, 0, NULL                        \
     }
 
 typedef struct lb_explain_report {
     lb_explain_finding *findings;
     uint32_t n_findings;
+    lb_explain_layer *layers;
+    uint32_t n_layers;
+    lb_explain_budget *budgets; /* one per step and rank */
+    uint32_t n_budgets;
     char **missing; /* what could not be looked at, one sentence each */
     uint32_t n_missing;
     uint64_t ops, differing; /* aligned computing ops; of them with other bits */
@@ -95,8 +138,9 @@ typedef struct lb_explain_report {
 LB_API lb_status lb_explain_run(lb_capture *a, lb_capture *b, const lb_explain_options *options,
                                 lb_explain_report **report, lb_err *err);
 LB_API void lb_explain_report_free(lb_explain_report *report);
-/* For a person; malloc'ed, NULL when out of memory. `all`: also what is only inherited. */
-LB_API char *lb_explain_text(const lb_explain_report *report, const char *path_a, const char *path_b, bool all);
+/* For a person; malloc'ed, NULL when out of memory. `all`: also what is only inherited; `table`: the layers. */
+LB_API char *lb_explain_text(const lb_explain_report *report, const char *path_a, const char *path_b, bool all,
+                             bool table);
 
 #ifdef __cplusplus
 }

@@ -343,3 +343,34 @@ def test_delayed_and_current_scaling(lastbit, tmp_path):
         # What follows from the scale is inherited, bit by bit.
         assert {f["layer"] for f in answer["findings"] if f["cause"] == "input"} >= {"up", "down"}
         assert all(f["proof"] == "bits" for f in answer["findings"])
+
+
+def test_the_budget_of_one_change(lastbit, norms):
+    """The change that was found, in a chained replay, gives every bit of the other run's output."""
+    answer = lastbit.json("explain", "--budget", norms["eager"], norms["128"], expect=1)
+    (budget,) = answer["budget"]
+    assert [(r["cause"], r["schedule"], r["layer"]) for r in budget["rows"]] == [("order", "butterfly:128x4", "norm")]
+    assert budget["differing"] == 0 and budget["elements"] == 64 * 32
+    assert budget["rows"][0]["share"] == pytest.approx(1) and budget["together"] == pytest.approx(1)
+    assert abs(budget["interaction"]) < 1e-9 and abs(budget["rest"]) < 1e-9
+    norm, down = answer["layers"]
+    assert (norm["layer"], norm["own"], down["layer"], down["own"], down["local"]) == ("norm", 1, "down", 0, None)
+    assert 0 < norm["local"] < 1e-6 and 0 < down["total"] < 1e-6
+
+
+def test_the_budget_of_a_llama_in_bf16(lastbit, llamas):
+    sides = llamas["eager", "float32"], llamas["eager", "bfloat16"]
+    answer = lastbit.json("explain", "--budget", *sides, expect=1)
+    (budget,) = answer["budget"]
+    assert [r["layer"] for r in budget["rows"]] == ["model.rotary_emb", "model.layers.0", "model.layers.1", "model.norm", "lm_head"]
+    assert all(r["cause"] == "precision" and r["schedule"] == "bf16" for r in budget["rows"])
+    # All changes in one replay of the f32 run give the bf16 run's very logits; by themselves they do not add up to it.
+    assert budget["differing"] == 0 and budget["elements"] == 32 * 256
+    assert budget["together"] == pytest.approx(1, abs=1e-3) and budget["interaction"] > 0.1
+    total = sum(r["share"] for r in budget["rows"]) + budget["interaction"] + budget["rest"]
+    assert total == pytest.approx(1)
+    layers = {row["layer"]: row for row in answer["layers"]}
+    assert layers["model.layers.1.mlp.down_proj"]["total"] > layers["model.layers.0.self_attn.q_proj"]["total"]
+    assert all(1e-4 < row["local"] < 1e-2 for row in layers.values() if row["own"])
+    text = lastbit.run("explain", "--budget", "--table", *sides, expect=1).stdout
+    assert "interaction: all changes in one replay" in text and "8192 of 8192 elements have the second side's bits" in text
