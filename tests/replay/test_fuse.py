@@ -10,7 +10,7 @@ from swapped import replayed
 
 PROGRAM = "tests/programs/hf_architectures.py"
 COUNTS = {"rms_norm": 9, "add_rms_norm": 4, "attention": 2, "softmax": 2, "finalise": 2}
-KERNELS = {"rms_norm": "butterfly:32x4,square:t", "add_rms_norm": "sequential,residual:f32", "attention": "splitkv:2", "softmax": "online:3",
+KERNELS = {"rms_norm": "butterfly:32x4,acc:bf16", "add_rms_norm": "sequential,residual:f32", "attention": "splitkv:2", "softmax": "online:3",
            "finalise": "batched-f32,fma:on"}
 
 
