@@ -1,4 +1,4 @@
-/* Recognises RMSNorm: written out, as one op of torch, or as a custom op; with and without the residual addition before it.
+/* Recognises layer norm as torch's op, and RMSNorm: written out, as one op of torch, or as a custom op; with and without the residual addition before it.
  *
  *      x ─ cast? ─ square ─ mean over the last dimension ─ + eps ─ rsqrt ─ × x ─ cast? ─ × (offset + weight) ─ cast?
  *
@@ -289,6 +289,28 @@ lb_status lb_recogniser_norms(lb_recogniser *t)
         if (!lb_recogniser_forward(t, i)) continue;
         LB_TRY(written_out(t, i));
         LB_TRY(single(t, i));
+    }
+    return LB_OK;
+}
+
+lb_status lb_recogniser_layer_norms(lb_recogniser *t)
+{
+    for (uint32_t i = 0; i < t->program->n_ops; i++) {
+        const lb_op *op = &t->program->ops[i];
+        if (!lb_recogniser_forward(t, i) || !lb_recogniser_is(t, i, "native_layer_norm") || op->results < 3 ||
+            op->args < 5)
+            continue;
+        const lb_arg *shape = &lb_op_args(t->program, op)[1];
+        lb_composite c = lb_recogniser_composite(t, LB_COMPOSITE_LAYER_NORM);
+        if (shape->tag != LB_ARG_LIST || shape->count != 1 ||
+            !lb_recogniser_number(t, i, 4, &c.numbers[LB_LAYER_EPS]))
+            continue;
+        for (uint32_t k = 0; k < 3; k++) {
+            static const uint32_t args[] = {0, 2, 3};
+            c.inputs[k] = lb_recogniser_arg(t, i, args[k]).value;
+            c.outputs[k] = lb_op_results(t->program, op)[k];
+        }
+        LB_TRY(lb_recogniser_add(t, &c, &i, 1));
     }
     return LB_OK;
 }

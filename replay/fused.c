@@ -2,6 +2,7 @@
 #include "fused.h"
 
 #include "eager.h"
+#include "schedule.h"
 
 #include <ctype.h>
 #include <stdarg.h>
@@ -18,9 +19,17 @@ static const struct {
 };
 
 static const lb_fused_kind *const fused[LB_COMPOSITE_KIND_COUNT] = {
-    [LB_COMPOSITE_RMS_NORM] = &lb_fused_rms_norm,   [LB_COMPOSITE_ADD_RMS_NORM] = &lb_fused_add_rms_norm,
-    [LB_COMPOSITE_ATTENTION] = &lb_fused_attention, [LB_COMPOSITE_SOFTMAX] = &lb_fused_softmax,
+    [LB_COMPOSITE_RMS_NORM] = &lb_fused_rms_norm,
+    [LB_COMPOSITE_ADD_RMS_NORM] = &lb_fused_add_rms_norm,
+    [LB_COMPOSITE_ATTENTION] = &lb_fused_attention,
+    [LB_COMPOSITE_SOFTMAX] = &lb_fused_softmax,
     [LB_COMPOSITE_FINALISE] = &lb_fused_finalise,
+    [LB_COMPOSITE_LAYER_NORM] = &lb_fused_layer_norm,
+    [LB_COMPOSITE_SWIGLU] = &lb_fused_swiglu,
+    [LB_COMPOSITE_GATE_UP] = &lb_fused_gate_up,
+    [LB_COMPOSITE_ROPE] = &lb_fused_rope,
+    [LB_COMPOSITE_ROUTER] = &lb_fused_router,
+    [LB_COMPOSITE_CROSS_ENTROPY] = &lb_fused_cross_entropy,
 };
 
 const char *lb_composite_kind_name(lb_composite_kind kind)
@@ -157,6 +166,21 @@ bool lb_kernel_text_keys(const lb_kernel_text *text, const char *keys)
     return true;
 }
 
+bool lb_kernel_text_order(const lb_kernel_text *text, const char *key, lb_schedule *order, bool *has)
+{
+    for (uint32_t i = 0; i < text->n_options; i++) {
+        if (strcmp(text->options[i].key, key)) continue;
+        if (lb_schedule_parse(text->options[i].value, order, NULL) != LB_OK) return false;
+        const bool product = !strcmp(key, "gemm");
+        if (order->kind == LB_SCHEDULE_TREE || (order->kind == LB_SCHEDULE_TENSOR_CORE && !product)) {
+            lb_schedule_release(order);
+            return false;
+        }
+        *has = true;
+    }
+    return true;
+}
+
 int lb_kernel_text_numbers(const char *text, int64_t *numbers, int max)
 {
     int n = 0;
@@ -214,7 +238,15 @@ ROW(add_rms_norm)
 ROW(attention)
 ROW(softmax)
 ROW(finalise)
+ROW(layer_norm)
+ROW(swiglu)
+ROW(gate_up)
+ROW(rope)
+ROW(router)
+ROW(cross_entropy)
 #undef ROW
-#define ROW(ID) {"fused::" #ID, INPUTS, ID##_kernel, ID##_twin, 1, 0, 0, NULL, "fused"},
-const lb_op_row lb_rows_fused[] = {ROW(rms_norm) ROW(add_rms_norm) ROW(attention) ROW(softmax)
-                                       ROW(finalise){NULL}};
+#define ROW(ID, FLAGS) {"fused::" #ID, INPUTS, ID##_kernel, ID##_twin, 1, 0, FLAGS, NULL, "fused"},
+const lb_op_row lb_rows_fused[] = {ROW(rms_norm, 0) ROW(add_rms_norm, 0) ROW(attention, 0) ROW(softmax, 0)
+                                       ROW(finalise, 0) ROW(layer_norm, 0) ROW(swiglu, 0) ROW(gate_up, 0)
+                                           ROW(rope, 0) ROW(router, LB_ROW_DISCONTINUOUS)
+                                               ROW(cross_entropy, 0){NULL}};

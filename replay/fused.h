@@ -78,6 +78,9 @@ lb_status lb_kernel_text_parse(const char *text, lb_kernel_text *parsed, lb_err 
 int lb_kernel_text_choice(const lb_kernel_text *text, const char *key, const char *words, int otherwise);
 /* Every key is one of `keys` ("a b c"). */
 bool lb_kernel_text_keys(const lb_kernel_text *text, const char *keys);
+/* The order that option `key` names, NULL-like where there is none: `*has` stays false. False: no order of plain sums. */
+struct lb_schedule;
+bool lb_kernel_text_order(const lb_kernel_text *text, const char *key, struct lb_schedule *order, bool *has);
 /* "AxBxC": how many numbers there are, at most `max`; -1 when it is no such thing. */
 int lb_kernel_text_numbers(const char *text, int64_t *numbers, int max);
 /* What is wrong with a text, with all that there is of the kind. */
@@ -88,6 +91,7 @@ uint32_t lb_candidate_add(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, uint3
     LB_PRINTF(4, 5);
 
 extern const lb_fused_kind lb_fused_rms_norm, lb_fused_add_rms_norm, lb_fused_attention, lb_fused_softmax,
-    lb_fused_finalise;
+    lb_fused_finalise, lb_fused_layer_norm, lb_fused_swiglu, lb_fused_gate_up, lb_fused_rope, lb_fused_router,
+    lb_fused_cross_entropy;
 
 #endif

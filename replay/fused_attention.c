@@ -50,20 +50,6 @@ static const lb_composite_kernel kernels[] = {
     "AVX-512), end:divide|reciprocal, sum:ORDER (of p in a block), "                                           \
     "gemm:ORDER (of both products), block:KEYS (of a slice)"
 
-static bool read_schedule(const lb_kernel_text *text, const char *key, lb_schedule *schedule, bool *has)
-{
-    for (uint32_t i = 0; i < text->n_options; i++) {
-        if (strcmp(text->options[i].key, key)) continue;
-        if (lb_schedule_parse(text->options[i].value, schedule, NULL) != LB_OK) return false;
-        if (schedule->kind == LB_SCHEDULE_TREE) {
-            lb_schedule_release(schedule);
-            return false;
-        }
-        *has = true;
-    }
-    return true;
-}
-
 static lb_status read_kernel(const char *text, kernel *k, lb_err *err)
 {
     lb_kernel_text parsed;
@@ -82,9 +68,8 @@ static lb_status read_kernel(const char *text, kernel *k, lb_err *err)
               end = lb_kernel_text_choice(&parsed, "end", "divide|reciprocal", form == FLASH);
     bool ok = form >= 0 && n >= 0 && (form != SPLITKV || (n == 1 && number > 0)) && p >= 0 && base >= 0 &&
               end >= 0 && lb_kernel_text_keys(&parsed, "p exp end sum gemm block") &&
-              read_schedule(&parsed, "sum", &k->sum, &k->has_sum) &&
-              read_schedule(&parsed, "gemm", &k->gemm, &k->has_gemm) &&
-              !(k->has_sum && k->sum.kind == LB_SCHEDULE_TENSOR_CORE);
+              lb_kernel_text_order(&parsed, "sum", &k->sum, &k->has_sum) &&
+              lb_kernel_text_order(&parsed, "gemm", &k->gemm, &k->has_gemm);
     k->form = (enum form)form, k->p_narrow = !p, k->base_two = base == 1, k->fast = base == 2,
     k->reciprocal = end;
     k->block = form == FLASH ? (n == 1 ? number : 512) : 0;
@@ -561,5 +546,5 @@ static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEX
     return n;
 }
 
-const lb_fused_kind lb_fused_attention = {"fused::attention", kernels, OPTIONS, "flash", 0,
+const lb_fused_kind lb_fused_attention = {"fused::attention", kernels, OPTIONS, "flash",   0,
                                           kernel_of,          twin_of, check,   candidates};

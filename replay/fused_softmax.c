@@ -143,5 +143,5 @@ static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEX
     return n;
 }
 
-const lb_fused_kind lb_fused_softmax = {"fused::softmax", kernels, OPTIONS, "online", 1,
+const lb_fused_kind lb_fused_softmax = {"fused::softmax", kernels, OPTIONS, "online",  1,
                                         kernel_of,        twin_of, check,   candidates};

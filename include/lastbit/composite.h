@@ -26,7 +26,13 @@ extern "C" {
     X(ADD_RMS_NORM, "add_rms_norm", "h = x + residual, and the RMSNorm of h")                                          \
     X(ATTENTION, "attention", "softmax(scale q k' + mask) v, by heads")                                                \
     X(SOFTMAX, "softmax", "exp(x - max) / sum, along the last dimension")                                              \
-    X(FINALISE, "finalise", "outputs of experts times their weights, added up per token")
+    X(FINALISE, "finalise", "outputs of experts times their weights, added up per token")                              \
+    X(LAYER_NORM, "layer_norm", "y = (x - mean) / sqrt(variance + eps) weight + bias")                                 \
+    X(SWIGLU, "swiglu", "y = act(gate) up, with silu or gelu for act")                                                 \
+    X(GATE_UP, "gate_up", "y = act(x G) (x U): both products of a gated layer and what follows them")                  \
+    X(ROPE, "rope", "rotary embedding: y = x cos + rotated(x) sin")                                                    \
+    X(ROUTER, "router", "scores of experts, the best of them, and their weights")                                      \
+    X(CROSS_ENTROPY, "cross_entropy", "mean or sum over rows of log(sum e^x) - x[target]")
 
 typedef enum lb_composite_kind {
 #define LB_COMPOSITE_ENUM(NAME, name, about) LB_COMPOSITE_##NAME,
@@ -66,13 +72,46 @@ enum {
     LB_FINALISE_ROWS = 2,    /* (tokens, slots): whose row is where; absent: row token * slots + slot */
     LB_FINALISE_IDS = 3,     /* experts (tokens, slots); may be absent */
     LB_FINALISE_Y = 0,       /* (tokens, hidden) */
-    LB_FINALISE_SLOTS = 0    /* per token */
+    LB_FINALISE_SLOTS = 0,   /* per token */
+
+    LB_LAYER_X = 0,
+    LB_LAYER_WEIGHT = 1, /* may be absent */
+    LB_LAYER_BIAS = 2,   /* may be absent */
+    LB_LAYER_Y = 0,
+    LB_LAYER_MEAN = 1,
+    LB_LAYER_RSTD = 2,
+    LB_LAYER_EPS = 0,
+
+    LB_GATE_X = 0, /* swiglu: gate, or gate and up side by side in each row where `up` is absent; gate_up: x (rows, k) */
+    LB_GATE_U = 1, /* swiglu: up; gate_up: G (k, n) */
+    LB_GATE_W = 2, /* gate_up: U (k, n) */
+    LB_GATE_Y = 0,
+    LB_GATE_ACT = 0, /* lb_gate_act */
+
+    LB_ROPE_X = 0,   /* (…, size): the first half of a row is rotated against the second */
+    LB_ROPE_COS = 1, /* broadcast to x */
+    LB_ROPE_SIN = 2,
+    LB_ROPE_Y = 0,
+
+    LB_ROUTER_LOGITS = 0, /* (tokens, experts) */
+    LB_ROUTER_WEIGHTS = 0, /* (tokens, k) */
+    LB_ROUTER_IDS = 1,     /* (tokens, k), i64 */
+    LB_ROUTER_K = 0,
+
+    LB_LOSS_LOGITS = 0, /* (rows, classes) */
+    LB_LOSS_TARGET = 1, /* (rows), integers */
+    LB_LOSS_Y = 0,
+    LB_LOSS_IGNORED = 0 /* a target that does not count */
 };
+
+typedef enum lb_gate_act { LB_GATE_SILU, LB_GATE_GELU, LB_GATE_GELU_TANH } lb_gate_act;
 
 enum lb_composite_flags {
     LB_ATTENTION_CAUSAL = 1 << 0, /* query i sees keys 0 … i */
     LB_ATTENTION_TURNED = 1 << 1,
-    LB_FINALISE_BY_SLOT = 1 << 2
+    LB_FINALISE_BY_SLOT = 1 << 2,
+    LB_ROUTER_NORMALISED = 1 << 3, /* weights of a token are divided by their sum */
+    LB_LOSS_SUM = 1 << 4           /* not divided by the number of rows that count */
 };
 
 #define LB_COMPOSITE_INPUTS 8

@@ -143,5 +143,9 @@ class Step:
         return flat.as_strided(shape, stride)
 
 
+def bits(t):
+    return t.contiguous().reshape(-1).view(torch.uint8)
+
+
 def same_bits(a, b):
-    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(bits(a), bits(b))

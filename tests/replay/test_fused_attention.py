@@ -6,7 +6,7 @@ import torch
 
 import composites as K
 from composites import bound_ratio, compute, same_bits
-from test_composites import f32, f64, fma, rounded, steps  # noqa: F401
+from test_composites import f32, f64, fma, rounded
 
 MODEL = ("--dtype", "bf16", "--steps", "1")
 
@@ -15,7 +15,7 @@ MODEL = ("--dtype", "bf16", "--steps", "1")
 
 @pytest.mark.parametrize("model, arguments, kernel", [("llama", [], "flash-cpu"), ("llama", ["--attention", "eager"], "unfused"), ("gemma2", [], "unfused"),
                                                       pytest.param("t5", [], None, marks=pytest.mark.full), pytest.param("gpt2", ["--attention", "eager"], "unfused", marks=pytest.mark.full)])
-def test_every_attention_of_a_model_is_found(steps, model, arguments, kernel):  # noqa: F811
+def test_every_attention_of_a_model_is_found(steps, model, arguments, kernel):
     step = steps("--model", model, *MODEL, *arguments)
     found = step.of("attention")
     assert len(found) == {"t5": 6}.get(model, 2)
@@ -30,7 +30,7 @@ def test_every_attention_of_a_model_is_found(steps, model, arguments, kernel):  
 
 
 @pytest.mark.parametrize("experts", ["eager", "grouped_mm", pytest.param("batched_mm", marks=pytest.mark.full)])
-def test_every_finalise_of_a_model_is_found(steps, experts):  # noqa: F811
+def test_every_finalise_of_a_model_is_found(steps, experts):
     arguments = ["--experts", experts] if experts != "grouped_mm" else []
     step = steps("--model", "qwen3_moe", *MODEL, *arguments)
     found = step.of("finalise")

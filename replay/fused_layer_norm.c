@@ -1,0 +1,170 @@
+/* Fused layer norm: how mean and variance of a row are found.
+ *
+ *      two-pass    m = sum x / n      v = sum (x - m)² / n
+ *      one-pass    m = sum x / n      v = sum x² / n - m², at least 0: kernels that read a row once
+ *      welford     torch's CPU kernel (welford.h)
+ *
+ * Sums are in the order that sum: says; 1 / sqrt(v + eps) has two roundings, as in torch. y = (x - m) r weight + bias, the last product
+ * fused with the sum (torch's build), or apply:affine: x r + (-r m), then weight and bias. */
+#include "fused.h"
+#include "schedule.h"
+#include "welford.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct kernel {
+    enum { TWO_PASS, ONE_PASS, WELFORD } form;
+    bool has_sum, affine;
+    lb_schedule sum;
+} kernel;
+
+static const lb_composite_kernel kernels[] = {
+    {"eager", "eager", "the recorded op"},
+    {"welford", "welford", "torch's CPU kernel: eight lanes of Welford's update, chunks joined in a tree"},
+    {"two-pass", "two-pass", "the mean, then the mean square of what differs from it"},
+    {"one-pass", "one-pass", "mean and mean square at once, the variance as their difference"},
+    {NULL, NULL, NULL}};
+#define OPTIONS "sum:ORDER (cascade), apply:fma|affine"
+
+static lb_status read_kernel(const char *text, kernel *k, lb_err *err)
+{
+    static const char *const names[] = {"two-pass", "one-pass", "welford"};
+    lb_kernel_text parsed;
+    int form = -1;
+    *k = (kernel){0};
+    LB_TRY(lb_kernel_text_parse(text, &parsed, err));
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(parsed.name, names[i])) form = i;
+    const int apply = lb_kernel_text_choice(&parsed, "apply", "fma|affine", 0);
+    if (form < 0 || apply < 0 || *parsed.parameters ||
+        !lb_kernel_text_keys(&parsed, form == WELFORD ? "apply" : "sum apply") ||
+        !lb_kernel_text_order(&parsed, "sum", &k->sum, &k->has_sum))
+        return lb_kernel_text_refuse(LB_COMPOSITE_LAYER_NORM, text, err);
+    k->form = form, k->affine = apply;
+    return LB_OK;
+}
+static lb_status check(const char *text, lb_err *err)
+{
+    kernel k;
+    return read_kernel(text, &k, err);
+}
+
+typedef struct work {
+    lb_frame frame;
+    kernel kernel;
+    int64_t size;
+    double eps;
+    bool halves;
+    const void *weight, *bias;
+    float *row;
+} work;
+
+static void row_f32(const work *w, const float *x, float *y, float *mean, float *rstd)
+{
+    const kernel *k = &w->kernel;
+    const lb_schedule *order = k->has_sum ? &k->sum : NULL;
+    const float *g = w->weight, *b = w->bias;
+    const int64_t n = w->size;
+    float m, v;
+    if (k->form == WELFORD) {
+        lb_welford(x, n, w->halves, &m, &v);
+    } else {
+        m = lb_sum_f32(order, x, n, LB_NO_DTYPE) / (float)n;
+        const float from = k->form == TWO_PASS ? m : 0;
+        for (int64_t i = 0; i < n; i++) w->row[i] = (x[i] - from) * (x[i] - from);
+        v = lb_sum_f32(order, w->row, n, LB_NO_DTYPE) / (float)n;
+        if (k->form == ONE_PASS) v -= m * m;
+    }
+    const float r = 1 / sqrtf((v > 0 ? v : v * 0) + (float)w->eps), shift = -r * m;
+    for (int64_t i = 0; i < n; i++) {
+        const float normal = k->affine ? x[i] * r + shift : (x[i] - m) * r;
+        y[i] = g && b ? (k->affine ? normal * g[i] + b[i] : fmaf(normal, g[i], b[i]))
+               : g    ? normal * g[i]
+                      : normal + (b ? b[i] : 0);
+    }
+    *mean = m, *rstd = r;
+}
+
+static void row_f64(const work *w, const double *x, double *y, double *mean, double *rstd, bool twin,
+                    double scale)
+{
+    const double *g = w->weight, *b = w->bias;
+    double m = 0, e = 0, v = 0, mixed = 0;
+    for (int64_t i = 0; i < w->size; i++) m += x[i] / (double)w->size, e += fabs(x[i]) / (double)w->size;
+    for (int64_t i = 0; i < w->size; i++) {
+        v += (x[i] - m) * (x[i] - m) / (double)w->size;
+        mixed +=
+            (w->kernel.form == ONE_PASS ? x[i] * x[i] : fabs(x[i] - m) * (fabs(x[i]) + e)) / (double)w->size;
+    }
+    const double r = 1 / sqrt(v + w->eps), kappa = mixed / (v + w->eps);
+    for (int64_t i = 0; i < w->size; i++) {
+        const double spread = fabs(x[i]) + e + fabs(x[i] - m) * (1 + kappa);
+        y[i] = twin ? (spread * r * (g ? fabs(g[i]) : 1) + (b ? fabs(b[i]) : 0)) * scale
+                    : (x[i] - m) * r * (g ? g[i] : 1) + (b ? b[i] : 0);
+    }
+    *mean = twin ? e * scale : m, *rstd = twin ? r * (1 + kappa) * scale : r;
+}
+
+static lb_status norm(lb_call *call, bool twin)
+{
+    work w = {.frame = lb_frame_begin(call)};
+    LB_TRY(read_kernel(lb_fused_text(call), &w.kernel, call->err));
+    const lb_tensor *in = lb_fused_input(call, LB_LAYER_X), *weight = lb_fused_input(call, LB_LAYER_WEIGHT),
+                    *bias = lb_fused_input(call, LB_LAYER_BIAS);
+    w.size = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1;
+    const int64_t rows = w.size ? lb_tensor_numel(in) / w.size : 0;
+    w.eps = lb_fused_number(call, LB_LAYER_EPS), w.halves = lb_dtype_bits(in->dtype) == 16;
+    if ((weight && lb_tensor_numel(weight) != w.size) || (bias && lb_tensor_numel(bias) != w.size) ||
+        lb_tensor_numel(&call->results[0]) != rows * w.size)
+        lb_frame_fail(&w.frame, LB_ERR_INVALID, "weight, bias or result of another size");
+    const char *x = lb_frame_tensor(&w.frame, in);
+    w.weight = lb_frame_tensor(&w.frame, weight), w.bias = lb_frame_tensor(&w.frame, bias);
+    char *y = lb_frame_output(&w.frame, LB_LAYER_Y, rows * w.size);
+    char *mean = lb_fused_wants(call, LB_LAYER_MEAN) ? lb_frame_output(&w.frame, LB_LAYER_MEAN, rows)
+                                                     : lb_frame_reals(&w.frame, rows + 1);
+    char *rstd = lb_fused_wants(call, LB_LAYER_RSTD) ? lb_frame_output(&w.frame, LB_LAYER_RSTD, rows)
+                                                     : lb_frame_reals(&w.frame, rows + 1);
+    w.row = lb_frame_reals(&w.frame, w.size + 1);
+    const double scale = 16 + (double)w.size + 2 * lb_twin_scale(call, LB_FUSED_INPUTS);
+    const int64_t e = w.frame.wide ? 8 : 4;
+    for (int64_t i = 0; lb_frame_ok(&w.frame) && i < rows; i++) {
+        const int64_t at = i * w.size * e;
+        if (w.frame.wide)
+            row_f64(&w, (const double *)(x + at), (double *)(y + at), (double *)mean + i, (double *)rstd + i,
+                    twin, scale);
+        else
+            row_f32(&w, (const float *)(x + at), (float *)(y + at), (float *)mean + i, (float *)rstd + i);
+    }
+    return lb_frame_end(&w.frame);
+}
+static lb_status kernel_of(lb_call *call)
+{
+    return norm(call, false);
+}
+static lb_status twin_of(lb_call *call)
+{
+    return norm(call, true);
+}
+
+static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
+{
+    static const char *const all[] = {"eager",
+                                      "welford",
+                                      "two-pass",
+                                      "two-pass,apply:affine",
+                                      "one-pass",
+                                      "two-pass,sum:sequential",
+                                      "one-pass,sum:sequential",
+                                      "two-pass,sum:butterfly:128x4",
+                                      "one-pass,sum:butterfly:128x4",
+                                      "two-pass,sum:pairwise",
+                                      "two-pass,sum:exact"};
+    uint32_t n = 0;
+    (void)c;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) n = lb_candidate_add(texts, room, n, "%s", all[i]);
+    return n;
+}
+
+const lb_fused_kind lb_fused_layer_norm = {"fused::layer_norm", kernels, OPTIONS, "two-pass", 1,
+                                           kernel_of,           twin_of, check,   candidates};

@@ -1,0 +1,143 @@
+/* Fused cross-entropy: a row's log-sum-exp, and the mean of the rows.
+ *
+ *      two-pass      m = max x   l = sum e^(x - m)   x - m - log l, of the target alone: log-softmax and its negative log likelihood
+ *      online[:B]    a running maximum over blocks of B classes (1) that rescales the sum; lse = log l + m, lse - x[target]: fused
+ *                    cross-entropy kernels (Liger, Cut Cross Entropy)
+ *
+ * Rows are added in the order rows: says (sequential), then divided by how many count. */
+#include "elementary.h"
+#include "fused.h"
+#include "schedule.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct kernel {
+    bool online, has_sum, has_rows;
+    int64_t block;
+    lb_schedule sum, rows;
+} kernel;
+
+static const lb_composite_kernel kernels[] = {
+    {"eager", "eager", "the recorded ops"},
+    {"two-pass", "two-pass", "log-softmax, then the mean of what the targets have"},
+    {"online", "online[:CLASSES]",
+     "a running maximum over blocks of classes, log-sum-exp minus the target's logit"},
+    {NULL, NULL, NULL}};
+#define OPTIONS "sum:ORDER (of the exponentials of a pass or block), rows:ORDER (of the mean)"
+
+static lb_status read_kernel(const char *text, kernel *k, lb_err *err)
+{
+    lb_kernel_text parsed;
+    *k = (kernel){.block = 1};
+    LB_TRY(lb_kernel_text_parse(text, &parsed, err));
+    k->online = !strcmp(parsed.name, "online");
+    const bool known = (k->online || !strcmp(parsed.name, "two-pass")) &&
+                       lb_kernel_text_numbers(parsed.parameters, &k->block, k->online) >= 0;
+    return known && lb_kernel_text_keys(&parsed, "sum rows") &&
+                   lb_kernel_text_order(&parsed, "sum", &k->sum, &k->has_sum) &&
+                   lb_kernel_text_order(&parsed, "rows", &k->rows, &k->has_rows)
+               ? LB_OK
+               : lb_kernel_text_refuse(LB_COMPOSITE_CROSS_ENTROPY, text, err);
+}
+static lb_status check(const char *text, lb_err *err)
+{
+    kernel k;
+    return read_kernel(text, &k, err);
+}
+
+static float row_f32(const kernel *k, const float *x, float *p, int64_t n, int64_t target)
+{
+    const int64_t block = k->online ? k->block : n;
+    float top = -INFINITY, sum = 0;
+    for (int64_t at = 0; at < n; at += block) {
+        const int64_t count = n - at < block ? n - at : block;
+        const float old = top;
+        for (int64_t i = at; i < at + count; i++) top = x[i] > top ? x[i] : top;
+        for (int64_t i = 0; i < count; i++) p[i] = x[at + i] - top;
+        lb_exp_f32(p, p, (size_t)count);
+        const float part = lb_sum_f32(k->has_sum ? &k->sum : NULL, p, count, LB_NO_DTYPE);
+        sum = at ? sum * (float)lb_exp((double)(old - top)) + part : part;
+    }
+    const float log_sum = (float)lb_log((double)sum);
+    return k->online ? log_sum + top - x[target] : -(x[target] - top - log_sum);
+}
+
+static double row_f64(const double *x, int64_t n, int64_t target, bool twin)
+{
+    double top = -INFINITY, sum = 0, weighted = 0;
+    for (int64_t i = 0; i < n; i++) top = x[i] > top ? x[i] : top;
+    for (int64_t i = 0; i < n; i++)
+        sum += lb_exp(x[i] - top), weighted += lb_exp(x[i] - top) * (8 + fabs(x[i] - top));
+    return twin ? fabs(x[target]) + 2 * fabs(top) + fabs(x[target] - top) + fabs(lb_log(sum)) + 8 + (double)n +
+                      weighted / sum
+                : lb_log(sum) + top - x[target];
+}
+
+static lb_status loss(lb_call *call, bool twin)
+{
+    lb_frame frame = lb_frame_begin(call);
+    kernel k;
+    LB_TRY(read_kernel(lb_fused_text(call), &k, call->err));
+    const lb_tensor *in = lb_fused_input(call, LB_LOSS_LOGITS), *at = lb_fused_input(call, LB_LOSS_TARGET);
+    const int64_t n = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 0,
+                  rows = n ? lb_tensor_numel(in) / n : 0;
+    const int64_t ignored = (int64_t)lb_fused_number(call, LB_LOSS_IGNORED);
+    if (!at || lb_tensor_numel(at) != rows || lb_tensor_numel(&call->results[0]) != 1)
+        lb_frame_fail(&frame, LB_ERR_INVALID, "logits, targets and loss do not match");
+    const char *x = lb_frame_tensor(&frame, in);
+    const int64_t *target = lb_frame_integers(&frame, at);
+    void *y = lb_frame_output(&frame, LB_LOSS_Y, 1);
+    float *p = lb_frame_scratch(&frame, (size_t)(n + 1) * sizeof *p),
+          *each = lb_frame_scratch(&frame, (size_t)(rows + 1) * sizeof *each);
+    int64_t counted = 0;
+    double wide = 0;
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < rows; i++) {
+        if (target[i] == ignored) continue;
+        if (target[i] < 0 || target[i] >= n)
+            lb_frame_fail(&frame, LB_ERR_INVALID, "a target is no class");
+        else if (frame.wide)
+            wide += row_f64((const double *)x + i * n, n, target[i], twin), counted++;
+        else
+            each[counted++] = row_f32(&k, (const float *)x + i * n, p, n, target[i]);
+    }
+    if (!lb_frame_ok(&frame)) return lb_frame_end(&frame);
+    const bool mean = !(lb_fused_flags(call) & LB_LOSS_SUM);
+    static const lb_schedule in_order = {.kind = LB_SCHEDULE_SEQUENTIAL};
+    if (frame.wide) {
+        *(double *)y = (mean ? wide / (double)counted : wide) * (twin ? 4 + (double)counted : 1);
+    } else {
+        const float sum = lb_sum_f32(k.has_rows ? &k.rows : &in_order, each, counted, LB_NO_DTYPE);
+        *(float *)y = mean ? sum / (float)counted : sum;
+    }
+    return lb_frame_end(&frame);
+}
+static lb_status kernel_of(lb_call *call)
+{
+    return loss(call, false);
+}
+static lb_status twin_of(lb_call *call)
+{
+    return loss(call, true);
+}
+
+static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
+{
+    static const char *const all[] = {"eager",
+                                      "two-pass",
+                                      "online",
+                                      "online:1024",
+                                      "online:4096",
+                                      "two-pass,sum:sequential",
+                                      "two-pass,rows:cascade",
+                                      "online,rows:cascade",
+                                      "two-pass,sum:butterfly:1024x4",
+                                      "online:1024,rows:cascade"};
+    uint32_t n = 0;
+    (void)c;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) n = lb_candidate_add(texts, room, n, "%s", all[i]);
+    return n;
+}
+
+const lb_fused_kind lb_fused_cross_entropy = {
+    "fused::cross_entropy", kernels, OPTIONS, "online", 0, kernel_of, twin_of, check, candidates};

@@ -1,0 +1,164 @@
+/* Fused routers: scores, choice and weights of experts in one kernel.
+ *
+ *      softmax-topk   softmax over all experts in f32, the k best, divided by their sum where the model does so
+ *      topk-softmax   the k best logits, a softmax over these alone: the same numbers when they are normalised, otherwise rounded
+ *
+ * Of equal scores the expert of the lower number comes first. */
+#include "elementary.h"
+#include "fused.h"
+#include "schedule.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct kernel {
+    bool chosen_only, scores_t, has_sum;
+    lb_schedule sum;
+} kernel;
+
+static const lb_composite_kernel kernels[] = {
+    {"eager", "eager", "the recorded ops"},
+    {"softmax-topk", "softmax-topk",
+     "softmax over all experts in f32, then the best: vLLM's and SGLang's topk_softmax"},
+    {"topk-softmax", "topk-softmax", "the best logits, then a softmax over them"},
+    {NULL, NULL, NULL}};
+#define OPTIONS                                                                                                \
+    "sum:ORDER (of the softmax), scores:f32|t (t: chosen scores rounded to the type of the logits before "     \
+    "they are normalised)"
+
+static lb_status read_kernel(const char *text, kernel *k, lb_err *err)
+{
+    lb_kernel_text parsed;
+    LB_TRY(lb_kernel_text_parse(text, &parsed, err));
+    *k = (kernel){.chosen_only = !strcmp(parsed.name, "topk-softmax")};
+    const int scores = lb_kernel_text_choice(&parsed, "scores", "f32|t", 0);
+    k->scores_t = scores == 1;
+    const bool known =
+        (k->chosen_only || !strcmp(parsed.name, "softmax-topk")) && !*parsed.parameters && scores >= 0;
+    return known && lb_kernel_text_keys(&parsed, "sum scores") &&
+                   lb_kernel_text_order(&parsed, "sum", &k->sum, &k->has_sum)
+               ? LB_OK
+               : lb_kernel_text_refuse(LB_COMPOSITE_ROUTER, text, err);
+}
+static lb_status check(const char *text, lb_err *err)
+{
+    kernel k;
+    return read_kernel(text, &k, err);
+}
+
+static void best(const double *score, int64_t n, int64_t k, int64_t *ids)
+{
+    for (int64_t j = 0; j < k; j++) {
+        int64_t found = -1;
+        for (int64_t e = 0; e < n; e++) {
+            bool taken = false;
+            for (int64_t i = 0; i < j; i++) taken |= ids[i] == e;
+            if (!taken && (found < 0 || score[e] > score[found])) found = e;
+        }
+        ids[j] = found;
+    }
+}
+
+static void softmax_f32(const kernel *k, const float *x, int64_t n, float *p)
+{
+    float top = -INFINITY;
+    for (int64_t i = 0; i < n; i++) top = x[i] > top ? x[i] : top;
+    for (int64_t i = 0; i < n; i++) p[i] = x[i] - top;
+    lb_exp_f32(p, p, (size_t)n);
+    const float sum = lb_sum_f32(k->has_sum ? &k->sum : NULL, p, n, LB_NO_DTYPE);
+    for (int64_t i = 0; i < n; i++) p[i] /= sum;
+}
+
+typedef struct work {
+    kernel kernel;
+    lb_dtype narrow;
+    int64_t experts, k;
+    bool normalised;
+    float *p, *chosen;
+    double *score;
+} work;
+
+static void token_f32(const work *w, const float *x, float *weights, int64_t *ids)
+{
+    if (!w->kernel.chosen_only) softmax_f32(&w->kernel, x, w->experts, w->p);
+    for (int64_t e = 0; e < w->experts; e++) w->score[e] = w->kernel.chosen_only ? x[e] : w->p[e];
+    best(w->score, w->experts, w->k, ids);
+    for (int64_t j = 0; j < w->k; j++) w->chosen[j] = (float)w->score[ids[j]];
+    if (w->kernel.chosen_only)
+        softmax_f32(&w->kernel, w->chosen, w->k, weights);
+    else
+        memcpy(weights, w->chosen, (size_t)w->k * sizeof *weights);
+    if (w->kernel.scores_t && w->narrow) lb_round_to_grid_f32(weights, (size_t)w->k, w->narrow, NULL);
+    if (!w->normalised || w->kernel.chosen_only) return;
+    const float sum = lb_sum_f32(NULL, weights, w->k, LB_NO_DTYPE);
+    for (int64_t j = 0; j < w->k; j++) weights[j] /= sum;
+}
+
+static void token_f64(const work *w, const double *x, double *weights, int64_t *ids, bool twin, double scale)
+{
+    double top = -INFINITY, all = 0, chosen = 0;
+    best(x, w->experts, w->k, ids);
+    for (int64_t e = 0; e < w->experts; e++) top = x[e] > top ? x[e] : top;
+    for (int64_t e = 0; e < w->experts; e++) all += lb_exp(x[e] - top);
+    for (int64_t j = 0; j < w->k; j++) chosen += lb_exp(x[ids[j]] - top);
+    for (int64_t j = 0; j < w->k; j++)
+        weights[j] = lb_exp(x[ids[j]] - top) / (w->normalised || w->kernel.chosen_only ? chosen : all) *
+                     (twin ? scale + fabs(x[ids[j]] - top) : 1);
+}
+
+static lb_status route(lb_call *call, bool twin)
+{
+    lb_frame frame = lb_frame_begin(call);
+    work w = {0};
+    LB_TRY(read_kernel(lb_fused_text(call), &w.kernel, call->err));
+    const lb_tensor *in = lb_fused_input(call, LB_ROUTER_LOGITS);
+    w.k = (int64_t)lb_fused_number(call, LB_ROUTER_K),
+    w.normalised = lb_fused_flags(call) & LB_ROUTER_NORMALISED;
+    w.experts = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 0;
+    const int64_t tokens = w.experts ? lb_tensor_numel(in) / w.experts : 0;
+    if (w.k < 1 || w.k > w.experts || lb_tensor_numel(&call->results[0]) != tokens * w.k)
+        lb_frame_fail(&frame, LB_ERR_INVALID, "logits and weights do not match");
+    w.narrow = lb_fused_narrow(&frame, in);
+    const char *x = lb_frame_tensor(&frame, in);
+    char *weights = lb_frame_output(&frame, LB_ROUTER_WEIGHTS, tokens * w.k);
+    int64_t *ids = lb_fused_wants(call, LB_ROUTER_IDS)
+                       ? lb_frame_output_integers(&frame, LB_ROUTER_IDS, tokens * w.k)
+                       : lb_frame_scratch(&frame, (size_t)(tokens * w.k + 1) * sizeof *ids);
+    w.p = lb_frame_scratch(&frame, (size_t)(w.experts + 1) * sizeof *w.p),
+    w.chosen = lb_frame_scratch(&frame, (size_t)(w.k + 1) * sizeof *w.chosen);
+    w.score = lb_frame_scratch(&frame, (size_t)(w.experts + 1) * sizeof *w.score);
+    const double scale = 16 + 2 * (double)w.experts + 4 * lb_twin_scale(call, LB_FUSED_INPUTS);
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < tokens; i++) {
+        if (frame.wide)
+            token_f64(&w, (const double *)x + i * w.experts, (double *)weights + i * w.k, ids + i * w.k, twin,
+                      scale);
+        else
+            token_f32(&w, (const float *)x + i * w.experts, (float *)weights + i * w.k, ids + i * w.k);
+    }
+    return lb_frame_end(&frame);
+}
+static lb_status kernel_of(lb_call *call)
+{
+    return route(call, false);
+}
+static lb_status twin_of(lb_call *call)
+{
+    return route(call, true);
+}
+
+static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
+{
+    static const char *const all[] = {"eager",
+                                      "softmax-topk",
+                                      "topk-softmax",
+                                      "softmax-topk,sum:sequential",
+                                      "softmax-topk,sum:butterfly:32",
+                                      "softmax-topk,scores:t"};
+    uint32_t n = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (i != 2 || c->flags & LB_ROUTER_NORMALISED) n = lb_candidate_add(texts, room, n, "%s", all[i]);
+    return n;
+}
+
+const lb_fused_kind lb_fused_router = {"fused::router", kernels, OPTIONS, "softmax-topk", 1,
+                                       kernel_of,       twin_of, check,   candidates};
