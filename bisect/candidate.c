@@ -4,6 +4,8 @@
 
 #include "ops.h"
 
+#include <lastbit/composite.h>
+
 #include <lastbit/order.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +35,7 @@ static const char accumulations[] = "bf16 f16";
 /* Orders that are tried together with a precision. */
 static const char few_orders[] =
     "torch:1 sequential pairwise cascade:8 cascade:16 blocked:128 splitk:2 splitk:4 splitk:8 exact";
-enum { FEW = 8, MOST = 400, MOST_TERMS = 1 << 14 };
+enum { FEW = 8, MOST = 512, KERNELS = 64, MOST_TERMS = 1 << 14 };
 
 typedef struct maker {
     lb_candidate *list;
@@ -206,6 +208,25 @@ static void survey(maker *m, const lb_program *p, const uint32_t *ops, uint32_t 
     if (sums != 1) m->terms = 0;
 }
 
+/* Kernels for all of the ops together. Of several composites (a softmax inside an attention) the largest come first. */
+static void add_composites(maker *m, const lb_program *alone)
+{
+    lb_composites found = {0};
+    if (!alone || lb_composites_find(alone, &found, NULL) != LB_OK) return;
+    for (uint32_t i = found.n; i-- > 0;) {
+        char texts[KERNELS][LB_COMPOSITE_TEXT];
+        const uint32_t n = lb_composite_candidates(&found.rows[i], texts, KERNELS);
+        for (uint32_t k = 0; k < n && k < KERNELS; k++) {
+            char argument[128];
+            if (!strcmp(texts[k], "eager")) continue;
+            snprintf(argument, sizeof argument, "%s:%.95s", lb_composite_kind_name(found.rows[i].kind),
+                     texts[k]);
+            add(m, LB_CAUSE_KERNEL, 0, LB_SWAP_FUSE, argument, 0, NULL);
+        }
+    }
+    lb_composites_release(&found);
+}
+
 static void list_all(maker *m, const char *kernels)
 {
     if (m->sums) each_word(m, orders, use_order);
@@ -220,7 +241,7 @@ static void list_all(maker *m, const char *kernels)
 }
 
 lb_status lb_candidates_list(const lb_program *program, const uint32_t *ops, uint32_t n_ops,
-                             lb_candidate **list, uint32_t *n, lb_err *err)
+                             const lb_program *alone, lb_candidate **list, uint32_t *n, lb_err *err)
 {
     char kernels[512] = "";
     maker m = {.list = calloc(MOST, sizeof *m.list),
@@ -232,6 +253,7 @@ lb_status lb_candidates_list(const lb_program *program, const uint32_t *ops, uin
             (void)is_repeated(&m, m.of == LB_SUM_PRODUCT ? "sequential" : "cascade:8");
         add(&m, LB_CAUSE_INPUT, 0, 0, NULL, 0, NULL);
         list_all(&m, kernels);
+        if (n_ops > 1) add_composites(&m, alone);
     }
     for (uint32_t i = 0; i < m.n_trees; i++) lb_sum_tree_free(m.trees[i]);
     free(m.trees), free(m.owners);

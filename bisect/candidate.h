@@ -6,17 +6,18 @@
 
 typedef struct lb_candidate {
     lb_cause cause; /* what it is a change of */
-    char name[96];  /* "own", "torch:4", "bf16, splitk:4" */
+    char name[128]; /* "own", "torch:4", "bf16, splitk:4" */
     char alike[96]; /* other names of the same order for that many terms: "blocked:64" */
     lb_swap swaps[2];
     uint32_t n_swaps;
-    char arguments[2][48]; /* of the swaps */
+    char arguments[2][128]; /* of the swaps */
     uint32_t
         few; /* not to be believed on fewer elements than this: it has a parameter that would fit by chance */
 } lb_candidate;
 
-/* Those that can mean something to these ops (rows of `program`). list[0] is "own": no change. malloc'ed. */
+/* Those that can mean something to these ops (rows of `program`). list[0] is "own": no change. `alone`: the ops
+ * as a program of their own, in which composites are looked for; may be NULL. malloc'ed. */
 lb_status lb_candidates_list(const lb_program *program, const uint32_t *ops, uint32_t n_ops,
-                             lb_candidate **list, uint32_t *n, lb_err *err);
+                             const lb_program *alone, lb_candidate **list, uint32_t *n, lb_err *err);
 
 #endif

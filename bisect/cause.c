@@ -263,6 +263,11 @@ static void tell_unexplained(finder *f)
                  "under none of %u candidates do the recorded inputs give the recorded bits", out->tried);
 }
 
+static const lb_program *alone_of(const lb_place *place, int side)
+{
+    return place->rehearsals[side] ? lb_rehearsal_program(place->rehearsals[side]) : NULL;
+}
+
 /* A's recorded output from B's. */
 static double distance_of(const lb_place *place)
 {
@@ -284,7 +289,8 @@ lb_status lb_cause_find(const lb_place *place, lb_cause_memory *memory, lb_cause
     f.spent = time_of_kind(memory, programs[0], &place->stretch->sides[0]);
     for (int side = 0; side < 2 && status == LB_OK; side++)
         status = lb_candidates_list(programs[side], place->stretch->sides[side].ops,
-                                    place->stretch->sides[side].n_ops, &f.list[side], &f.n[side], err);
+                                    place->stretch->sides[side].n_ops, alone_of(place, side), &f.list[side],
+                                    &f.n[side], err);
     for (int runner = 0; runner < 2; runner++)
         for (int bits = 0; bits < 2 && status == LB_OK; bits++)
             status = lb_place_try(place, runner, bits, &f.list[runner][0], &f.own[runner][bits], err);
@@ -308,8 +314,8 @@ lb_status lb_cause_identify(const lb_place *place, lb_cause_memory *memory, bool
     bool inside;
     *found = (lb_cause_found){0}, *own = false;
     f.spent = time_of_kind(memory, place->source->a->program, side);
-    lb_status status =
-        lb_candidates_list(place->source->a->program, side->ops, side->n_ops, &f.list[0], &f.n[0], err);
+    lb_status status = lb_candidates_list(place->source->a->program, side->ops, side->n_ops, alone_of(place, 0),
+                                          &f.list[0], &f.n[0], err);
     if (status == LB_OK) status = lb_place_try(place, 0, 0, &f.list[0][0], &f.own[0][0], err);
     *own = lb_score_all(&f.own[0][0]);
     if (status == LB_OK && !*own) status = scan_all(&f, 0, 0, &s);

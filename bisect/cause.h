@@ -8,7 +8,7 @@
 
 /* What was learned at earlier places is tried first at later ones. */
 typedef struct lb_cause_memory {
-    char names[16][96]; /* latest first */
+    char names[16][128]; /* latest first */
     uint32_t n;
     double seconds; /* for ruling out alternatives at places of one kind, once something matched */
     double spent[256];
@@ -21,10 +21,10 @@ typedef struct lb_cause_found {
     bool reversed;
     int64_t matched, elements;
     uint32_t tried, excluded;
-    char schedule[96], first[96], also[400], why[320];
+    char schedule[160], first[160], also[400], why[320];
     double local, total;   /* see lb_explain_finding; NaN: not known */
     lb_swap_kind kinds[3]; /* swaps that make the change in A's program; of `input`: that give A's own bits */
-    char arguments[3][48];
+    char arguments[3][128];
     uint32_t n_swaps;
 } lb_cause_found;
 

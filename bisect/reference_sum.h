@@ -7,7 +7,7 @@
 
 typedef struct lb_reference_sum {
     bool found;        /* a named order gives all bits, on each side */
-    char order[2][96]; /* the first that does */
+    char order[2][128]; /* the first that does */
     uint32_t excluded[2];
     uint32_t tried;
 } lb_reference_sum;

@@ -3,6 +3,7 @@
 #include "rehearsal.h"
 
 #include "choices.h"
+#include "fuse.h"
 #include "machine.h"
 #include "operand_rounding.h"
 
@@ -255,6 +256,11 @@ void lb_rehearsal_free(lb_rehearsal *r)
     free(r);
 }
 
+const lb_program *lb_rehearsal_program(const lb_rehearsal *r)
+{
+    return r->program;
+}
+
 /* ---- running it ---- */
 
 typedef struct run {
@@ -309,33 +315,71 @@ static bool note_event(void *context, const lb_event *event)
     return !r->lost && !r->no_memory;
 }
 
+/* The program with a kernel in the place of some of its ops, where a swap asks for that. */
+typedef struct fusion {
+    lb_program *program;
+    uint32_t *origin;
+    lb_prepared *prepared; /* NULL: the program as it is */
+} fusion;
+
+static void release_fusion(fusion *f)
+{
+    lb_prepared_free(f->prepared);
+    lb_program_free(f->program);
+    free(f->origin);
+}
+
+static lb_status fuse_program(run *r, const lb_plan *plan, fusion *f, lb_err *err)
+{
+    for (uint32_t i = 0; i < plan->n_swaps && i < 4; i++) {
+        lb_program *next = NULL;
+        uint32_t *origin = NULL, touched = 0;
+        if (plan->swaps[i].kind != LB_SWAP_FUSE) continue;
+        if (f->program) return lb_fail(err, LB_ERR_UNSUPPORTED, "one fusion at a time");
+        LB_TRY(lb_pass_fuse(r->rehearsal->program, NULL, plan->swaps, plan->n_swaps, i, &next, &origin,
+                            &touched, err));
+        f->program = next, f->origin = origin, r->touched[i] = touched;
+    }
+    return f->program ? lb_prepare(f->program, r->rehearsal->program, f->origin, &f->prepared, err) : LB_OK;
+}
+
+static void note_touched(run *r, const lb_choices *choices, const lb_plan *plan)
+{
+    uint64_t touched[4] = {0};
+    lb_choices_touched(choices, touched);
+    for (uint32_t i = 0; i < plan->n_swaps && i < 4; i++)
+        if (!lb_swap_is_structural(plan->swaps[i].kind)) r->touched[i] = touched[i];
+}
+
 static lb_status perform(run *r, const lb_plan *plan, lb_err *err)
 {
-    const lb_rehearsal *rehearsal = r->rehearsal;
     lb_choices *choices = NULL;
     lb_machine *machine = NULL;
     uint8_t *choice_of = NULL;
+    fusion fused = {0};
     lb_replay_summary summary = {0};
     lb_observer observer = {.context = r, .op = note_event};
     lb_run shared = {plan, &observer, {r, given_value, NULL}, &summary, false};
     lb_machine_state state;
-    lb_status status = lb_choices_new(plan->swaps, plan->n_swaps, &choices, err);
-    if (status == LB_OK) status = lb_choices_make(choices, rehearsal->prepared, NULL, &choice_of, err);
-    if (status == LB_OK && plan->n_swaps) lb_choices_touched(choices, r->touched);
-    if (status == LB_OK) status = lb_machine_new(&shared, rehearsal->program->rank, &machine, err);
+    lb_status status = fuse_program(r, plan, &fused, err);
+    const lb_prepared *prepared = fused.prepared ? fused.prepared : r->rehearsal->prepared;
+    if (status == LB_OK) status = lb_choices_new(plan->swaps, plan->n_swaps, &choices, err);
+    if (status == LB_OK) status = lb_choices_make(choices, prepared, NULL, &choice_of, err);
+    if (status == LB_OK && plan->n_swaps) note_touched(r, choices, plan);
+    if (status == LB_OK) status = lb_machine_new(&shared, prepared->program->rank, &machine, err);
     if (status == LB_OK && lb_choices_round_operands(choices, false)) {
         machine->rounding = lb_operand_rounding_new();
-        status = machine->rounding ? lb_operand_rounding_step(machine->rounding, rehearsal->prepared, err)
+        status = machine->rounding ? lb_operand_rounding_step(machine->rounding, prepared, err)
                                    : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     }
-    if (status == LB_OK) status = lb_machine_declare(machine, rehearsal->prepared, err);
-    if (status == LB_OK)
-        status = lb_machine_begin(machine, rehearsal->prepared, lb_choices_rows(choices), choice_of, err);
+    if (status == LB_OK) status = lb_machine_declare(machine, prepared, err);
+    if (status == LB_OK) status = lb_machine_begin(machine, prepared, lb_choices_rows(choices), choice_of, err);
     if (status == LB_OK) status = lb_machine_run(machine, &state, err);
     if (machine) lb_operand_rounding_free(machine->rounding);
     lb_machine_free(machine);
     free(choice_of);
     lb_choices_free(choices);
+    release_fusion(&fused);
     return status;
 }
 

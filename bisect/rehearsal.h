@@ -22,6 +22,8 @@ typedef struct lb_rehearsal_parts {
 /* LB_ERR_UNSUPPORTED: a collective, or an output that no op of the list gives and that is no leaf. */
 lb_status lb_rehearsal_new(const lb_rehearsal_parts *parts, lb_rehearsal **rehearsal, lb_err *err);
 void lb_rehearsal_free(lb_rehearsal *rehearsal);
+/* The ops as a program of their own; the rehearsal's. */
+const lb_program *lb_rehearsal_program(const lb_rehearsal *rehearsal);
 
 /* `inputs`: per leaf, of the leaf's dtype and shape, any strides. `results`: per output, row-major, in the dtype in which it
  * is held (wide inside a precision region); data malloc'ed, NULL where nothing computed it. Nothing is left in `results`
