@@ -63,6 +63,42 @@ def test_steps_close_at_the_first_forward_after_an_optimizer_step(record):
         assert [program.text(s.name) for s in program.scalars].count("loss") == 2
 
 
+CLIP = """
+def clip(limit):
+    gradients = [p.grad for p in model.parameters()]
+    norm = torch.sqrt(sum(g.pow(2).sum() for g in gradients))
+    scale = (limit / (norm + 1e-6)).clamp(max=1.0)
+    for g in gradients:
+        g.mul_(scale)
+for _ in range(2):
+    x = torch.randn(3, 4)
+    loss = (model(x) - x[:, :2]).abs().mean()
+    loss.backward()
+    %s
+    shown = loss.detach() * 2 + model(x).mean() * 3
+    %s; opt.zero_grad(set_to_none=False)
+"""
+BY_HAND = """
+    for p in model.parameters(): p.data.sub_(p.grad * 0.1)
+    opt.param_groups.clear(); opt.step()"""
+
+
+@pytest.mark.parametrize("clip, step", [("clip(0.1)", "opt.step()"), ("with torch.no_grad(): clip(0.1)", "opt.step()"),
+                                        ("clip(0.1)", BY_HAND.strip())])
+def test_work_on_gradients_outside_of_modules_is_of_the_optimizers_phase(record, clip, step):
+    capture = record(CLIP % (clip, step))
+    assert capture.steps == [0, 1]
+    first = capture.programs[0][0]
+    for name, n in (("aten::pow.Tensor_Scalar", 4), ("aten::sqrt", 1), ("aten::reciprocal", 1), ("aten::clamp", 1)):
+        assert [recorded.PHASES[op.phase] for op in find(first, name)] == ["optimizer"] * n, name
+    assert [recorded.PHASES[op.phase] for op in find(first, "aten::mul_.Tensor")] == ["optimizer"] * 4
+    for name in ("aten::abs", "aten::mean", "aten::relu"):
+        phases = [recorded.PHASES[op.phase] for op in find(first, name)]
+        assert phases and set(phases) <= {"forward", "backward"}, name
+    phases = [recorded.PHASES[op.phase] for op in find(first, "aten::mul.Tensor")]
+    assert phases.count("forward") == 2 and phases.count("optimizer") == (5 if "p.grad" in step else 1)
+
+
 def test_a_closure_opens_no_step(record):
     capture = record("""
         opt = torch.optim.LBFGS(model.parameters(), max_iter=3)
