@@ -103,7 +103,8 @@ static lb_status store(lb_recorder *recorder, lb_window *window, const void *byt
     if (!recorder->ring && recorder->budget_bytes && lb_writer_bytes(recorder->writer) + size > room)
         status = lb_writer_has_blob(recorder->writer, window->blob) ? LB_OK : LB_ERR_LIMIT;
     else
-        status = recorder->ring
+        status = recorder->spool  ? lb_spool_blob(recorder->spool, window->blob, window->dtype, bytes, size, &refused)
+                 : recorder->ring
                      ? lb_ring_blob(recorder->ring, window->blob, window->dtype, bytes, size, &refused)
                      : lb_writer_blob(recorder->writer, window->blob, window->dtype, bytes, size, &refused);
     *stored = status == LB_OK;
@@ -126,13 +127,14 @@ lb_status lb_contents_keep(lb_recorder *recorder, const lb_known *storage, lb_wi
         window->blob = lb_digest_bytes(bytes, size);
         recorder->program->values[window->row].blob = window->blob;
     }
-    bool known = recorder->ring ? lb_ring_has_blob(recorder->ring, window->blob)
-                                : lb_writer_has_blob(recorder->writer, window->blob);
+    bool known = recorder->spool  ? lb_spool_has(recorder->spool, window->blob)
+                 : recorder->ring ? lb_ring_has_blob(recorder->ring, window->blob)
+                                  : lb_writer_has_blob(recorder->writer, window->blob);
     LB_TRY(store(recorder, window, bytes, size, &window->kept, err));
     if (!window->kept) return LB_OK;
     recorder->program->values[window->row].flags |= LB_VALUE_KEPT;
     if (!known)
-        lb_keep_spent(&recorder->keep, purpose, size, recorder->writer ? lb_writer_bytes(recorder->writer) : 0);
+        lb_keep_spent(&recorder->keep, purpose, size, recorder->spool ? 0 : lb_writer_bytes(recorder->writer));
     return LB_OK;
 }
 

@@ -471,6 +471,13 @@ static bool read_arguments(PyObject *const *args, Py_ssize_t n, PyObject *names,
     return a->func && a->types;
 }
 
+/* Between steps, too, a frame less where the op is known. */
+static PyObject *call_unrecorded(lb_binding *b, const asked *a)
+{
+    const lb_plan *plan = lb_plan_find(b, a->func);
+    return call_through(plan && !(plan->flags & LB_OP_COMPOSITE) ? plan->callee : a->func, a);
+}
+
 static PyObject *dispatch(PyObject *mode, PyObject *const *args, Py_ssize_t n, PyObject *names)
 {
     lb_binding *b = lb_active;
@@ -501,7 +508,7 @@ static PyObject *dispatch(PyObject *mode, PyObject *const *args, Py_ssize_t n, P
     } else if (foreign == 1) {
         py.Py_IncRef(out = b->of.not_implemented);
     } else {
-        out = b->live && !foreign ? record(b, mode, &a) : call_through(a.func, &a);
+        out = b->live && !foreign ? record(b, mode, &a) : call_unrecorded(b, &a);
     }
     b->inside--;
     py.Py_DecRef(made);

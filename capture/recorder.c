@@ -10,6 +10,8 @@
 
 void lb_pending_free(lb_pending *pending);
 
+#define SPOOL_BYTES (64u << 20)
+
 static lb_status no_memory(lb_err *err) { return lb_fail(err, LB_ERR_NOMEM, "out of memory in the recorder"); }
 
 /* ---- coverage ------------------------------------------------------------------------------------------------------ */
@@ -30,6 +32,7 @@ void lb_recorder_note(lb_recorder *recorder, const char *kind, const char *messa
 static lb_status write_coverage(lb_recorder *recorder, bool closed, lb_err *err)
 {
     if (!recorder->writer) return LB_OK;
+    LB_TRY(lb_spool_drain(recorder->spool, err));
     const lb_keep *keep = &recorder->keep;
     json_t *table = json_pack("{s:i, s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:O}", "rank", recorder->rank, "world",
                               recorder->world, "level_asked", lb_level_name(keep->asked), "level", lb_level_name(keep->reached),
@@ -59,6 +62,7 @@ lb_status lb_recorder_die(lb_recorder *recorder, const lb_err *err)
     recorder->dead = true;
     recorder->why = *err;
     lb_contents_drop(recorder);
+    if (lb_spool_free(recorder->spool)) recorder->spool = NULL;
     lb_program_free(recorder->program);
     recorder->program = NULL;
     lb_ring_free(recorder->ring);
@@ -149,6 +153,7 @@ lb_status lb_recorder_close(lb_recorder *recorder, lb_err *err)
     lb_status status = LB_OK;
     if (!recorder->dead && recorder->program) status = lb_recorder_step_end(recorder, false, err);
     if (!recorder->dead && status == LB_OK) status = write_coverage(recorder, true, err);
+    lb_spool_free(recorder->spool);
     lb_status closed = lb_writer_close(recorder->writer, status == LB_OK ? err : NULL);
     recorder_free(recorder);
     return status == LB_OK ? closed : status;
@@ -157,7 +162,7 @@ lb_status lb_recorder_close(lb_recorder *recorder, lb_err *err)
 void lb_recorder_abandon(lb_recorder *recorder)
 {
     if (!recorder) return;
-    lb_writer_abandon(recorder->writer);
+    if (lb_spool_free(recorder->spool)) lb_writer_abandon(recorder->writer);
     recorder_free(recorder);
 }
 
@@ -174,6 +179,7 @@ const char *lb_recorder_path(const lb_recorder *recorder) { return recorder->pat
 
 uint64_t lb_recorder_bytes(const lb_recorder *recorder)
 {
+    lb_spool_drain(recorder->spool, NULL);
     return lb_writer_bytes(recorder->writer) + (recorder->ring ? lb_ring_bytes(recorder->ring) : 0);
 }
 
@@ -237,6 +243,7 @@ static lb_status write_step(lb_recorder *recorder, lb_err *err)
         recorder->ring = NULL;
         recorder->ring_over = false;
     } else {
+        LB_TRY(lb_spool_drain(recorder->spool, err));
         LB_TRY(lb_writer_program(recorder->writer, recorder->program, err));
     }
     if (recorder->coverage_changed || recorder->n_steps <= 2) LB_TRY(write_coverage(recorder, false, err));
@@ -366,6 +373,11 @@ void lb_recorder_beside(lb_recorder *recorder, bool beside)
     if (beside && !recorder->dead && !recorder->backlog) recorder->backlog = lb_backlog_new();
     if (!beside) lb_contents_settle_all(recorder);
     recorder->beside = beside && recorder->backlog;
+    /* What a budget has room for must be known at once. */
+    const bool free_of_limits = !recorder->ring && !recorder->budget_bytes && recorder->keep.asked != LB_LEVEL_AUTO;
+    if (recorder->beside && free_of_limits && recorder->keep.asked > LB_LEVEL_STATS && !recorder->spool)
+        recorder->spool = lb_spool_new(recorder->writer, SPOOL_BYTES);
+    if (!recorder->beside && lb_spool_free(recorder->spool)) recorder->spool = NULL;
     pthread_mutex_unlock(&recorder->lock);
 }
 
@@ -626,7 +638,8 @@ lb_status lb_recorder_table(lb_recorder *recorder, const char *name, const char 
     lb_status status = locked(recorder, false, err);
     if (status != LB_OK) return unlocked(recorder, status);
     lb_err cause = LB_ERR_INIT;
-    status = lb_writer_table(recorder->writer, name, json, &cause);
+    status = lb_spool_drain(recorder->spool, &cause);
+    if (status == LB_OK) status = lb_writer_table(recorder->writer, name, json, &cause);
     return settle(recorder, status, &cause, err);
 }
 

@@ -7,6 +7,7 @@
 #include "identity.h"
 #include "keep.h"
 #include "ring.h"
+#include "spool.h"
 
 #include <jansson.h>
 #include <pthread.h>
@@ -37,6 +38,7 @@ struct lb_recorder {
     int32_t rank, world;
     char *path;
     lb_writer *writer;
+    lb_spool *spool; /* NULL: blobs go to the writer at once */
     uint64_t budget_bytes;
     lb_ring *ring;   /* NULL: off, or triggered */
     bool ring_base;  /* the open step carries all sources */

@@ -1,0 +1,195 @@
+/* See spool.h. The queue of blobs is the ring of bytes in order: what is written first leaves first. */
+#define _GNU_SOURCE /* pthread_setname_np */
+#include "spool.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MOST_BLOBS 1024
+
+typedef struct blob {
+    lb_digest digest;
+    lb_dtype dtype;
+    size_t first, size, end; /* in the ring; end: where the next one may begin */
+} blob;
+
+struct lb_spool {
+    pid_t owner;
+    lb_writer *writer;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t wake, moved;
+    blob blobs[MOST_BLOBS]; /* a ring too */
+    size_t first_blob, n_blobs;
+    unsigned char *ring;
+    size_t room, head, tail; /* bytes [tail, head) are taken, around the end */
+    bool ending;
+    lb_err failure;
+    lb_digest *given; /* a set by open addressing; the callers' alone */
+    size_t n_given, size_given;
+};
+
+/* ---- what was given -------------------------------------------------------------------------------------------------- */
+
+static lb_digest *given_slot(lb_digest *given, size_t size, lb_digest digest)
+{
+    size_t i = (size_t)digest.lo;
+    while (!lb_digest_is_none(given[i & (size - 1)]) && !lb_digest_equal(given[i & (size - 1)], digest)) i++;
+    return &given[i & (size - 1)];
+}
+
+/* Without memory it is forgotten: the writer knows it still. */
+static void note_given(lb_spool *s, lb_digest digest)
+{
+    if (2 * (s->n_given + 1) > s->size_given) {
+        const size_t size = s->size_given ? 2 * s->size_given : 1024;
+        lb_digest *wider = calloc(size, sizeof *wider);
+        if (!wider) return;
+        for (size_t i = 0; i < s->size_given; i++)
+            if (!lb_digest_is_none(s->given[i])) *given_slot(wider, size, s->given[i]) = s->given[i];
+        free(s->given);
+        s->given = wider;
+        s->size_given = size;
+    }
+    lb_digest *slot = given_slot(s->given, s->size_given, digest);
+    s->n_given += lb_digest_is_none(*slot);
+    *slot = digest;
+}
+
+bool lb_spool_has(const lb_spool *s, lb_digest digest)
+{
+    return s->size_given && !lb_digest_is_none(*given_slot(s->given, s->size_given, digest));
+}
+
+/* ---- the thread ------------------------------------------------------------------------------------------------------ */
+
+static void *write_blobs(void *argument)
+{
+    lb_spool *s = (lb_spool *)argument;
+    pthread_mutex_lock(&s->lock);
+    for (;;) {
+        while (s->n_blobs == 0 && !s->ending) pthread_cond_wait(&s->wake, &s->lock);
+        if (s->n_blobs == 0) break;
+        const blob b = s->blobs[s->first_blob];
+        const bool failed = s->failure.status != LB_OK;
+        pthread_mutex_unlock(&s->lock);
+        lb_err err = LB_ERR_INIT;
+        if (!failed) lb_writer_blob(s->writer, b.digest, b.dtype, s->ring + b.first, b.size, &err);
+        pthread_mutex_lock(&s->lock);
+        if (!failed && err.status != LB_OK) s->failure = err;
+        s->first_blob = (s->first_blob + 1) % MOST_BLOBS;
+        s->n_blobs--;
+        s->tail = b.end;
+        pthread_cond_signal(&s->moved);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+lb_spool *lb_spool_new(lb_writer *writer, size_t room_bytes)
+{
+    lb_spool *s = calloc(1, sizeof *s);
+    unsigned char *ring = s ? malloc(room_bytes) : NULL;
+    if (!ring) {
+        free(s);
+        return NULL;
+    }
+    s->owner = getpid();
+    s->writer = writer;
+    s->ring = ring;
+    s->room = room_bytes;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->wake, NULL);
+    pthread_cond_init(&s->moved, NULL);
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const bool started = pthread_create(&s->thread, NULL, write_blobs, s) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!started) {
+        free(ring);
+        free(s);
+        return NULL;
+    }
+    pthread_setname_np(s->thread, "lastbit-write");
+    return s;
+}
+
+bool lb_spool_free(lb_spool *s)
+{
+    if (!s) return true;
+    if (s->owner != getpid()) return false;
+    pthread_mutex_lock(&s->lock);
+    s->ending = true;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+    pthread_join(s->thread, NULL);
+    pthread_mutex_destroy(&s->lock);
+    pthread_cond_destroy(&s->wake);
+    pthread_cond_destroy(&s->moved);
+    free(s->ring);
+    free(s->given);
+    free(s);
+    return true;
+}
+
+static lb_status failure_of(const lb_spool *s, lb_err *err)
+{
+    return s->failure.status == LB_OK ? LB_OK : lb_fail(err, s->failure.status, "%s", s->failure.message);
+}
+
+/* A place for `size` bytes in one piece; false when there is none now. */
+static bool place(lb_spool *s, size_t size, size_t *first)
+{
+    if (s->n_blobs == MOST_BLOBS) return false;
+    if (s->n_blobs == 0) s->head = s->tail = 0;
+    const bool around = s->n_blobs > 0 && s->head <= s->tail; /* what is taken goes around the end */
+    if (around) {
+        *first = s->head;
+        return s->head + size <= s->tail;
+    }
+    if (s->head + size <= s->room) {
+        *first = s->head;
+        return true;
+    }
+    *first = 0;
+    return size <= s->tail;
+}
+
+lb_status lb_spool_blob(lb_spool *s, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size,
+                        lb_err *err)
+{
+    if (lb_spool_has(s, digest)) return LB_OK;
+    note_given(s, digest);
+    if (size > s->room) {
+        LB_TRY(lb_spool_drain(s, err));
+        return lb_writer_blob(s->writer, digest, dtype, bytes, size, err);
+    }
+    size_t first = 0;
+    pthread_mutex_lock(&s->lock);
+    while (s->failure.status == LB_OK && !place(s, size, &first)) pthread_cond_wait(&s->moved, &s->lock);
+    lb_status status = failure_of(s, err);
+    pthread_mutex_unlock(&s->lock);
+    if (status != LB_OK) return status;
+    memcpy(s->ring + first, bytes, size); /* nobody else looks at this place yet */
+    pthread_mutex_lock(&s->lock);
+    s->head = first + size;
+    s->blobs[(s->first_blob + s->n_blobs) % MOST_BLOBS] = (blob){digest, dtype, first, size, first + size};
+    s->n_blobs++;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+    return LB_OK;
+}
+
+lb_status lb_spool_drain(lb_spool *s, lb_err *err)
+{
+    if (!s) return LB_OK;
+    pthread_mutex_lock(&s->lock);
+    while (s->n_blobs > 0) pthread_cond_wait(&s->moved, &s->lock);
+    lb_status status = failure_of(s, err);
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}

@@ -1,0 +1,26 @@
+/* Blobs on their way into an archive while the host goes on: copied at once, written by a thread.
+ *
+ * Bytes of sources are overwritten soon after they were read (an optimizer's moments by the very op that reads them), so
+ * they are copied, into a ring of bytes that is made once: copying is three times as fast as write(). Nobody else may use
+ * the writer while blobs are under way: lb_spool_drain before every other call of it. One thread at a time may call these
+ * functions. In a forked child neither the spool nor its writer may be touched, but lb_spool_free says so. */
+#ifndef LB_SPOOL_H
+#define LB_SPOOL_H
+
+#include <lastbit/archive.h>
+
+typedef struct lb_spool lb_spool;
+
+/* `room_bytes`: of the ring. NULL when there is no memory, or no thread to be had. */
+lb_spool *lb_spool_new(lb_writer *writer, size_t room_bytes);
+/* What is under way is written first. False in a forked child: nothing was freed, and the writer must be left alone. */
+bool lb_spool_free(lb_spool *spool);
+/* As lb_writer_blob, but a failure is reported by a later call, and by every one after that. Waits for room. */
+lb_status lb_spool_blob(lb_spool *spool, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size,
+                        lb_err *err);
+/* Whether it was given this blob. */
+bool lb_spool_has(const lb_spool *spool, lb_digest digest);
+/* Everything that was given is in the archive, or the status says why not. */
+lb_status lb_spool_drain(lb_spool *spool, lb_err *err);
+
+#endif
