@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MUCH = 30 }; /* times, from one step to the next */
+enum { MUCH = 30, GROSS = 10000 }; /* times, from one step to the next; as failure.h has it of a parameter */
 
 typedef struct growth {
     const lb_trace_row *row;
@@ -63,6 +63,32 @@ static bool grown_parameter(const lb_trace_row *row, growth *g)
     return g->op != LB_NONE;
 }
 
+/* What one op reads. */
+typedef struct reading {
+    const lb_trace_row *row; /* whose parameters are looked at */
+    const lb_program *p;     /* whose values they are called by */
+    uint32_t until;          /* op before which they were written */
+    growth *g;
+    bool found;
+} reading;
+
+static void look_at_read(void *context, uint32_t value)
+{
+    reading *r = context;
+    const lb_program *p = r->row->program;
+    const int64_t storage = r->p->values[value].storage;
+    for (uint32_t k = 0; k < p->n_groups && !r->found; k++)
+        for (uint32_t i = 0; i < p->groups[k].params; i++) {
+            const lb_group_param *param = &p->group_params[p->groups[k].first_param + i];
+            if (param->storage != storage) continue;
+            const double before = before_step(r->row, storage);
+            const uint32_t op = before > 0 ? update_of(r->row, storage, GROSS * before) : LB_NONE;
+            if (op >= r->until) continue;
+            *r->g = (growth){r->row, op, before, r->row->sums[op].largest, &p->groups[k], param};
+            r->found = true;
+        }
+}
+
 /* The first op of that step whose result is much larger than in the step before, where both run the same ops. */
 static bool grown_op(const lb_trace_row *row, const lb_trace_row *earlier, growth *g)
 {
@@ -110,6 +136,58 @@ static void describe(const growth *g, lb_origin *origin)
              "%s makes %s %.3g times as large%s: its largest element was %.3g and is %.3g",
              optimizer ? lb_program_text(p, g->group->optimizer) : "it", lb_program_text(p, g->param->name),
              g->now / g->before, with, g->before, g->now);
+}
+
+/* Marks the op and everything before it in its step that it was computed from. */
+static uint8_t *ancestors(const lb_trace_row *row, uint32_t op)
+{
+    const lb_flow *flow = row->flow;
+    uint8_t *marks = calloc((size_t)row->program->n_ops + 1, 1);
+    if (!marks) return NULL;
+    marks[op] = 1;
+    for (uint32_t i = op + 1; i-- > 0;)
+        for (uint32_t e = flow->first_def[i]; marks[i] && e < flow->first_def[i + 1]; e++)
+            marks[flow->defs[e]] = 1;
+    return marks;
+}
+
+/* Is one of the parameters that the marked ops read grown, as `row` of the same rank has it? *reader then. */
+static bool grown_before(const lb_trace_row *row, const lb_trace_row *reads, const uint8_t *marks,
+                         uint32_t last, uint32_t *reader, growth *g)
+{
+    const lb_program *p = reads->program;
+    for (uint32_t i = last + 1; i-- > 0;) {
+        if (!marks[i] || !strncmp(lb_op_name(p, &p->ops[i]), "lb::", 4)) continue;
+        reading r = {row, p, row == reads ? i : row->program->n_ops, g, false};
+        lb_op_each_input(p, &p->ops[i], look_at_read, &r);
+        *reader = i;
+        if (r.found) return true;
+    }
+    return false;
+}
+
+bool lb_growth_read(const lb_inquiry *q, const lb_trace_row *row, uint32_t broken, lb_origin *origin)
+{
+    const lb_program *p = row->program;
+    const lb_trace_row *earlier = NULL;
+    growth g;
+    uint32_t reader = broken;
+    uint8_t *marks = ancestors(row, broken);
+    for (uint32_t s = 0; s < q->n_steps && q->steps[s] < p->step; s++)
+        earlier = lb_trace_find(q->trace, p->rank, q->steps[s]);
+    bool found = marks && (grown_before(row, row, marks, broken, &reader, &g) ||
+                           (earlier && grown_before(earlier, row, marks, broken, &reader, &g)));
+    free(marks);
+    if (!found) return false;
+    const char *layer = lb_op_layer(p, &p->ops[reader]);
+    describe(&g, origin);
+    const size_t used = strlen(origin->text);
+    snprintf(origin->text + used, sizeof origin->text - used, "; %s%s%.80s reads it%s%s%s",
+             lb_op_name(p, &p->ops[reader]), *layer ? " of " : "", layer,
+             reader == broken ? " and overflows" : ", and ",
+             reader == broken ? "" : lb_op_name(p, &p->ops[broken]),
+             reader == broken ? "" : " overflows in the end");
+    return true;
 }
 
 void lb_growth_find(const lb_inquiry *q, lb_origin *origin)

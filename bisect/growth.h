@@ -10,5 +10,8 @@
 
 /* Fills `origin` from the inquiry's trace; leaves it as it is when nothing grew so much. */
 void lb_growth_find(const lb_inquiry *inquiry, lb_origin *origin);
+/* What op `broken` of that step made of finite numbers may be the fault of who wrote a parameter that it was computed from:
+ * fills `origin` when one of them was made more than 10^4 times as large, in that step or the one before. False: none was. */
+bool lb_growth_read(const lb_inquiry *inquiry, const lb_trace_row *row, uint32_t broken, lb_origin *origin);
 
 #endif

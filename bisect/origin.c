@@ -213,6 +213,7 @@ void lb_origin_find(lb_inquiry *q)
     const uint32_t writer = writer_of_constant(row, op);
     const bool data = writer == LB_NONE && is_source(row->program, op);
     if (writer != LB_NONE) op = writer;
+    if (!data && writer == LB_NONE && lb_growth_read(q, row, op, origin)) return;
     const lb_op *found = &row->program->ops[op];
     *origin = (lb_origin){
         .step = row->program->step, .rank = row->program->rank, .phase = (lb_phase)found->phase, .op = op};
