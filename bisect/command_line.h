@@ -61,7 +61,7 @@ int lb_arguments_parse(const lb_command *command, int argc, const char **argv, l
 void lb_arguments_release(lb_arguments *arguments);
 
 /* Swaps as options that may be given several times: --precision, --kernel, --order, --rounding, --skip, --muon,
- * --contribution, --source, --routing, --accumulate, --fuse. lb_swap_options gives a table to include, valid as long as `list`, which gathers what was given. */
+ * --contribution, --source, --routing, --accumulate, --update, --fuse. lb_swap_options gives a table to include, valid as long as `list`, which gathers what was given. */
 enum { LB_SWAP_KINDS = LB_SWAP_FUSE + 1 };
 typedef struct lb_swap_list {
     lb_swap *rows;

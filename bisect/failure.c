@@ -359,6 +359,19 @@ static double largest_magnitude(const lb_statistics *s)
     return s->elements ? fmax(fabs(s->min), fabs(s->max)) : 0;
 }
 
+/* What the window's first source of that storage held: the past of a parameter begins there, not with its first update. */
+static double source_magnitude(const lb_program *p, int64_t storage)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        if (strcmp(lb_op_name(p, &p->ops[i]), "lb::source") || !p->ops[i].results) continue;
+        const lb_value *v = &p->values[lb_op_results(p, &p->ops[i])[0]];
+        if (v->storage != storage) continue;
+        const lb_statistics *s = v->statistics == LB_NONE ? NULL : &p->statistics[v->statistics];
+        return s && !lb_statistics_nonfinite(s) ? largest_magnitude(s) : 0;
+    }
+    return 0;
+}
+
 /* Values are gathered while a step runs and judged at its end. */
 static void gather(lb_monitor *m, const lb_watched *w, uint32_t op, uint8_t bits, const lb_value *value,
                    const lb_statistics *s)
@@ -370,6 +383,10 @@ static void gather(lb_monitor *m, const lb_watched *w, uint32_t op, uint8_t bits
     if (key == -3) return;
     history *h = find_past(m, w->program->rank, key);
     if (!h) return;
+    if (key >= 0 && !h->n && !h->seen && w->program->step == m->rows[0].program->step) {
+        h->largest = source_magnitude(w->program, key);
+        h->n = h->largest > 0;
+    }
     if (key == -2)
         h->pending += s->sum_squares;
     else

@@ -11,7 +11,7 @@
  *
  * Gross magnitude is a failure only in a window without a non-finite one, and against the window's own past: the loss
  * above 10 times its largest, the gradient norm above 1000 times its largest (2 steps or more), a parameter above 10^4 times
- * its largest. From 20 steps on: loss above twice its mean, gradient norm above 100 times its old EMA (alpha 0.01).
+ * its largest, what it held before its first update included. From 20 steps on: loss above twice its mean, gradient norm above 100 times its old EMA (alpha 0.01).
  *
  * Predicates:  WHAT[>NUMBER][@SELECTOR]  with WHAT one of
  *   nonfinite   a result that is NaN or infinite     max>X  a result with an element above X in magnitude

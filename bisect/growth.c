@@ -129,6 +129,7 @@ static void describe(const growth *g, lb_origin *origin)
         return;
     }
     const double rate = learning_rate(p, g->group);
+    origin->growth = g->now / g->before;
     char with[80] = "";
     const bool optimizer = op->phase == LB_PHASE_OPTIMIZER;
     if (isfinite(rate) && optimizer) snprintf(with, sizeof with, " at a learning rate of %.3g", rate);

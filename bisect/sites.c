@@ -135,6 +135,7 @@ static const char *option_of(lb_swap_kind kind)
     case LB_SWAP_SOURCE: return "--source";
     case LB_SWAP_ROUTING: return "--routing";
     case LB_SWAP_ACCUMULATE: return "--accumulate";
+    case LB_SWAP_UPDATE: return "--update";
     case LB_SWAP_FUSE: return "--fuse";
     }
     return "--unknown";

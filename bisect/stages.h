@@ -24,6 +24,8 @@ lb_status lb_stage_source(lb_inquiry *inquiry, bool *found, lb_err *err);
 lb_status lb_stage_several(lb_inquiry *inquiry, bool *found, lb_err *err);
 /* Last: single ops, in no block or beside one, that make numbers of finite ones that are not. */
 lb_status lb_stage_op(lb_inquiry *inquiry, bool *found, lb_err *err);
+/* Updates that make a parameter much larger, as of too large a learning rate: when nothing else cures. */
+lb_status lb_stage_update(lb_inquiry *inquiry, bool *found, lb_err *err);
 /* Sums in another order. */
 lb_status lb_stage_order(lb_inquiry *inquiry, bool *found, lb_err *err);
 

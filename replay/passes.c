@@ -75,7 +75,7 @@ lb_status lb_pass_apply(const lb_program *in, const lb_swap *swap, lb_capture *c
 {
     (void)capture;
     *out = NULL, *origin = NULL, *touched = 0;
-    if (swap->kind != LB_SWAP_SKIP && swap->kind != LB_SWAP_MUON)
+    if (swap->kind != LB_SWAP_SKIP && swap->kind != LB_SWAP_MUON && swap->kind != LB_SWAP_UPDATE)
         return lb_fail(err, LB_ERR_INVALID, "swap %d is no pass", (int)swap->kind);
     if (swap->kind == LB_SWAP_MUON && strcmp(swap->argument, "f32") && strcmp(swap->argument, "adamw"))
         return lb_fail(err, LB_ERR_INVALID, "Muon can be swapped for f32 or adamw, not \"%s\"", swap->argument);
@@ -85,6 +85,8 @@ lb_status lb_pass_apply(const lb_program *in, const lb_swap *swap, lb_capture *c
     lb_status status = lb_flow_new(in, &flow, err);
     if (status == LB_OK && swap->kind == LB_SWAP_SKIP)
         status = apply_skip(in, flow, selector, out, origin, touched, err);
+    else if (status == LB_OK && swap->kind == LB_SWAP_UPDATE)
+        status = lb_pass_update(in, flow, selector, swap->argument, out, origin, touched, err);
     else if (status == LB_OK)
         status = apply_muon(in, flow, selector, swap->argument, out, origin, touched, err);
     lb_flow_free(flow);

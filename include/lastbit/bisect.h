@@ -45,6 +45,7 @@ typedef struct lb_origin {
     int32_t rank;
     lb_phase phase;
     uint32_t op;     /* row in the recorded program, LB_NONE: nothing non-finite leads to the failure */
+    double growth;   /* of a parameter, by that op: how many times as large it became; 0: it is about something else */
     char layer[160];
     char name[80];   /* of the op; "lb::source": the data held it already */
     char text[320];  /* "its inputs are finite, the largest 96.4; of its result 12 of 4096 elements (f32) are infinite: …" */

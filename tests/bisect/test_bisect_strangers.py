@@ -51,13 +51,30 @@ def test_what_a_person_has_to_change_is_named(case, lastbit, tmp_path):
     assert verdict["reproducer_size"]["ops"] <= most_ops
 
 
-def test_a_learning_rate_that_is_too_large_is_seen_at_work(lastbit, tmp_path):
-    lastbit.record(tmp_path / "run.lb", GPT, "lr", expect=0)
-    verdict = lastbit.json("bisect", tmp_path / "run.lb", "-q", expect=125)  # no change that a replay can make cures it
-    assert verdict["failure"]["kind"] == "gross" and "emb.weight" in verdict["failure"]["what"]
-    begins = verdict["begins"]
+def test_a_learning_rate_that_is_too_large_is_the_cause(lastbit, tmp_path):
+    """Nothing that the program computes is wrong; with smaller updates it does not fail."""
+    capture, small = tmp_path / "run.lb", tmp_path / "small.lb"
+    lastbit.record(capture, GPT, "lr", expect=0)
+    verdict = lastbit.json("bisect", capture, "-q", "-o", small, expect=1)
+    assert (verdict["failure"]["kind"], verdict["failure"]["step"]) == ("gross", 0)
+    begins, culprit = verdict["begins"], verdict["culprit"]
     assert (begins["step"], begins["phase"]) == (0, "optimizer")
     assert re.match(r"SGD makes \S+ \S+ times as large at a learning rate of 3e\+04", begins["text"])
+    assert (culprit["axis"], culprit["phase"], culprit["step"]) == ("source", "optimizer", 0)
+    assert "The update is too large" in culprit["why"] and "at a learning rate of 3e+04" in culprit["why"]
+    assert [s["outcome"] for s in verdict["stages"] if s["stage"] == "update"] == ["cured"]
+    check_commands(lastbit, verdict, small)
+
+
+@pytest.mark.parametrize("form", ["single", pytest.param("foreach", marks=pytest.mark.full), pytest.param("fused", marks=pytest.mark.full)])
+def test_updates_are_made_smaller_whatever_form_the_optimizer_has(form, lastbit, tmp_path):
+    lastbit.record(tmp_path / "run.lb", "tests/programs/failing_llama.py", "rate", "--steps", "3", "--optimizer", form, expect=0)
+    verdict = lastbit.json("bisect", tmp_path / "run.lb", "-q", expect=1)
+    assert (verdict["culprit"]["axis"], verdict["culprit"]["phase"], verdict["culprit"]["step"]) == ("source", "optimizer", 0)
+    assert "AdamW makes" in verdict["culprit"]["why"]
+    lastbit.run("bisect", "--check", tmp_path / "run.lb", "--update", "1", expect=1)
+    lastbit.run("bisect", "--check", tmp_path / "run.lb", "--update", "0", expect=0)
+    assert lastbit.run("bisect", "--check", tmp_path / "run.lb", "--update", "2").returncode == 128
 
 
 @pytest.mark.parametrize("case,rank,op,step", [

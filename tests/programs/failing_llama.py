@@ -1,6 +1,6 @@
 """Training steps of a Hugging Face Llama of a real size, failing in one decoder layer: for measuring how long a bisection takes.
 
-    failing_llama.py FAULT [--shape llama|smollm|small] [--steps N]
+    failing_llama.py FAULT [--shape llama|smollm|small] [--steps N] [--optimizer single|foreach|fused]
 
     none       it does not fail
     weight     before step 2 a weight is multiplied by 1e30: everything in the program, as after a broken checkpoint merge
@@ -29,6 +29,7 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("fault", choices=FAULTS)
 parser.add_argument("--shape", choices=SHAPES, default="small")
 parser.add_argument("--steps", type=int, default=4)
+parser.add_argument("--optimizer", choices=["single", "foreach", "fused"], help="AdamW in one of its forms; what torch chooses without it")
 args = parser.parse_args()
 torch.set_num_threads(1)
 torch.manual_seed(0)
@@ -69,7 +70,8 @@ if args.fault == "overflow":
     layer.mlp.act_fn.forward = lambda x: activation(x) * torch.exp(x.detach().abs().amax() * (500.0 if step == 2 else 0.0))
 if args.fault == "half":
     layer.self_attn.register_forward_hook(half_scores)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e3 if args.fault == "rate" else 1e-3)
+form = dict(foreach=args.optimizer == "foreach", fused=args.optimizer == "fused") if args.optimizer else {}
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e4 if args.fault == "rate" else 1e-3, **form)
 text = torch.Generator().manual_seed(1)
 for step in range(args.steps):
     if args.fault == "weight" and step == 2:

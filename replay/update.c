@@ -1,0 +1,163 @@
+/* The pass that scales updates: what the optimizers of a step do to a parameter, made `factor` times as large.
+ *
+ *      old := copy of the parameter, before the first op of the optimizer phase that writes it
+ *      … the optimizer's ops as they are …
+ *      parameter := old + factor (parameter - old), after the last           aten::lerp_ with weight 1 - factor, to old
+ *
+ * Moments stay what they become: only what reaches the parameter is scaled. 0 leaves the parameter as it was. What an observer
+ * sees of the parameter is the scaled value, under the last op; the ops in between are seen by none.
+ */
+#include "block.h"
+#include "passes.h"
+#include "rewrite.h"
+#include "selector.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A parameter that the step's optimizer phase writes. */
+typedef struct written {
+    int64_t storage;
+    uint32_t first, last;   /* ops */
+    uint32_t before, after; /* values: as the first op reads it, as the last leaves it */
+    uint32_t old;           /* the copy */
+} written;
+
+typedef struct reads {
+    const lb_program *p;
+    int64_t storage;
+    uint32_t value;
+} reads;
+
+static void note_read(void *context, uint32_t value)
+{
+    reads *r = context;
+    if (r->p->values[value].storage == r->storage) r->value = value;
+}
+
+static uint32_t value_written(const lb_program *p, const lb_op *op, int64_t storage)
+{
+    for (uint32_t w = 0; w < op->written; w++) {
+        uint32_t v = lb_op_written(p, op)[w];
+        if (v != LB_NONE && p->values[v].storage == storage) return v;
+    }
+    return LB_NONE;
+}
+
+/* False where nothing writes it, or its first write does not read it: then there is no update to scale. */
+static bool find_written(const lb_program *p, int64_t storage, written *out)
+{
+    *out = (written){.storage = storage, .first = LB_NONE, .before = LB_NONE};
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        uint32_t v = p->ops[i].phase == LB_PHASE_OPTIMIZER ? value_written(p, &p->ops[i], storage) : LB_NONE;
+        if (v == LB_NONE) continue;
+        if (out->first == LB_NONE) {
+            reads r = {p, storage, LB_NONE};
+            lb_op_each_input(p, &p->ops[i], note_read, &r);
+            out->first = i, out->before = r.value;
+        }
+        out->last = i, out->after = v;
+    }
+    return out->before != LB_NONE && lb_dtype_is_float(p->values[out->after].dtype) &&
+           lb_layout_same_shape(&p->values[out->before].layout, &p->values[out->after].layout);
+}
+
+/* The module that a parameter belongs to; the root when no scope has its path. */
+static uint32_t owner_of(const lb_program *p, const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    for (uint32_t s = 1; dot && s < p->n_scopes; s++) {
+        const char *path = lb_program_text(p, p->scopes[s].path);
+        if (strlen(path) == (size_t)(dot - name) && !strncmp(path, name, (size_t)(dot - name))) return s;
+    }
+    return 0;
+}
+
+static lb_status collect(const lb_program *in, const lb_selector *selector, const char *blocks, written **rows,
+                         uint32_t *n, lb_err *err)
+{
+    *n = 0;
+    *rows = malloc((in->n_group_params + 1) * sizeof **rows);
+    if (!*rows) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t k = 0; k < in->n_group_params; k++) {
+        const lb_group_param *param = &in->group_params[k];
+        bool known = false;
+        for (uint32_t i = 0; i < *n; i++) known |= (*rows)[i].storage == param->storage;
+        if (known || !lb_selector_scope(selector, in, owner_of(in, lb_program_text(in, param->name)), blocks))
+            continue;
+        *n += find_written(in, param->storage, &(*rows)[*n]);
+    }
+    return LB_OK;
+}
+
+/* A fresh storage for the copy. */
+static void add_copy(lb_rewrite *rw, written *w, int64_t storage)
+{
+    lb_value row = {
+        .storage = storage, .dtype = rw->in->values[w->before].dtype, .name = LB_NONE, .statistics = LB_NONE};
+    const lb_layout *layout = &rw->in->values[w->before].layout;
+    row.layout = lb_layout_contiguous(layout->ndim, layout->shape);
+    w->old = lb_program_add_value(rw->out, &row);
+    if (w->old == LB_NONE)
+        rw->failed = true;
+    else
+        lb_rewrite_copy(rw, w->first, w->before, w->old);
+}
+
+static void add_scaling(lb_rewrite *rw, const written *w, double factor)
+{
+    const lb_arg args[] = {{.tag = LB_ARG_VALUE, .u.value = w->after},
+                           {.tag = LB_ARG_VALUE, .u.value = w->old},
+                           {.tag = LB_ARG_FLOAT, .u.f = 1 - factor}};
+    lb_rewrite_new(rw, "aten::lerp_.Scalar", &rw->in->ops[w->last], w->last, args, 3, &w->after, 1, &w->after,
+                   1);
+}
+
+static bool writes_any(const lb_program *p, const lb_op *op, const written *rows, uint32_t n)
+{
+    if (op->phase != LB_PHASE_OPTIMIZER || op->flags & LB_OP_COLLECTIVE) return false;
+    for (uint32_t k = 0; k < n; k++)
+        if (value_written(p, op, rows[k].storage) != LB_NONE) return true;
+    return false;
+}
+
+static lb_status write_all(const lb_program *in, written *rows, uint32_t n, double factor, lb_program **out,
+                           uint32_t **origin, lb_err *err)
+{
+    lb_rewrite rw;
+    int64_t fresh = 0;
+    for (uint32_t v = 0; v < in->n_values; v++)
+        if (in->values[v].storage > fresh) fresh = in->values[v].storage;
+    LB_TRY(lb_rewrite_init(&rw, in, err));
+    for (uint32_t i = 0; i < in->n_ops; i++) {
+        lb_rewrite_begin(&rw, i);
+        for (uint32_t k = 0; k < n; k++)
+            if (rows[k].first == i) add_copy(&rw, &rows[k], fresh + 1 + k);
+        lb_rewrite_op(&rw, &in->ops[i], writes_any(in, &in->ops[i], rows, n) ? LB_NONE : i);
+        for (uint32_t k = 0; k < n; k++)
+            if (rows[k].last == i) add_scaling(&rw, &rows[k], factor);
+    }
+    return lb_rewrite_finish(&rw, out, origin, err);
+}
+
+lb_status lb_pass_update(const lb_program *in, const struct lb_flow *flow, const lb_selector *selector,
+                         const char *argument, lb_program **out, uint32_t **origin, uint32_t *touched,
+                         lb_err *err)
+{
+    char *end;
+    const double factor = strtod(argument, &end);
+    if (end == argument || *end || !(factor >= 0 && factor <= 1))
+        return lb_fail(err, LB_ERR_INVALID, "an update can be made 0 to 1 times as large, not \"%s\"",
+                       argument);
+    lb_blocks blocks = {0};
+    written *rows = NULL;
+    uint32_t n = 0;
+    LB_TRY(lb_blocks_find(in, flow, &blocks, err));
+    lb_status status = collect(in, selector, blocks.letters, &rows, &n, err);
+    *touched = n;
+    if (status == LB_OK) status = write_all(in, rows, n, factor, out, origin, err);
+    free(rows);
+    lb_blocks_release(&blocks);
+    return status;
+}
