@@ -3,6 +3,7 @@
 #include "command_line.h"
 
 #include <lastbit/explain.h>
+#include <lastbit/invariance.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -75,9 +76,10 @@ static void print_report_json(const lb_explain_report *r)
                                        (json_int_t)r->ops, "differing", (json_int_t)r->differing));
 }
 
-static char *steps, *layer, *phase, *select_ops;
+static char *steps, *layer, *phase, *select_ops, *invariance;
 static char **maps;
-static int all, table, budget;
+static int all, table, budget, multiprocessors;
+static long row = -1;
 static double seconds;
 
 static const struct poptOption options[] = {
@@ -94,6 +96,13 @@ static const struct poptOption options[] = {
     {"table", 0, POPT_ARG_NONE, &table, 0, "what each layer adds, beside what has come together by then", NULL},
     {"budget", 0, POPT_ARG_NONE, &budget, 0,
      "split the final gap by cause and layer: a chained replay for each", NULL},
+    {"invariance", 0, POPT_ARG_STRING, &invariance, 0,
+     "does a row of these ops keep its bits in batches of other sizes? By kernel, and by the launch rules of "
+     "fused norms",
+     "SELECTOR"},
+    {"row", 0, POPT_ARG_LONG, &row, 0, "which recorded row --invariance embeds (-1: the first 64)", "N"},
+    {"multiprocessors", 0, POPT_ARG_INT, &multiprocessors, 0,
+     "of the GPU whose launch rules are asked (132: H100)", "N"},
     POPT_TABLEEND,
 };
 
@@ -140,6 +149,69 @@ static char *make_selector(void)
     return NULL;
 }
 
+/* ---- batch invariance ---- */
+
+static void print_invariance_json(const lb_invariance *v)
+{
+    json_t *rows = json_array();
+    for (uint32_t i = 0; i < v->n_rows; i++) {
+        const lb_invariance_row *r = &v->rows[i];
+        json_t *sizes = json_array();
+        for (uint32_t k = 0; k < r->n_sizes; k++)
+            json_array_append_new(sizes, json_pack("{s:I,s:I}", "rows", (json_int_t)r->sizes[k].rows,
+                                                   "differing", (json_int_t)r->sizes[k].differing));
+        json_array_append_new(
+            rows, json_pack("{s:I,s:i,s:s,s:s,s:i,s:s,s:I,s:I,s:I,s:b,s:o}", "step", (json_int_t)r->step,
+                            "rank", r->rank, "layer", r->layer, "op", r->name, "index", (int)r->op, "kernel",
+                            r->kernel, "recorded", (json_int_t)r->recorded, "embedded", (json_int_t)r->embedded,
+                            "elements", (json_int_t)r->elements, "varies", (int)r->varies, "sizes", sizes));
+    }
+    lb_print_json("explain", json_pack("{s:[],s:o}", "findings", "invariance", rows));
+}
+
+static void print_invariance_text(const lb_invariance *v)
+{
+    for (uint32_t i = 0; i < v->n_rows; i++) {
+        const lb_invariance_row *r = &v->rows[i];
+        printf("%s, %s (op %u), %s: ", *r->layer ? r->layer : "(top level)", r->name, r->op, r->kernel);
+        if (!r->varies)
+            printf("the same bits in batches of 1 to %lld rows\n",
+                   r->n_sizes ? (long long)r->sizes[r->n_sizes - 1].rows : 0);
+        else
+            printf("other bits than in the recorded batch of %lld rows in batches of", (long long)r->recorded);
+        for (uint32_t k = 0, n = 0; r->varies && k < r->n_sizes; k++) {
+            const lb_invariance_size *s = &r->sizes[k];
+            if (s->differing)
+                printf("%s %lld (%lld of %lld elements)", n++ ? "," : "", (long long)s->rows,
+                       (long long)s->differing, (long long)r->elements);
+        }
+        if (r->varies) printf("\n");
+    }
+}
+
+static int run_invariance(const lb_arguments *arguments, const lb_explain_options *o)
+{
+    lb_err err = LB_ERR_INIT;
+    lb_capture *capture = NULL;
+    lb_invariance found = {0};
+    bool varies = false;
+    lb_invariance_options v = LB_INVARIANCE_OPTIONS_INIT;
+    v.select = invariance, v.row = row, v.multiprocessors = multiprocessors;
+    v.first_step = o->first_step, v.last_step = o->last_step;
+    lb_status status = lb_capture_open(arguments->args[0], &capture, &err);
+    if (status == LB_OK) status = lb_invariance_run(capture, &v, &found, &err);
+    for (uint32_t i = 0; i < found.n_rows; i++) varies |= found.rows[i].varies;
+    if (status == LB_OK && arguments->json) print_invariance_json(&found);
+    if (status == LB_OK && !arguments->json) print_invariance_text(&found);
+    int rc = status == LB_ERR_NOT_FOUND ? (lb_command_fail("explain", &err), LB_EXIT_UNTESTABLE)
+             : status != LB_OK          ? lb_command_fail("explain", &err)
+             : varies                   ? LB_EXIT_DIFFERENT
+                                        : LB_EXIT_SAME;
+    lb_invariance_release(&found);
+    lb_capture_close(capture);
+    return rc;
+}
+
 static int exit_code(const lb_explain_report *r)
 {
     if (r->n_findings) return LB_EXIT_DIFFERENT;
@@ -184,10 +256,12 @@ int lb_cmd_explain(int argc, const char **argv)
     if (!arguments.json) o.progress = lb_progress;
     if (steps && !parse_range(steps, &o.first_step, &o.last_step))
         rc = lb_command_misused("explain", "--steps %s: expected N or A-B", steps);
+    else if (invariance && arguments.n_args > 1)
+        rc = lb_command_misused("explain", "--invariance looks at one capture");
     else
-        rc = run_explain(&arguments, &o);
+        rc = invariance ? run_invariance(&arguments, &o) : run_explain(&arguments, &o);
     for (uint32_t i = 0; i < o.n_maps; i++) free(maps[i]);
-    free(maps), free(selector), free(steps), free(layer), free(phase), free(select_ops);
+    free(maps), free(selector), free(steps), free(layer), free(phase), free(select_ops), free(invariance);
     lb_arguments_release(&arguments);
     return rc;
 }

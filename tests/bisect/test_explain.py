@@ -429,3 +429,33 @@ def test_a_fused_norm_that_replay_does_not_know(lastbit, tmp_path):
         record(lastbit, tmp_path, f"{name}16", OPAQUE, name, "bfloat16")
     (f,) = own(lastbit.json("explain", "--seconds", "20", tmp_path / "hf16.lb", tmp_path / "fused16.lb", expect=1))
     assert (f["cause"], f["schedule"]) == ("precision", "f32") and "rms_norm:butterfly" in f["also"]
+
+
+def test_a_row_in_batches_of_other_sizes(lastbit, norms):
+    """Our own kernels do not look at the batch; launch rules of fused norms do, and so may libraries."""
+    eager = norms["eager"]
+    answer = lastbit.json("explain", "--invariance", "layer=up|norm|down", eager, expect=(0, 1))
+    rows = answer["invariance"]
+    kernels = {(r["op"], r["kernel"]) for r in rows}
+    assert {("aten::mm", "own"), ("aten::mm", "openblas"), ("aten::mean.dim", "own"), ("rms_norm", "butterfly,sms:132")} <= kernels
+    assert not [r for r in rows if r["kernel"] == "own" and r["varies"]]
+    for r in rows:
+        assert [s["rows"] for s in r["sizes"]] == [1 << i for i in range(10)] and r["recorded"] == 64 and r["embedded"] == 64
+        (recorded,) = [s for s in r["sizes"] if s["rows"] == 64]
+        assert recorded["differing"] == 0 and r["varies"] == any(s["differing"] for s in r["sizes"])
+    # 512 f32 columns are 128 threads: one block whatever the batch. With 1024 columns two blocks become one from some batch on.
+    (fused,) = [r for r in rows if r["op"] == "rms_norm"]
+    assert not fused["varies"]
+    assert lastbit.run("explain", "--invariance", "layer=nothing", eager).returncode == 125
+    assert lastbit.run("explain", "--invariance", "layer=up", eager, eager).returncode == 129
+
+
+def test_the_launch_rule_of_a_fused_norm(lastbit, tmp_path):
+    eager = record(lastbit, tmp_path, "eager", OPAQUE, "hf", "float32")
+    for multiprocessors, first in ((132, 128), (16, 16)):
+        (norm,) = lastbit.json("explain", "--invariance", "layer=norm&op=mul.Tensor", "--multiprocessors", multiprocessors, eager,
+                               expect=1)["invariance"]
+        # tokens * 2 blocks > SMs: then one block of 256 threads, another tree than two of 128.
+        sides = [{s["differing"] > 0 for s in norm["sizes"] if (s["rows"] >= first) == beyond} for beyond in (False, True)]
+        recorded = norm["recorded"] >= first
+        assert sides[recorded] == {False} and sides[not recorded] == {True}

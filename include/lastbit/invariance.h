@@ -1,0 +1,62 @@
+/* Batch invariance: does a row keep its bits when other rows stand beside it?
+ *
+ * Recorded rows of an op's input are embedded in batches of other sizes, made of the recorded rows in turn, and the op is run under
+ * each kernel that it has, and under the launch rules of fused kernels, which choose threads by the size of the batch. What is
+ * compared are those rows of the result, with what they are in the recorded batch.
+ */
+#ifndef LASTBIT_INVARIANCE_H
+#define LASTBIT_INVARIANCE_H
+
+#include <lastbit/archive.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LB_INVARIANCE_SIZES 24
+
+typedef struct lb_invariance_options {
+    size_t size;         /* sizeof(lb_invariance_options) */
+    const char *select;  /* selector of ops, NULL: all that have rows */
+    int64_t row;         /* of the recorded batch; -1: its first 64 */
+    int multiprocessors; /* of the GPU whose launch rules are asked; 0: 132 (H100) */
+    int64_t first_step, last_step;
+} lb_invariance_options;
+#define LB_INVARIANCE_OPTIONS_INIT                                                                             \
+    {                                                                                                          \
+        sizeof(lb_invariance_options), NULL, -1, 0, INT64_MIN, INT64_MAX                                       \
+    }
+
+typedef struct lb_invariance_size {
+    int64_t rows;      /* of the batch */
+    int64_t differing; /* elements with other bits, over the rows embedded */
+} lb_invariance_size;
+
+typedef struct lb_invariance_row {
+    int64_t step;
+    int32_t rank;
+    uint32_t op; /* row of the program */
+    char layer[160], name[96];
+    char kernel
+        [64]; /* "own", "openblas"; of a norm the fused kernel whose launch rule is asked: "butterfly,sms:132" */
+    int64_t recorded, embedded,
+        elements; /* rows of the recorded batch, those embedded, and elements of the result in them */
+    lb_invariance_size sizes[LB_INVARIANCE_SIZES];
+    uint32_t n_sizes;
+    bool varies;
+} lb_invariance_row;
+
+typedef struct lb_invariance {
+    lb_invariance_row *rows;
+    uint32_t n_rows;
+} lb_invariance;
+
+/* LB_ERR_NOT_FOUND: no op that was selected has rows whose bytes were kept. */
+LB_API lb_status lb_invariance_run(lb_capture *capture, const lb_invariance_options *options,
+                                   lb_invariance *out, lb_err *err);
+LB_API void lb_invariance_release(lb_invariance *invariance);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
