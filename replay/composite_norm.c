@@ -314,3 +314,39 @@ lb_status lb_recogniser_layer_norms(lb_recogniser *t)
     }
     return LB_OK;
 }
+
+/* ---- behind a collective ------------------------------------------------------------------------------------------------------ */
+
+/* The all-reduce whose result `value` is, as the op that adds it reads it; behind a wait, where there is one. */
+static uint32_t all_reduce(const lb_recogniser *t, uint32_t add, uint32_t value)
+{
+    uint32_t op = lb_recogniser_maker(t, (lb_reading){add, value});
+    if (op != LB_NONE && strstr(lb_op_name(t->program, &t->program->ops[op]), "wait_tensor"))
+        op = lb_recogniser_maker(t, lb_recogniser_arg(t, op, 0));
+    if (op == LB_NONE) return LB_NONE;
+    const char *name = lb_op_name(t->program, &t->program->ops[op]);
+    return strstr(name, "allreduce") || strstr(name, "all_reduce") ? op : LB_NONE;
+}
+
+lb_status lb_recogniser_allreduce_norms(lb_recogniser *t)
+{
+    for (uint32_t i = 0, n = t->found->n; i < n; i++) {
+        const lb_composite c = t->found->rows[i];
+        uint32_t ops[MOST_OPS + 1];
+        for (uint32_t k = 0; k < c.n_ops && k <= MOST_OPS; k++) ops[k] = c.ops[k];
+        for (int swapped = 0; c.kind == LB_COMPOSITE_ADD_RMS_NORM && swapped < 2; swapped++) {
+            lb_composite found = c;
+            found.kind = LB_COMPOSITE_ALLREDUCE_NORM;
+            found.inputs[LB_NORM_X] = c.inputs[swapped ? LB_NORM_RESIDUAL : LB_NORM_X];
+            found.inputs[LB_NORM_RESIDUAL] = c.inputs[swapped ? LB_NORM_X : LB_NORM_RESIDUAL];
+            const uint32_t collective = all_reduce(t, c.ops[0], found.inputs[LB_NORM_X]);
+            if (collective == LB_NONE) continue;
+            const lb_reading listed = lb_recogniser_item(t, collective, 0, 0);
+            found.inputs[LB_NORM_OWN] =
+                (listed.op != LB_NONE ? listed : lb_recogniser_arg(t, collective, 0)).value;
+            LB_TRY(lb_recogniser_add(t, &found, ops, c.n_ops));
+            break;
+        }
+    }
+    return LB_OK;
+}

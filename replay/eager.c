@@ -295,6 +295,28 @@ static void look(void *context, uint32_t value)
                   !(p->values[value].flags & LB_VALUE_UNDEFINED);
 }
 
+/* Some op reads these contents: an input may be there to be told of, in a storage that has been written since. */
+typedef struct search {
+    const lb_program *program;
+    uint32_t value;
+    bool found;
+} search;
+
+static void compare(void *context, uint32_t value)
+{
+    search *s = context;
+    const lb_value *a = &s->program->values[s->value], *b = &s->program->values[value];
+    s->found |= a->storage == b->storage && a->version == b->version;
+}
+
+static bool is_read(const lb_composite *c, uint32_t value)
+{
+    search s = {c->program, value, false};
+    for (uint32_t i = 0; i < c->n_ops && !s.found; i++)
+        lb_op_each_input(c->program, &c->program->ops[c->ops[i]], compare, &s);
+    return s.found;
+}
+
 /* Of `zeros_like(x)` only the layout of x counts. */
 static bool reads_contents(const lb_program *p, const lb_op *op)
 {
@@ -308,7 +330,8 @@ lb_status lb_eager_run(const lb_composite *c, const lb_tensor *inputs, lb_tensor
     check known = {&e, c, 0, false};
     open_places(&e, c);
     for (int i = 0; e.status == LB_OK && i < LB_COMPOSITE_INPUTS; i++)
-        if (c->inputs[i] != LB_NONE && inputs[i].data) put(&e, c->inputs[i], &inputs[i]);
+        if (c->inputs[i] != LB_NONE && inputs[i].data && is_read(c, c->inputs[i]))
+            put(&e, c->inputs[i], &inputs[i]);
     for (uint32_t i = 0; e.status == LB_OK && i < c->n_list; i++)
         if (inputs[LB_COMPOSITE_INPUTS + i].data) put(&e, c->list[i], &inputs[LB_COMPOSITE_INPUTS + i]);
     for (uint32_t i = 0; e.status == LB_OK && i < c->n_ops; i++) {

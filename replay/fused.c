@@ -30,6 +30,7 @@ static const lb_fused_kind *const fused[LB_COMPOSITE_KIND_COUNT] = {
     [LB_COMPOSITE_ROPE] = &lb_fused_rope,
     [LB_COMPOSITE_ROUTER] = &lb_fused_router,
     [LB_COMPOSITE_CROSS_ENTROPY] = &lb_fused_cross_entropy,
+    [LB_COMPOSITE_ALLREDUCE_NORM] = &lb_fused_allreduce_norm,
 };
 
 const char *lb_composite_kind_name(lb_composite_kind kind)
@@ -172,7 +173,8 @@ bool lb_kernel_text_order(const lb_kernel_text *text, const char *key, lb_schedu
         if (strcmp(text->options[i].key, key)) continue;
         if (lb_schedule_parse(text->options[i].value, order, NULL) != LB_OK) return false;
         const bool product = !strcmp(key, "gemm");
-        if (order->kind == LB_SCHEDULE_TREE || (order->kind == LB_SCHEDULE_TENSOR_CORE && !product)) {
+        if (order->kind == LB_SCHEDULE_TREE ||
+            ((order->kind == LB_SCHEDULE_TENSOR_CORE || order->kind == LB_SCHEDULE_STREAMK) && !product)) {
             lb_schedule_release(order);
             return false;
         }
@@ -244,9 +246,10 @@ ROW(gate_up)
 ROW(rope)
 ROW(router)
 ROW(cross_entropy)
+ROW(allreduce_norm)
 #undef ROW
 #define ROW(ID, FLAGS) {"fused::" #ID, INPUTS, ID##_kernel, ID##_twin, 1, 0, FLAGS, NULL, "fused"},
 const lb_op_row lb_rows_fused[] = {ROW(rms_norm, 0) ROW(add_rms_norm, 0) ROW(attention, 0) ROW(softmax, 0)
                                        ROW(finalise, 0) ROW(layer_norm, 0) ROW(swiglu, 0) ROW(gate_up, 0)
-                                           ROW(rope, 0) ROW(router, LB_ROW_DISCONTINUOUS)
-                                               ROW(cross_entropy, 0){NULL}};
+                                           ROW(rope, 0) ROW(router, LB_ROW_DISCONTINUOUS) ROW(cross_entropy, 0)
+                                               ROW(allreduce_norm, 0){NULL}};

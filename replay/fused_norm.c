@@ -11,6 +11,7 @@
 #include "fused.h"
 
 #include "elementary.h"
+#include "memory.h"
 #include "schedule.h"
 
 #include <math.h>
@@ -23,6 +24,7 @@ typedef struct launch {
 
 typedef struct kernel {
     bool butterfly, fma, twice, square_t, residual_f32, multiplies, root_twice;
+    int ranks; /* contributions are added: 0 rounded to T each time, 1 in f32, 2 in f32 by chunks of eight */
     launch launch;
     lb_schedule schedule;
     lb_dtype accumulate; /* LB_F32: none besides */
@@ -93,11 +95,14 @@ static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k
               acc = lb_kernel_text_choice(&parsed, "acc", "f32|f64|bf16|f16", 0);
     const int mean = lb_kernel_text_choice(&parsed, "mean", "div|mul", 0),
               root = lb_kernel_text_choice(&parsed, "rsqrt", "once|twice", 0);
-    const int residual = lb_kernel_text_choice(&parsed, "residual", "t|f32", 0);
-    const char *keys = kind == LB_COMPOSITE_ADD_RMS_NORM ? "round square fma acc mean rsqrt sms residual"
-                                                         : "round square fma acc mean rsqrt sms";
+    const int residual = lb_kernel_text_choice(&parsed, "residual", "t|f32", 0),
+              ranks = lb_kernel_text_choice(&parsed, "ranks", "t|f32|chunks", 0);
+    const char *keys = kind == LB_COMPOSITE_RMS_NORM ? "round square fma acc mean rsqrt sms"
+                       : kind == LB_COMPOSITE_ADD_RMS_NORM
+                           ? "round square fma acc mean rsqrt sms residual"
+                           : "round square fma acc mean rsqrt sms residual ranks";
     bool ok = round >= 0 && square >= 0 && fma >= 0 && acc >= 0 && mean >= 0 && root >= 0 && residual >= 0 &&
-              lb_kernel_text_keys(&parsed, keys);
+              ranks >= 0 && lb_kernel_text_keys(&parsed, keys);
     *sms = 132;
     for (uint32_t i = 0; ok && i < parsed.n_options; i++)
         if (!strcmp(parsed.options[i].key, "sms"))
@@ -105,6 +110,7 @@ static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k
     if (!ok) return lb_kernel_text_refuse(kind, text, err);
     k->twice = round, k->square_t = square, k->fma = fma, k->multiplies = mean, k->root_twice = root,
     k->residual_f32 = residual;
+    k->ranks = ranks;
     k->accumulate = accumulators[acc];
     if (k->butterfly) {
         int64_t numbers[3] = {0, 0, 1};
@@ -271,14 +277,50 @@ static void row_f64(work *w, int64_t at, bool twin)
     }
 }
 
-/* In roundings of f32: those of the sum, and a few to 16 bits. */
-static void scale_twin(work *w, const lb_call *call)
+/* Contributions of ranks, in order, into one x: TensorRT-LLM's and FlashInfer's one-shot and two-shot kernels round every sum to T unless
+ * fp32_acc is set, FlashInfer's MNNVL kernel adds chunks of eight (trtllm_mnnvl_allreduce.cuh). */
+static const void *sum_of_ranks(work *w, const lb_operand *list, const lb_tensor *like, bool twin)
 {
-    const double scale = 8 + (double)w->size + 4 * lb_twin_scale(call, LB_FUSED_INPUTS);
+    const int64_t n = lb_tensor_numel(like);
+    void *sum = lb_frame_reals(&w->frame, n + 1), *chunk = lb_frame_reals(&w->frame, n + 1),
+         *part = lb_frame_reals(&w->frame, n + 1);
+    for (uint32_t r = 0; lb_frame_ok(&w->frame) && r < list->count; r++) {
+        const lb_tensor *from = &list->tensors[r],
+                        dense = {part, w->frame.type,
+                                 lb_layout_contiguous(from->layout.ndim, from->layout.shape)};
+        if (lb_tensor_numel(from) != n) {
+            lb_frame_fail(&w->frame, LB_ERR_INVALID, "contributions of other shapes");
+            return NULL;
+        }
+        lb_tensor_copy(&dense, from, NULL);
+        const bool starts = w->kernel.ranks == 2 ? r % 8 == 0 : r == 0,
+                   ends = r % 8 == 7 || r + 1 == list->count;
+        for (int64_t i = 0; i < n && w->frame.wide; i++) {
+            const double x = ((double *)part)[i];
+            ((double *)sum)[i] = (r ? ((double *)sum)[i] : 0) + (twin ? fabs(x) : x);
+        }
+        if (w->frame.wide) continue;
+        for (int64_t i = 0; i < n; i++)
+            ((float *)chunk)[i] = (starts ? 0 : ((float *)chunk)[i]) + ((float *)part)[i];
+        if (w->kernel.ranks == 0) round_row(chunk, n, w->narrow);
+        for (int64_t i = 0; i < n && w->kernel.ranks == 2 && ends; i++)
+            ((float *)sum)[i] = (r < 8 ? 0 : ((float *)sum)[i]) + ((float *)chunk)[i];
+    }
+    void *all = w->frame.wide || w->kernel.ranks == 2 ? sum : chunk;
+    if (lb_frame_ok(&w->frame) && !w->frame.wide) round_row(all, n, w->narrow);
+    return all;
+}
+
+/* In roundings of f32: those of the sum, and a few to 16 bits. */
+static void scale_twin(work *w, const lb_call *call, uint32_t ranks)
+{
+    const double sixteen = lb_twin_scale(call, LB_FUSED_INPUTS + LB_NORM_WEIGHT);
+    const double scale = 8 + (double)w->size +
+                         (3 + (double)ranks) * (sixteen > 1 ? sixteen : lb_twin_scale(call, LB_FUSED_INPUTS));
     const int64_t n = w->rows * w->size;
     for (int64_t i = 0; i < n; i++) {
         ((double *)w->y)[i] *= scale;
-        if (w->sum) ((double *)w->sum)[i] *= 2;
+        if (w->sum) ((double *)w->sum)[i] *= ranks > 1 ? scale : 2;
     }
 }
 
@@ -287,9 +329,11 @@ static lb_status norm(lb_call *call, lb_composite_kind kind, bool twin)
     work w = {.frame = lb_frame_begin(call)};
     int64_t sms;
     const lb_tensor *x = lb_fused_input(call, LB_NORM_X), *weight = lb_fused_input(call, LB_NORM_WEIGHT),
-                    *residual =
-                        kind == LB_COMPOSITE_ADD_RMS_NORM ? lb_fused_input(call, LB_NORM_RESIDUAL) : NULL;
+                    *residual = kind != LB_COMPOSITE_RMS_NORM ? lb_fused_input(call, LB_NORM_RESIDUAL) : NULL;
     LB_TRY(read_kernel(kind, lb_fused_text(call), &w.kernel, &sms, call->err));
+    const lb_operand *list = &call->args[LB_FUSED_LIST];
+    const bool ranks = kind == LB_COMPOSITE_ALLREDUCE_NORM && list->tag == LB_OPERAND_TENSORS && list->count;
+    if (ranks) x = &list->tensors[0];
     w.size = x->layout.ndim ? x->layout.shape[x->layout.ndim - 1] : 1;
     w.rows = w.size ? lb_tensor_numel(x) / w.size : 0;
     w.narrow = lb_fused_narrow(&w.frame, x);
@@ -304,7 +348,8 @@ static lb_status norm(lb_call *call, lb_composite_kind kind, bool twin)
     w.launch = w.kernel.launch;
     if (w.kernel.butterfly && !w.launch.cluster) w.launch = plain_launch(w.size, bytes);
     if (w.kernel.butterfly && !w.launch.threads) w.launch = fusion_launch(w.size, bytes, w.rows, sms);
-    w.x = lb_frame_tensor(&w.frame, x), w.weight = weight ? lb_frame_tensor(&w.frame, weight) : NULL;
+    w.x = ranks ? sum_of_ranks(&w, list, x, twin) : lb_frame_tensor(&w.frame, x),
+    w.weight = weight ? lb_frame_tensor(&w.frame, weight) : NULL;
     w.residual = residual ? lb_frame_tensor(&w.frame, residual) : NULL;
     w.y = lb_frame_output(&w.frame, LB_NORM_Y, w.rows * w.size);
     w.sum = residual && lb_fused_wants(call, LB_NORM_SUM)
@@ -318,7 +363,7 @@ static lb_status norm(lb_call *call, lb_composite_kind kind, bool twin)
         else
             row_f32(&w, i * w.size);
     }
-    if (twin && lb_frame_ok(&w.frame)) scale_twin(&w, call);
+    if (twin && lb_frame_ok(&w.frame)) scale_twin(&w, call, ranks ? list->count : 1);
     return lb_frame_end(&w.frame);
 }
 
@@ -339,6 +384,15 @@ static lb_status added_twin(lb_call *call)
     return norm(call, LB_COMPOSITE_ADD_RMS_NORM, true);
 }
 
+static lb_status reduced_kernel(lb_call *call)
+{
+    return norm(call, LB_COMPOSITE_ALLREDUCE_NORM, false);
+}
+static lb_status reduced_twin(lb_call *call)
+{
+    return norm(call, LB_COMPOSITE_ALLREDUCE_NORM, true);
+}
+
 static lb_status check(lb_composite_kind kind, const char *text, lb_err *err)
 {
     kernel k;
@@ -354,6 +408,11 @@ static lb_status added_check(const char *text, lb_err *err)
     return check(LB_COMPOSITE_ADD_RMS_NORM, text, err);
 }
 
+static lb_status reduced_check(const char *text, lb_err *err)
+{
+    return check(LB_COMPOSITE_ALLREDUCE_NORM, text, err);
+}
+
 /* ---- candidates ------------------------------------------------------------------------------------------------------------------- */
 
 static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
@@ -362,7 +421,7 @@ static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEX
     const int64_t size = x->layout.ndim ? x->layout.shape[x->layout.ndim - 1] : 1,
                   numel = lb_layout_numel(&x->layout);
     const int64_t bytes = (int64_t)lb_dtype_bits(x->dtype) / 8;
-    const bool narrow = lb_dtype_bits(x->dtype) == 16, residual = c->kind == LB_COMPOSITE_ADD_RMS_NORM;
+    const bool narrow = lb_dtype_bits(x->dtype) == 16, residual = c->kind != LB_COMPOSITE_RMS_NORM;
     const launch fusion = fusion_launch(size, bytes, size ? numel / size : 0, 132),
                  plain = plain_launch(size, bytes);
     static const char *const orders[] = {"cascade", "sequential", "cascade:16", "pairwise", "numpy", "exact"};
@@ -401,3 +460,14 @@ const lb_fused_kind lb_fused_add_rms_norm = {
     added_twin,
     added_check,
     candidates};
+const lb_fused_kind lb_fused_allreduce_norm = {"fused::allreduce_norm",
+                                               kernels,
+                                               OPTIONS
+                                               ", residual:t|f32, ranks:t|f32|chunks (contributions added in "
+                                               "order of ranks: rounded each time, in f32, in f32 by eights)",
+                                               "butterfly",
+                                               0,
+                                               reduced_kernel,
+                                               reduced_twin,
+                                               reduced_check,
+                                               candidates};

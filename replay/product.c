@@ -165,6 +165,62 @@ static lb_status product_of_threads(const shared_product *p, int64_t threads, vo
     return status;
 }
 
+/* ---- streamk:C ---------------------------------------------------------------------------------------------------- */
+
+enum { STREAM_TERMS = 32 }; /* of one step along k */
+
+/* The first step of share `c`: shares are equal, the first ones one longer where they do not divide. */
+static int64_t share_start(int64_t steps, int64_t shares, int64_t c)
+{
+    const int64_t longer = steps % shares;
+    return c * (steps / shares) + (c < longer ? c : longer);
+}
+
+/* One tile: rows, columns, and the steps at which it begins and ends. */
+typedef struct tile {
+    size_t row, column, rows, columns;
+    int64_t first, last;
+} tile;
+
+static lb_status product_of_tile(const shared_product *p, const tile *t, int64_t steps, int64_t shares, char *c, char *room)
+{
+    const int64_t e = p->type == LB_F64 ? 8 : 4, n = p->shape->n, k = p->shape->k;
+    int64_t share = 0;
+    for (int64_t at = t->first, end; at < t->last; at = end) {
+        while (share_start(steps, shares, share + 1) <= at) share++;
+        end = share_start(steps, shares, share + 1) < t->last ? share_start(steps, shares, share + 1) : t->last;
+        const int64_t from = (at - t->first) * STREAM_TERMS, to = (end - t->first) * STREAM_TERMS < k ? (end - t->first) * STREAM_TERMS : k;
+        const lb_matrix a = moved(p->a, (ptrdiff_t)t->row * p->a->row_stride + from * p->a->col_stride);
+        const lb_matrix b = moved(p->b, (ptrdiff_t)t->column * p->b->col_stride + from * p->b->row_stride);
+        char *out = at == t->first ? c + ((int64_t)t->row * n + (int64_t)t->column) * e : room;
+        const ptrdiff_t row = at == t->first ? n : (ptrdiff_t)t->columns;
+        LB_TRY(p->type == LB_F64 ? lb_matmul_f64(t->rows, t->columns, (size_t)(to - from), &a, &b, (double *)out, row, &p->options)
+                                 : lb_matmul_f32(t->rows, t->columns, (size_t)(to - from), &a, &b, (float *)out, row, &p->options));
+        for (size_t i = 0; at > t->first && i < t->rows; i++) {
+            const shared_product line = {.type = p->type, .options = p->options, .extent = t->columns};
+            add_to(&line, c + (((int64_t)t->row + (int64_t)i) * n + (int64_t)t->column) * e, room + (int64_t)(i * t->columns) * e);
+        }
+    }
+    return LB_OK;
+}
+
+static lb_status product_of_stream(const shared_product *p, const lb_schedule *order, char *c)
+{
+    const int64_t edge = order->vector, rows = (p->shape->m + edge - 1) / edge, columns = (p->shape->n + edge - 1) / edge;
+    const int64_t each = p->shape->k ? (p->shape->k + STREAM_TERMS - 1) / STREAM_TERMS : 1, steps = rows * columns * each;
+    const int64_t shares = order->size < steps ? order->size : steps ? steps : 1;
+    char *room = malloc((size_t)(edge * edge) * 8 + 8);
+    lb_status status = room ? LB_OK : LB_ERR_NOMEM;
+    for (int64_t i = 0; i < rows * columns && status == LB_OK; i++) {
+        const int64_t row = i / columns * edge, column = i % columns * edge;
+        const int64_t height = p->shape->m - row < edge ? p->shape->m - row : edge, width = p->shape->n - column < edge ? p->shape->n - column : edge;
+        const tile t = {(size_t)row, (size_t)column, (size_t)height, (size_t)width, i * each, (i + 1) * each};
+        status = product_of_tile(p, &t, steps, shares, c, room);
+    }
+    free(room);
+    return status;
+}
+
 /* ---- tensorcore:ARCH ---------------------------------------------------------------------------------------------- */
 
 /* Whether the method names a matrix unit, as its schedule or as its kernel. */
@@ -227,6 +283,15 @@ lb_status lb_product_matrices(const lb_product *s, lb_dtype type, const lb_metho
         const size_t extent = batch->batch ? (batch->batch - 1) * (size_t)batch->c_step + m * n : 0;
         const shared_product shared = {s, type, batch, a, b, options, extent};
         return product_of_threads(&shared, method->schedule->size, c);
+    }
+    if (method->schedule && method->schedule->kind == LB_SCHEDULE_STREAMK) {
+        lb_status status = LB_OK;
+        for (size_t i = 0; i < batch->batch && status == LB_OK; i++) {
+            const lb_matrix ai = moved(a, (ptrdiff_t)i * batch->a_step), bi = moved(b, (ptrdiff_t)i * batch->b_step);
+            const shared_product one = {.shape = s, .type = type, .a = &ai, .b = &bi, .options = options};
+            status = product_of_stream(&one, method->schedule, (char *)c + (ptrdiff_t)i * batch->c_step * (type == LB_F64 ? 8 : 4));
+        }
+        return status;
     }
     if (block >= 0 && !blas) {
         return type == LB_F64 ? lb_matmul_batched_f64(batch, m, n, k, a, b, c, (ptrdiff_t)n, &options)

@@ -36,6 +36,7 @@ static const struct {
     {"numpy", LB_SCHEDULE_NUMPY, -1, 0},
     {"torch", LB_SCHEDULE_TORCH, 1, LB_SCHEDULE_MAX_SIZE},
     {"exact", LB_SCHEDULE_EXACT, -1, 0},
+    {"streamk", LB_SCHEDULE_STREAMK, 0, 65536},
 };
 
 static bool power_of_two(int64_t n)
@@ -124,7 +125,8 @@ lb_status lb_schedule_parse(const char *text, lb_schedule *schedule, lb_err *err
         lb_schedule s = {names[i].kind, names[i].otherwise, 0};
         if (text[length] && (s.size < 0 || !parse_sizes(text + length + 1, &s.size, &s.vector))) break;
         if (s.size == 0 || (s.size > 0 && s.size > names[i].max)) break;
-        if (s.kind != LB_SCHEDULE_BUTTERFLY && s.vector) break;
+        if (s.kind != LB_SCHEDULE_BUTTERFLY && s.kind != LB_SCHEDULE_STREAMK && s.vector) break;
+        if (s.kind == LB_SCHEDULE_STREAMK && !s.vector) s.vector = 128;
         if (s.kind == LB_SCHEDULE_CASCADE && !power_of_two(s.size)) break;
         if (s.kind == LB_SCHEDULE_BUTTERFLY) {
             if (!s.vector) s.vector = 1;
@@ -135,7 +137,7 @@ lb_status lb_schedule_parse(const char *text, lb_schedule *schedule, lb_err *err
         return LB_OK;
     }
     return lb_fail(err, LB_ERR_INVALID,
-                   "\"%s\" is no order of a sum; one of sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, "
+                   "\"%s\" is no order of a sum; one of sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, streamk:C[xTILE], "
                    "lanes:L, butterfly:THREADS[xVECTOR], numpy, torch[:THREADS], exact, tensorcore:ARCH[:K] (v100 a100 ada h100 "
                    "h100-fp8 b200), tree:FILE",
                    text);
@@ -154,7 +156,7 @@ const char *lb_schedule_print(const lb_schedule *schedule, char *text)
         if (names[i].kind != schedule->kind) continue;
         int n = snprintf(text, ROOM, "%s", names[i].name);
         if (names[i].otherwise >= 0) n += snprintf(text + n, ROOM - (size_t)n, ":%lld", size);
-        if (schedule->kind == LB_SCHEDULE_BUTTERFLY) snprintf(text + n, ROOM - (size_t)n, "x%lld", vector);
+        if (schedule->kind == LB_SCHEDULE_BUTTERFLY || schedule->kind == LB_SCHEDULE_STREAMK) snprintf(text + n, ROOM - (size_t)n, "x%lld", vector);
         for (int k = 0; schedule->kind == LB_SCHEDULE_SPLITK && vector && k < size; k++)
             n += snprintf(text + n, ROOM - (size_t)n, "%c%d", k ? ',' : '@', (int)((uint64_t)vector >> 4 * k & 15));
     }

@@ -16,6 +16,8 @@
  *   exact             the real sum, rounded once
  *   tensorcore:ARCH[:K]  of products alone: the matrix unit of v100 a100 ada h100 h100-fp8 b200 (tensor_core.h); K: a new
  *                     chain every K terms, their sums added in order
+ *   streamk:C[xT]     of products alone: the tiles of T x T results (128), 32 terms at a time, lie one after the other and are cut in C
+ *                     equal shares; a tile's pieces are chains of their own, added in order (CUTLASS's stream-K)
  *   tree:TREE         any order of additions, written out or in a file (lastbit/order.h); for sums of another number of
  *                     terms it says nothing: they keep the order they have without a schedule
  *
@@ -41,7 +43,8 @@ typedef enum lb_schedule_kind {
     LB_SCHEDULE_NUMPY,
     LB_SCHEDULE_TORCH,
     LB_SCHEDULE_TENSOR_CORE,
-    LB_SCHEDULE_TREE
+    LB_SCHEDULE_TREE,
+    LB_SCHEDULE_STREAMK
 } lb_schedule_kind;
 
 struct lb_sum_tree;
@@ -49,7 +52,7 @@ struct lb_sum_tree;
 typedef struct lb_schedule {
     lb_schedule_kind kind;
     int64_t size;   /* lanes, K, N or threads, as above; tensorcore: the arch */
-    int64_t vector; /* butterfly: V; tensorcore: K; splitk: slices by their order, four bits each, the first one lowest; or 0 */
+    int64_t vector; /* butterfly: V; streamk: T; tensorcore: K; splitk: slices by their order, four bits each, the first one lowest; or 0 */
     struct lb_sum_tree *tree; /* tree: owned */
 } lb_schedule;
 

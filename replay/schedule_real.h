@@ -252,7 +252,8 @@ static void NAME(columns)(const lb_schedule *s, const REAL *x, int64_t stride, i
     case LB_SCHEDULE_EXACT:
         for (int k = 0; k < w; k++) out[k] = NAME(exact)(x + k, stride, n);
         return;
-    case LB_SCHEDULE_TENSOR_CORE: /* a sum of products alone: choices.c gives it to no other op */
+    case LB_SCHEDULE_TENSOR_CORE: /* sums of products alone: choices.c gives them to no other op */
+    case LB_SCHEDULE_STREAMK:
     case LB_SCHEDULE_CASCADE:
     case LB_SCHEDULE_TORCH:
     case LB_SCHEDULE_SEQUENTIAL: NAME(blocked)(x, stride, n, n ? n : 1, w, out, accumulate); return;

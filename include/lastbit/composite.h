@@ -32,7 +32,8 @@ extern "C" {
     X(GATE_UP, "gate_up", "y = act(x G) (x U): both products of a gated layer and what follows them")                  \
     X(ROPE, "rope", "rotary embedding: y = x cos + rotated(x) sin")                                                    \
     X(ROUTER, "router", "scores of experts, the best of them, and their weights")                                      \
-    X(CROSS_ENTROPY, "cross_entropy", "mean or sum over rows of log(sum e^x) - x[target]")
+    X(CROSS_ENTROPY, "cross_entropy", "mean or sum over rows of log(sum e^x) - x[target]")                             \
+    X(ALLREDUCE_NORM, "allreduce_norm", "x = sum over ranks, h = x + residual, and the RMSNorm of h")
 
 typedef enum lb_composite_kind {
 #define LB_COMPOSITE_ENUM(NAME, name, about) LB_COMPOSITE_##NAME,
@@ -48,7 +49,9 @@ LB_API bool lb_composite_kind_parse(const char *name, lb_composite_kind *kind);
 enum {
     LB_NORM_X = 0,
     LB_NORM_WEIGHT = 1, /* may be absent; one number per element of a row */
-    LB_NORM_RESIDUAL = 2, /* add_rms_norm: the other summand */
+    LB_NORM_RESIDUAL = 2, /* add_rms_norm, allreduce_norm: the other summand */
+    LB_NORM_OWN = 3,    /* allreduce_norm: what this rank gave; x is what the collective made of all. A program knows its own rank: who
+                           has the others' contributions puts all of them into `list`, in group order, and x is not looked at */
     LB_NORM_Y = 0,
     LB_NORM_SUM = 1,    /* add_rms_norm: h */
     LB_NORM_EPS = 0,

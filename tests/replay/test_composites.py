@@ -245,3 +245,48 @@ def test_candidates_can_be_run_and_hold_what_was_recorded(steps):
             assert len(set(texts)) == len(texts) and texts[0] == "eager"
             same = [t for t in texts if same_bits(c.run(t)[0], c.outputs()[0])]
             assert ("cascade" if name == "gemma2" else "cascade,round:twice") in same and len(same) < len(texts)
+
+
+# ---- behind an all-reduce -----------------------------------------------------------------------------------------------------
+
+def reduced(parts, how):
+    """Contributions in order of ranks: rounded at every sum, in f32, in f32 by chunks of eight."""
+    dtype, parts = parts[0].dtype, [p.float().numpy() for p in parts]
+    if how == "chunks":
+        chunks = [sum_in_order(np.stack(parts[i:i + 8])) for i in range(0, len(parts), 8)]
+        return rounded(sum_in_order(np.stack(chunks)), dtype)
+    total = parts[0]
+    for p in parts[1:]:
+        total = rounded(total + p, dtype) if how == "t" else total + p
+    return rounded(total, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_all_reduce_and_norm_have_the_bits_of_their_orders(dtype):
+    x, r, w = drawn(20, 512, dtype)
+    ranks = [drawn(20, 512, dtype, seed)[0] for seed in range(12)]
+    seen = set()
+    for how in ("t", "f32", "chunks"):
+        kernel = f"butterfly:64x8,ranks:{how}"
+        outputs = compute("allreduce_norm", kernel, [None, w, r, *[None] * 5, *ranks], [torch.empty_like(x), torch.empty_like(x)], [1e-6])
+        y, total = norm(torch.from_numpy(reduced(ranks, how)).to(dtype), w, 1e-6, "butterfly:64x8", r)
+        assert same_bits(outputs[0], y) and same_bits(outputs[1], total), how
+        assert bound_ratio("allreduce_norm", kernel, [None, w, r, *[None] * 5, *ranks], outputs, [1e-6]) <= 1
+        seen.add(K.bits(outputs[0]).numpy().tobytes())
+    assert len(seen) >= 2
+    alone = compute("allreduce_norm", "butterfly:64x8", [x, w, r], [torch.empty_like(x), torch.empty_like(x)], [1e-6])
+    assert same_bits(alone[0], norm(x, w, 1e-6, "butterfly:64x8", r)[0])
+
+
+def test_an_all_reduce_before_a_norm_is_found(lastbit, recordings):
+    capture = recordings(program="tests/programs/allreduce_norm.py")
+    step = K.Step(capture)
+    found, = step.of("allreduce_norm")
+    x, weight, residual, own, *_ = found.inputs()
+    assert x.shape == own.shape == (10, 64) and not torch.equal(x, own)
+    for ours, recorded in zip(found.run("eager"), found.outputs()):
+        assert recorded is None or same_bits(ours, recorded)
+    other = x.float() - own.float()  # of two ranks: the sum has the rounded sum's bits only from both contributions
+    assert torch.allclose(own.float() + other, x.float())
+    answer = lastbit.json("replay", capture, "--mode", "chained", "--fuse", "allreduce_norm=on", expect=0)
+    assert answer["swaps"][0]["touched"] == 2 and answer["verdict"] == "rounding"

@@ -9,7 +9,7 @@ import op_harness as H
 import test_ops_torch as T
 
 KINDS = ["sequential", "pairwise", "cascade", "blocked", "splitk", "lanes", "butterfly", "exact", "numpy", "torch",
-         "tensorcore", "tree"]
+         "tensorcore", "tree", "streamk"]
 ORDERS = [("sequential", 0, 0), ("pairwise", 0, 0), ("cascade", 8, 0), ("cascade", 16, 0), ("cascade", 1, 0),
           ("blocked", 5, 0), ("blocked", 64, 0), ("splitk", 3, 0), ("splitk", 3, 0x021), ("lanes", 4, 0), ("butterfly", 32, 4), ("exact", 0, 0), ("numpy", 0, 0), ("torch", 2, 0)]
 BF16 = H.DTYPES[torch.bfloat16]
@@ -264,3 +264,28 @@ def test_torch_is_what_mkl_does_with_as_many_threads(threads, count, k):
     a, b = randn(48, k, seed=k), randn(k, 64, seed=k + 1)
     y, = run("mm", [a, b], [(48, 64)], method(("torch", count, 0)))
     assert torch.equal(y, a @ b)
+
+
+@pytest.mark.parametrize("shares, edge, shape", [(3, 16, (40, 50, 200)), (7, 32, (64, 33, 330)), (1, 128, (20, 20, 500)), (100, 64, (64, 64, 128))])
+def test_stream_k_cuts_tiles_where_shares_end(shares, edge, shape):
+    """Every tile is the sum, in order, of the chains between the borders of equal shares of all steps of 32 terms."""
+    m, n, k = shape
+    a, b = randn(m, k), randn(k, n, seed=1)
+    ours, = run("mm", [a, b], [(m, n)], method(("streamk", shares, edge)))
+    each, columns = -(-k // 32), -(-n // edge)
+    steps = -(-m // edge) * columns * each
+    shares = min(shares, steps)
+    borders = [c * (steps // shares) + min(c, steps % shares) for c in range(shares + 1)]
+    expected = torch.empty(m, n)
+    for t in range(steps // each):
+        rows, cols = slice(t // columns * edge, (t // columns + 1) * edge), slice(t % columns * edge, (t % columns + 1) * edge)
+        cuts = sorted({t * each, (t + 1) * each, *(c for c in borders if t * each < c < (t + 1) * each)})
+        for i, (first, last) in enumerate(zip(cuts, cuts[1:])):
+            terms = slice((first - t * each) * 32, (last - t * each) * 32)
+            x, y = a[rows, terms].contiguous(), b[terms, cols].contiguous()
+            part, = run("mm", [x, y], [(x.shape[0], y.shape[1])])
+            expected[rows, cols] = part if i == 0 else expected[rows, cols] + part
+    assert torch.equal(ours, expected)
+    plain, = run("mm", [a, b], [(m, n)])
+    assert torch.equal(ours, plain) == all(c % each == 0 for c in borders)
+    torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)
