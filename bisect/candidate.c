@@ -49,12 +49,21 @@ typedef struct maker {
     uint32_t n_trees;
 } maker;
 
+/* A recipe looks at whole tensors for its scales, a BLAS at the shape. */
+static bool is_local(lb_swap_kind kind, const char *argument)
+{
+    if (kind == LB_SWAP_ORDER || kind == LB_SWAP_ACCUMULATE) return true;
+    if (kind == LB_SWAP_KERNEL) return !strncmp(argument, "tensorcore", 10);
+    return kind == LB_SWAP_PRECISION &&
+           (strstr(precisions, argument) || !strncmp(argument, "tf32", 4) || !strncmp(argument, "compute:", 8));
+}
+
 static void add(maker *m, lb_cause cause, uint32_t few, lb_swap_kind kind, const char *argument,
                 lb_swap_kind kind2, const char *argument2)
 {
     if (m->n == MOST) return;
     lb_candidate *c = &m->list[m->n++];
-    *c = (lb_candidate){.cause = cause, .n_swaps = argument2 ? 2 : argument ? 1 : 0, .few = few};
+    *c = (lb_candidate){.cause = cause, .n_swaps = argument2 ? 2 : argument ? 1 : 0, .few = few, .local = true};
     const char *texts[] = {argument, argument2};
     const lb_swap_kind kinds[] = {kind, kind2};
     size_t used = 0;
@@ -63,6 +72,7 @@ static void add(maker *m, lb_cause cause, uint32_t few, lb_swap_kind kind, const
         c->swaps[i] = (lb_swap){kinds[i], "", c->arguments[i]};
         used += (size_t)snprintf(c->name + used, sizeof c->name - used, "%s%s%s", i ? ", " : "",
                                  kinds[i] == LB_SWAP_ACCUMULATE ? "accumulate " : "", texts[i]);
+        c->local &= is_local(kinds[i], texts[i]);
     }
     if (!c->n_swaps) snprintf(c->name, sizeof c->name, "own");
 }

@@ -11,6 +11,7 @@ typedef struct lb_candidate {
     lb_swap swaps[2];
     uint32_t n_swaps;
     char arguments[2][128]; /* of the swaps */
+    bool local; /* what it makes of an element depends on that element's terms alone */
     uint32_t
         few; /* not to be believed on fewer elements than this: it has a parameter that would fit by chance */
 } lb_candidate;

@@ -2,6 +2,8 @@
  * identities. Nothing is concluded from a candidate that misses one element. */
 #include "circumstance.h"
 
+#include "sample.h"
+
 #include <lastbit/compare.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,6 +17,9 @@ typedef struct scan {
     uint32_t matches[MOST_MATCHES], n; /* rows of the list */
     uint32_t best, tried, excluded;
     lb_score best_score;
+    lb_sample sample;
+    uint32_t likely; /* of those that the sample excluded, the one that came nearest */
+    int64_t likely_matched;
 } scan;
 
 typedef struct finder {
@@ -63,6 +68,14 @@ static lb_status try_one(finder *f, int runner, int bits, uint32_t row, scan *s)
     const lb_candidate *c = &f->list[runner][row];
     lb_score score;
     if (s->tried && s->best_score.elements < c->few) return LB_OK;
+    if (s->sample.taken && row && c->local) {
+        LB_TRY(lb_place_try(&s->sample.place, runner, bits, c, &score, f->err));
+        if (score.ran && !lb_score_all(&score)) {
+            s->tried++, s->excluded++;
+            if (score.matched > s->likely_matched) s->likely = row, s->likely_matched = score.matched;
+            return LB_OK;
+        }
+    }
     LB_TRY(lb_place_try(f->place, runner, bits, c, &score, f->err));
     if (!score.ran) return LB_OK;
     s->tried++;
@@ -85,6 +98,15 @@ static double *time_of_kind(lb_cause_memory *m, const lb_program *p, const lb_st
     return &m->spent[hash % KINDS];
 }
 
+/* Nothing matched: how near did the nearest come that the sample excluded, on all elements? */
+static lb_status score_likely(finder *f, int runner, int bits, scan *s)
+{
+    lb_score score;
+    LB_TRY(lb_place_try(f->place, runner, bits, &f->list[runner][s->likely], &score, f->err));
+    if (score.ran && score.matched > s->best_score.matched) s->best = s->likely, s->best_score = score;
+    return LB_OK;
+}
+
 /* Remembered ones first, then all in order. */
 static lb_status scan_all(finder *f, int runner, int bits, scan *s)
 {
@@ -93,7 +115,8 @@ static lb_status scan_all(finder *f, int runner, int bits, scan *s)
     if (!lb_place_can(f->place, runner, bits)) return LB_OK;
     uint8_t *done = calloc(f->n[runner] + 1, 1);
     if (!done) return lb_fail(f->err, LB_ERR_NOMEM, "explain: out of memory");
-    lb_status status = try_one(f, runner, bits, 0, s);
+    lb_status status = lb_sample_take(f->place, runner, bits, &s->sample, f->err);
+    if (status == LB_OK) status = try_one(f, runner, bits, 0, s);
     done[0] = 1;
     for (uint32_t k = 0; k < f->memory->n && status == LB_OK; k++)
         for (uint32_t i = 0; i < f->n[runner] && status == LB_OK; i++)
@@ -104,6 +127,8 @@ static lb_status scan_all(finder *f, int runner, int bits, scan *s)
         if (s->n && s->tried >= LEAST && *f->spent + now() - start > f->memory->seconds) break;
         status = try_one(f, runner, bits, i, s);
     }
+    lb_sample_release(&s->sample);
+    if (status == LB_OK && !s->n && s->likely) status = score_likely(f, runner, bits, s);
     *f->spent += now() - start;
     free(done);
     return status;

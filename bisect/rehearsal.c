@@ -64,6 +64,17 @@ static bool is_parameter(const lb_program *p, uint32_t value)
     return false;
 }
 
+/* Values of other shapes than recorded lie in storages of their own. */
+static void reshape(builder *b, uint32_t value, lb_value *row)
+{
+    static const int64_t fresh = INT64_MAX / 4;
+    const lb_layout *given = NULL;
+    for (uint32_t i = 0; b->parts->output_layouts && i < b->parts->n_outputs; i++)
+        if (b->parts->outputs[i] == value) given = &b->parts->output_layouts[i];
+    if (b->parts->leaf_layouts && leaf_row(b, value) != LB_NONE) given = &b->parts->leaf_layouts[leaf_row(b, value)];
+    if (given) row->layout = *given, row->storage = fresh + (int64_t)b->out->n_values, row->version = 0;
+}
+
 static uint32_t value_of(builder *b, uint32_t value)
 {
     if (value == LB_NONE) return LB_NONE;
@@ -74,6 +85,7 @@ static uint32_t value_of(builder *b, uint32_t value)
     row.logical = row.blob = (lb_digest){0};
     row.flags &= LB_VALUE_UNDEFINED;
     row.source = LB_SOURCE_NOT;
+    reshape(b, value, &row);
     if (leaf_row(b, value) != LB_NONE) {
         const bool weight = is_parameter(b->in, value);
         row.flags = LB_VALUE_SOURCE | (weight ? LB_VALUE_PARAMETER : 0);

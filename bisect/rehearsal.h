@@ -17,6 +17,7 @@ typedef struct lb_rehearsal_parts {
     const lb_program *program;
     const uint32_t *ops, *leaves, *outputs;
     uint32_t n_ops, n_leaves, n_outputs;
+    const lb_layout *leaf_layouts, *output_layouts; /* dense ones of other shapes than recorded; NULL: as recorded */
 } lb_rehearsal_parts;
 
 /* LB_ERR_UNSUPPORTED: a collective, or an output that no op of the list gives and that is no leaf. */
