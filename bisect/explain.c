@@ -278,9 +278,32 @@ static bool wanted(const scene *s, const lb_stretch *stretch)
     return !s->selected || (op != LB_NONE && s->selected[op]);
 }
 
+/* It may have an explanation that the bytes of one side, which were not kept, would show. */
+static bool lacks_bytes(const lb_place *place, const lb_cause_found *found)
+{
+    return found->cause == LB_CAUSE_UNEXPLAINED && (place->rehearsals[0] || place->rehearsals[1]) &&
+           (!place->targets[0] || !place->targets[1] || (!lb_place_can(place, 0, 1) && !lb_place_can(place, 1, 0)));
+}
+
+/* `first`: the first of `n` places that could not be tried. */
+static void tell_lacking(session *session, const scene *s, const lb_stretch *first, uint32_t n)
+{
+    const lb_program *p = s->sides[0].program;
+    const uint32_t op = place_op(s, first, 0);
+    char text[400];
+    if (!n) return;
+    snprintf(text, sizeof text,
+             "step %lld, rank %d: %u places that differ, the first in %.120s, could not be tried: bytes were not kept on one "
+             "side. Record both sides again with --level ops --steps %lld, and --layers if that is too much",
+             (long long)p->step, p->rank, n, op == LB_NONE ? "(outside)" : lb_op_layer(p, &p->ops[op]), (long long)p->step);
+    add_missing(session->report, text);
+}
+
 static lb_status explain_places(session *session, scene *s, lb_err *err)
 {
     lb_status status = LB_OK;
+    const lb_stretch *lacking = NULL;
+    uint32_t n_lacking = 0;
     for (uint32_t i = 0; i < s->stretches.n && status == LB_OK; i++) {
         const lb_stretch *stretch = &s->stretches.list[i];
         lb_cause_found found = {0};
@@ -291,11 +314,16 @@ static lb_status explain_places(session *session, scene *s, lb_err *err)
         LB_TRY(lb_place_open(stretch, &s->source, &place, err));
         status = session->b ? lb_cause_find(&place, &session->memory, &found, err)
                             : lb_cause_identify(&place, &session->memory, &own, &found, err);
+        if (status == LB_OK && session->b && lacks_bytes(&place, &found)) {
+            if (!n_lacking++) lacking = stretch;
+            own = true;
+        }
         lb_place_release(&place);
         /* A value that one side alone copies or widens is where it was. */
         own |= found.cause == LB_CAUSE_INPUT && !stretch->sides[0].n_ops;
         if (status == LB_OK && !own) status = report_place(session, s, stretch, &found, err);
     }
+    tell_lacking(session, s, lacking, n_lacking);
     return status;
 }
 

@@ -154,7 +154,8 @@ static void print_summary(FILE *out, const lb_explain_report *r)
     for (uint32_t i = 0; i < r->n_findings; i++) counts[r->findings[i].cause]++;
     for (int c = LB_CAUSE_ORDER; c <= LB_CAUSE_UNEXPLAINED; c++) own += counts[c];
     if (!r->n_findings) {
-        fprintf(out, "nothing differs in %" PRIu64 " aligned ops\n", r->ops);
+        fprintf(out, r->n_missing ? "nothing could be said of what differs in %" PRIu64 " aligned ops\n"
+                                  : "nothing differs in %" PRIu64 " aligned ops\n", r->ops);
         return;
     }
     fprintf(out, "%u places differ for a reason of their own (", own);

@@ -459,3 +459,15 @@ def test_the_launch_rule_of_a_fused_norm(lastbit, tmp_path):
         sides = [{s["differing"] > 0 for s in norm["sizes"] if (s["rows"] >= first) == beyond} for beyond in (False, True)]
         recorded = norm["recorded"] >= first
         assert sides[recorded] == {False} and sides[not recorded] == {True}
+
+
+def test_what_lacks_bytes_is_missing_and_not_unexplained(lastbit, tmp_path):
+    """Of level stats there are digests: they differ, and nobody can say why. The answer names what to record again."""
+    program = tmp_path / "split.py"
+    program.write_text(SPLIT)
+    for slices in "1", "4":
+        lastbit.run("record", "-o", tmp_path / f"{slices}.lb", "--level", "stats", "--", sys.executable, program, slices, expect=0)
+    told = lastbit.json("explain", tmp_path / "1.lb", tmp_path / "4.lb", expect=125)
+    assert not told["findings"] and len(told["missing"]) == 1
+    assert "--level ops --steps 0" in told["missing"][0]
+    assert "nothing differs" not in lastbit.run("explain", tmp_path / "1.lb", tmp_path / "4.lb", expect=125).stdout
