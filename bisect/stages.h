@@ -18,6 +18,8 @@ lb_status lb_stage_rank(lb_inquiry *inquiry, bool *found, lb_err *err);
 lb_status lb_stage_block(lb_inquiry *inquiry, bool *found, lb_err *err);
 /* Sources that hold NaN or +inf, before anything is blamed for what it made of them. No stage when there are none. */
 lb_status lb_stage_spoilt(lb_inquiry *inquiry, bool *found, lb_err *err);
+/* What wrote a mask that leaves a row of attention no key. No stage when the numbers did not go bad in such a softmax. */
+lb_status lb_stage_mask(lb_inquiry *inquiry, bool *found, lb_err *err);
 /* The data, when no change of the program cures. */
 lb_status lb_stage_source(lb_inquiry *inquiry, bool *found, lb_err *err);
 /* When no stage alone cures: several changes together, then each culprit while the others are cured. */

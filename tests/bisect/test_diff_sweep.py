@@ -36,7 +36,8 @@ def test_innocent_pairs_are_never_diverged(lastbit, recorded, model, dtype, chan
     base = ("--model", model, "--dtype", dtype, "--attention", "eager", "--experts", "eager")
     answer = lastbit.json("diff", recorded(HF, *base), recorded(HF, *base, *INNOCENT[change]), expect=0)
     assert answer["verdict"] in ("identical", "reordered", "rounding"), answer["first"]
-    assert answer["ops"]["aligned"] > 1000 and not any(row["verdict"] == "diverged" for row in answer["layers"])
+    aligned = 600 if change == "adamw" else 1000  # one op for all parameters has no partner on the other side
+    assert answer["ops"]["aligned"] > aligned and not any(row["verdict"] == "diverged" for row in answer["layers"])
     if change == "again":
         assert answer["verdict"] == "identical"
 
