@@ -1,6 +1,6 @@
 /* Recognises attention: one op of torch, or a softmax between two products; and softmax by itself.
  *
- *      q k' ─ × scale ─ tanh cap? ─ + mask ─ cast? ─ softmax ─ cast? ─ × v ─ cast?
+ *      q k' ─ × scale ─ tanh cap? ─ + mask, or fill ─ cast? ─ softmax ─ cast? ─ × v ─ cast?
  *
  * Copies in front that keep the elements in their order (expanded heads made dense, casts to f32) and factors of q and k before the
  * product (torch's math form) are part of it. */
@@ -127,6 +127,13 @@ static uint32_t scores(const lb_recogniser *t, attention *a, lb_reading r)
             if (left.op == LB_NONE || right.op == LB_NONE) return LB_NONE;
             a->composite.inputs[LB_ATTENTION_MASK] = right.value;
             r = left;
+        } else if (lb_recogniser_is(t, op, "masked_fill") &&
+                   a->composite.inputs[LB_ATTENTION_MASK] == LB_NONE &&
+                   lb_recogniser_number(t, op, 2, &number) && number <= -1e4) {
+            if (lb_recogniser_arg(t, op, 1).op == LB_NONE) return LB_NONE;
+            a->composite.inputs[LB_ATTENTION_MASK] = lb_recogniser_arg(t, op, 1).value;
+            a->composite.flags |= LB_ATTENTION_HIDDEN;
+            r = lb_recogniser_arg(t, op, 0);
         } else {
             return LB_NONE;
         }

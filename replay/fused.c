@@ -31,6 +31,7 @@ static const lb_fused_kind *const fused[LB_COMPOSITE_KIND_COUNT] = {
     [LB_COMPOSITE_ROUTER] = &lb_fused_router,
     [LB_COMPOSITE_CROSS_ENTROPY] = &lb_fused_cross_entropy,
     [LB_COMPOSITE_ALLREDUCE_NORM] = &lb_fused_allreduce_norm,
+    [LB_COMPOSITE_NEWTON_SCHULZ] = &lb_fused_newton_schulz,
 };
 
 const char *lb_composite_kind_name(lb_composite_kind kind)
@@ -247,9 +248,10 @@ ROW(rope)
 ROW(router)
 ROW(cross_entropy)
 ROW(allreduce_norm)
+ROW(newton_schulz)
 #undef ROW
 #define ROW(ID, FLAGS) {"fused::" #ID, INPUTS, ID##_kernel, ID##_twin, 1, 0, FLAGS, NULL, "fused"},
 const lb_op_row lb_rows_fused[] = {ROW(rms_norm, 0) ROW(add_rms_norm, 0) ROW(attention, 0) ROW(softmax, 0)
                                        ROW(finalise, 0) ROW(layer_norm, 0) ROW(swiglu, 0) ROW(gate_up, 0)
                                            ROW(rope, 0) ROW(router, LB_ROW_DISCONTINUOUS) ROW(cross_entropy, 0)
-                                               ROW(allreduce_norm, 0){NULL}};
+                                               ROW(allreduce_norm, 0) ROW(newton_schulz, 0){NULL}};

@@ -96,7 +96,7 @@ typedef struct work {
     int64_t queries, keys, size, values, heads,
         groups; /* heads of all batches, and how many share a key head */
     double scale, cap, batch_heads;
-    bool causal, turned;
+    bool causal, turned, hides;
     const char *q, *k, *v;
     const double *mask; /* (batches, heads, queries, keys), or NULL */
     char *y, *lse;
@@ -427,7 +427,7 @@ static const double *read_mask(work *w, const lb_tensor *mask)
         for (int64_t j = 0; j < r.count; j++) {
             const double x =
                 lb_to_f64(mask->dtype, (const char *)mask->data + (r.offset + j * r.stride) * (int64_t)bytes);
-            out[at + j] = mask->dtype != LB_BOOL ? x : x != 0 ? 0 : -INFINITY;
+            out[at + j] = mask->dtype != LB_BOOL ? x : (x != 0) != w->hides ? 0 : -INFINITY;
         }
     return out;
 }
@@ -444,6 +444,7 @@ static bool begin(work *w, lb_call *call)
     }
     w->causal = lb_fused_flags(call) & LB_ATTENTION_CAUSAL,
     w->turned = lb_fused_flags(call) & LB_ATTENTION_TURNED;
+    w->hides = lb_fused_flags(call) & LB_ATTENTION_HIDDEN;
     w->queries = dim(q, 2), w->size = dim(q, 1), w->keys = dim(v, 2), w->values = dim(v, 1),
     w->heads = leading(q);
     w->scale = lb_fused_number(call, LB_ATTENTION_SCALE), w->cap = lb_fused_number(call, LB_ATTENTION_CAP);

@@ -65,6 +65,7 @@ lb_status lb_recogniser_norms(lb_recogniser *recogniser);
 lb_status lb_recogniser_attention(lb_recogniser *recogniser); /* and softmax */
 lb_status lb_recogniser_finalise(lb_recogniser *recogniser);
 lb_status lb_recogniser_allreduce_norms(lb_recogniser *recogniser); /* after the norms */
+lb_status lb_recogniser_newton_schulz(lb_recogniser *recogniser);
 lb_status lb_recogniser_layer_norms(lb_recogniser *recogniser);
 lb_status lb_recogniser_gates(lb_recogniser *recogniser);
 lb_status lb_recogniser_ropes(lb_recogniser *recogniser);

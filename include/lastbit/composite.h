@@ -33,7 +33,8 @@ extern "C" {
     X(ROPE, "rope", "rotary embedding: y = x cos + rotated(x) sin")                                                    \
     X(ROUTER, "router", "scores of experts, the best of them, and their weights")                                      \
     X(CROSS_ENTROPY, "cross_entropy", "mean or sum over rows of log(sum e^x) - x[target]")                             \
-    X(ALLREDUCE_NORM, "allreduce_norm", "x = sum over ranks, h = x + residual, and the RMSNorm of h")
+    X(ALLREDUCE_NORM, "allreduce_norm", "x = sum over ranks, h = x + residual, and the RMSNorm of h")                  \
+    X(NEWTON_SCHULZ, "newton_schulz", "steps of X = a X + (b A + c A A) X with A = X X', in optimizers")
 
 typedef enum lb_composite_kind {
 #define LB_COMPOSITE_ENUM(NAME, name, about) LB_COMPOSITE_##NAME,
@@ -104,7 +105,11 @@ enum {
     LB_LOSS_LOGITS = 0, /* (rows, classes) */
     LB_LOSS_TARGET = 1, /* (rows), integers */
     LB_LOSS_Y = 0,
-    LB_LOSS_IGNORED = 0 /* a target that does not count */
+    LB_LOSS_IGNORED = 0, /* a target that does not count */
+
+    LB_NEWTON_X = 0, /* (m, n) */
+    LB_NEWTON_Y = 0,
+    LB_NEWTON_STEPS = 0 /* then a, b, c of every step */
 };
 
 typedef enum lb_gate_act { LB_GATE_SILU, LB_GATE_GELU, LB_GATE_GELU_TANH } lb_gate_act;
@@ -114,12 +119,13 @@ enum lb_composite_flags {
     LB_ATTENTION_TURNED = 1 << 1,
     LB_FINALISE_BY_SLOT = 1 << 2,
     LB_ROUTER_NORMALISED = 1 << 3, /* weights of a token are divided by their sum */
-    LB_LOSS_SUM = 1 << 4           /* not divided by the number of rows that count */
+    LB_LOSS_SUM = 1 << 4,          /* not divided by the number of rows that count */
+    LB_ATTENTION_HIDDEN = 1 << 5   /* a mask of bools is true where it hides */
 };
 
 #define LB_COMPOSITE_INPUTS 8
 #define LB_COMPOSITE_OUTPUTS 4
-#define LB_COMPOSITE_NUMBERS 8
+#define LB_COMPOSITE_NUMBERS 32
 
 typedef struct lb_composite {
     lb_composite_kind kind;
@@ -138,7 +144,7 @@ typedef struct lb_composites {
     uint32_t n;
 } lb_composites;
 
-/* All composites of the forward ops of a program (also those run again in backward). The program must outlive them. */
+/* All composites of the forward ops of a program (also those run again in backward) and of its optimizers. The program must outlive them. */
 LB_API lb_status lb_composites_find(const lb_program *program, lb_composites *composites, lb_err *err);
 LB_API void lb_composites_release(lb_composites *composites);
 

@@ -6,7 +6,7 @@ import torch
 
 import op_harness as H
 
-INPUTS, OUTPUTS, NUMBERS, TEXT = 8, 4, 8, 96
+INPUTS, OUTPUTS, NUMBERS, TEXT = 8, 4, 32, 96
 ABSENT = 2**32 - 1
 TORCH = {code: dtype for dtype, code in H.DTYPES.items()}
 EXACT = torch.float64

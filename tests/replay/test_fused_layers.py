@@ -190,3 +190,53 @@ def test_losses_have_the_bits_of_their_passes():
                 values.add(ours.item())
     assert len(values) >= 4
     torch.testing.assert_close(torch.nn.functional.cross_entropy(logits, target), compute("cross_entropy", "online", [logits, target], [torch.empty(())], [-100])[0])
+
+
+# ---- Newton-Schulz ------------------------------------------------------------------------------------------------------------------------
+
+COEFFICIENTS = (3.4445, -4.775, 2.0315)
+
+
+def newton_schulz(x, steps, kernel, dtype):
+    t = (lambda q: rounded(q, dtype)) if kernel != "f32" else (lambda q: q)  # noqa: E731
+    a, b, c = map(f32, COEFFICIENTS)
+    x = x.float().numpy()
+    for _ in range(steps):
+        gram = t(chain(x, x.T))
+        if kernel.startswith("separate"):
+            square = t(chain(t(c * gram), gram)) if "first" in kernel else t(c * t(chain(gram, gram)))
+            update = t(t(b * gram) + square)
+            x = t(t(a * x) + t(chain(update, x)))
+        else:
+            update = t(b * gram + c * chain(gram, gram))
+            x = t(a * x + chain(update, x))
+    return torch.from_numpy(x).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_newton_schulz_rounds_where_it_says(dtype):
+    x = torch.randn(12, 20, generator=torch.Generator().manual_seed(0))
+    x = (x / x.norm()).to(dtype)
+    seen = set()
+    for kernel in ("addmm", "separate", "separate,scale:first", "f32"):
+        y = compute("newton_schulz", kernel, [x], [torch.empty_like(x)], [5, *COEFFICIENTS * 5])[0]
+        assert same_bits(y, newton_schulz(x, 5, kernel, dtype)), kernel
+        close_to_one("newton_schulz", kernel, [x], [y], [5, *COEFFICIENTS * 5])
+        seen.add(K.bits(y).numpy().tobytes())
+    assert len(seen) == (4 if dtype == torch.bfloat16 else 2)
+
+
+def test_newton_schulz_and_attention_of_the_sample_are_found(lastbit, recordings, steps):
+    """The hybrid sample: Muon written op by op, attention that fills what it hides, experts one after the other."""
+    step = steps("--steps", "1", program="samples/hybrid_lm.py")
+    found = step.of("newton_schulz")
+    optimised = {c.outputs()[0].shape for c in found}
+    assert len(found) == 19 and (32, 96) in optimised and len(step.of("attention")) == 2 and len(step.of("finalise")) == 1
+    for c in found:
+        assert c.numbers[:4] == [5, *COEFFICIENTS] and same_bits(c.run("eager")[0], c.outputs()[0]) and same_bits(c.run("separate,scale:first")[0], c.outputs()[0])
+        assert not same_bits(c.run("addmm")[0], c.outputs()[0]) and not same_bits(c.run("f32")[0], c.outputs()[0])
+    for c in step.of("attention"):
+        torch.testing.assert_close(c.run("flash:4")[0].view_as(c.outputs()[0]), c.outputs()[0], rtol=1e-5, atol=1e-6)
+    capture = recordings("--steps", "1", program="samples/hybrid_lm.py")
+    answer = lastbit.json("replay", capture, "--mode", "chained", "--force-decisions", "--fuse", "newton_schulz=f32", expect=0)
+    assert answer["swaps"][0]["touched"] == 19 and answer["verdict"] == "rounding"
