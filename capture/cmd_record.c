@@ -24,7 +24,7 @@
 #define NAME "record"
 
 typedef struct lb_record_options {
-    char *out, *level, *steps, *ranks, *keep, *layers, *budget, *ring;
+    char *out, *level, *steps, *ranks, *keep, *layers, *budget, *ring, *compiled;
     int force;
     uint64_t budget_bytes;
     unsigned long ring_steps;
@@ -32,7 +32,7 @@ typedef struct lb_record_options {
 
 static void release(lb_record_options *o)
 {
-    char *texts[] = {o->out, o->level, o->steps, o->ranks, o->keep, o->layers, o->budget, o->ring}; /* popt's copies */
+    char *texts[] = {o->out, o->level, o->steps, o->ranks, o->keep, o->layers, o->budget, o->ring, o->compiled}; /* popt's copies */
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) free(texts[i]);
 }
 
@@ -114,6 +114,8 @@ static int check_options(lb_record_options *o)
         if (o->steps)
             return lb_command_misused(NAME, "--ring and --steps exclude each other: a ring is written at a trigger");
     }
+    if (o->compiled && strcmp(o->compiled, "eager") != 0 && strcmp(o->compiled, "graph") != 0)
+        return lb_command_misused(NAME, "--compiled: `%s` is none of eager, graph", o->compiled);
     int code = check_regex("--keep", o->keep);
     return code ? code : check_regex("--layers", o->layers);
 }
@@ -134,6 +136,7 @@ static lb_status tell_child(const lb_record_options *o, const char *folder, cons
     failed |= put("LASTBIT_BUDGET", o->budget ? number : NULL);
     snprintf(number, sizeof number, "%lu", o->ring_steps);
     failed |= put("LASTBIT_RING", o->ring ? number : NULL);
+    failed |= put("LASTBIT_COMPILED", o->compiled);
     if (failed) return lb_fail(err, LB_ERR_NOMEM, "no memory for the environment");
     return lb_launch_environment(launch, err);
 }
@@ -284,6 +287,9 @@ int lb_cmd_record(int argc, const char **argv)
         {"budget", 0, POPT_ARG_STRING, &o.budget, 0, "write at most this much per rank", "SIZE"},
         {"ring", 0, POPT_ARG_STRING, &o.ring, 0,
          "flight recorder: hold the last K to 2K steps in memory, write them when the run goes wrong", "K"},
+        {"compiled", 0, POPT_ARG_STRING, &o.compiled, 0,
+         "how functions of torch.compile run in recorded steps: eager (as if they were not compiled), or graph (the graphs of ATen "
+         "ops that the compiler makes, run op by op; in all steps). Bits of compiled kernels are not recorded", "HOW"},
         {"force", 0, POPT_ARG_NONE, &o.force, 0, "replace a capture of that name", NULL},
         POPT_TABLEEND,
     };

@@ -185,6 +185,8 @@ uint32_t lb_place_depth(const lb_thread *thread);
 bool lb_place_recomputes(const lb_thread *thread, uint32_t depth);
 /* Backward begins or ends in this thread; returns how many are nested now, -1 with an exception. */
 int lb_place_backward(lb_thread *thread, lb_binding *binding, bool begins);
+/* Ops of a graph that is run op by op: where they belong does not follow from the stack. Scope -1: no more of them. */
+void lb_place_graph(lb_thread *thread, int64_t scope, bool backward);
 /* Marks of two steps stay: a graph may live on into the next. */
 void lb_place_step_closed(lb_thread *thread);
 

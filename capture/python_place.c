@@ -44,6 +44,9 @@ struct lb_thread {
     remembered memo[MEMO];
     lb_scratch *scratch;
     bool busy;
+    bool in_graph;
+    lb_place graph; /* while it is */
+    uint8_t graph_phase;
 };
 
 static pthread_key_t key;
@@ -98,7 +101,7 @@ static bool start(lb_binding *b, lb_thread *t)
     t->marks[0] = (mark){-1, {0, 0}};
     t->depth = t->n_marks = t->base = 1;
     t->kept_marks = t->backward = 0;
-    t->ran_node = t->busy = false;
+    t->ran_node = t->busy = t->in_graph = false;
     memset(t->memo, 0, sizeof t->memo);
     return true;
 }
@@ -200,6 +203,13 @@ int lb_place_backward(lb_thread *t, lb_binding *b, bool begins)
         t->ran_node = before->ran_node;
     }
     return (int)t->backward;
+}
+
+void lb_place_graph(lb_thread *t, int64_t scope, bool backward)
+{
+    t->in_graph = scope >= 0;
+    t->graph = (lb_place){scope >= 0 ? (uint32_t)scope : 0, 0};
+    t->graph_phase = backward ? LB_PHASE_BACKWARD : LB_PHASE_FORWARD;
 }
 
 void lb_place_step_closed(lb_thread *t)
@@ -308,6 +318,11 @@ bool lb_place_op(lb_binding *b, lb_thread *t, const lb_plan *plan, lb_call *call
     } else {
         call->phase = LB_PHASE_BACKWARD;
         fine = place_in_backward(b, t, node, call);
+    }
+    if (t->in_graph) {
+        call->place = t->graph;
+        call->phase = t->graph_phase;
+        call->flags &= ~(uint32_t)LB_OP_RECOMPUTE;
     }
     if (plan->collective) call->phase = LB_PHASE_COMMUNICATION;
     py.Py_DecRef(node);

@@ -393,6 +393,16 @@ CALL(tap, 2)
     return fine ? settle(b, status, &err) : NULL;
 }
 
+/* scope of the ops of a compiled function's graph, or -1, whether it is of backward */
+CALL(graph, 2)
+{
+    lb_thread *thread = lb_thread_get(b);
+    const int64_t scope = integer(args[0]), backward = integer(args[1]);
+    if (!thread || py.PyErr_Occurred()) return NULL;
+    lb_place_graph(thread, scope, backward != 0);
+    return nothing(b);
+}
+
 /* whether backward begins (or ends) in this thread -> how many run in it now */
 CALL(backward, 1)
 {
@@ -408,5 +418,5 @@ PyMethodDef lb_recording_methods[] = {
     METHOD(sweep),         METHOD(next_op),        METHOD(nonfinite), METHOD(bytes_so_far),
     METHOD(scalar),        METHOD(notice),         METHOD(table),     METHOD(trigger),
     METHOD(scope),         METHOD(enter),          METHOD(leave),     METHOD(tap),
-    METHOD(backward),      {NULL, NULL, 0, NULL},
+    METHOD(backward),      METHOD(graph),          {NULL, NULL, 0, NULL},
 };

@@ -1,5 +1,12 @@
 """Programs that use torch.compile: they run as without us, and what is recorded is said truly."""
+import os
+
+import pytest
+
 import recorded
+
+CAPTURE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "capture")
+COMPOSITE = 1 << 7
 
 MODEL = """
     import torch
@@ -90,3 +97,83 @@ def test_batches_of_workers_are_sources_and_no_writes(tmp_path):
         assert not [op for op in program.ops if "set_" in program.name(op)]
         batch = [v for v in program.values if program.text(v.name).startswith("input:") and v.source]
         assert batch and all(recorded.KINDS[v.source] == "batch" for v in batch)
+
+
+LAYERS = """
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)
+        def forward(self, x):
+            return x + self.down(torch.nn.functional.gelu(self.up(x)))
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList([Block(), Block()])
+            self.head = torch.nn.Linear(8, 1)
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return self.head(TAP(x))
+
+    model = Net()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    %s
+    for step in range(3):
+        loss = forward(torch.randn(4, 8))
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+        print(loss.item())
+"""
+OF_MODULE = LAYERS % """compiled = torch.compile(model, mode="reduce-overhead")
+    forward = lambda x: compiled(x).pow(2).mean()"""
+OF_FUNCTION = LAYERS % """forward = torch.compile(lambda x: model(x).pow(2).mean(), fullgraph=True)"""
+EAGER = LAYERS % """forward = lambda x: model(x).pow(2).mean()"""
+
+
+def linear_layers(program, phase):
+    return [program.layer(op) for op in program.ops if program.name(op) in ("aten::addmm", "aten::mm") and recorded.PHASES[op.phase] == phase]
+
+
+def without_tap(code):
+    return code.replace("TAP(x)", "x")
+
+
+def test_compiled_functions_are_recorded_as_their_graphs(tmp_path, lastbit):
+    eager, _, _ = recorded.run(without_tap(EAGER), tmp_path / "eager.lb")
+    of_eager = recorded.Recorded(tmp_path / "eager.lb")
+    assert of_eager.table("receipt")["bits"] == "eager"
+    for name, code in (("module", OF_MODULE), ("function", OF_FUNCTION)):
+        path = tmp_path / name / "run.lb"
+        path.parent.mkdir()
+        out, err, _ = recorded.run(without_tap(code), path, compiled="graph")
+        assert [float(line) for line in out.split()] == pytest.approx([float(line) for line in eager.split()], rel=1e-5), name
+        capture = recorded.Recorded(path)
+        assert capture.steps == [0, 1, 2] and capture.table("receipt")["bits"] == "graph"
+        assert "op by op" in str(capture.table("coverage")["notes"]["compiled"])
+        program, expected = capture.programs[0][1], of_eager.programs[0][1]
+        for phase in ("forward", "backward"):
+            assert linear_layers(program, phase) == linear_layers(expected, phase), (name, phase)
+        assert not [op for op in program.ops if op.flags & COMPOSITE]
+        assert lastbit.json("replay", "--mode", "chained", path, expect=0)["verdict"] in ("identical", "rounding")
+
+
+def test_a_tap_survives_compilation(tmp_path):
+    tapped = "    import sys\n    sys.path.insert(0, %r)\n    from lastbit.torch import tap\n" % CAPTURE
+    code = tapped + OF_MODULE.replace("TAP(x)", "tap('before the head', x)")
+    plain, _, _ = recorded.run(code.replace('mode="reduce-overhead"', 'backend="aot_eager"'))
+    for how in ("graph", "eager"):
+        path = tmp_path / how / "run.lb"
+        path.parent.mkdir()
+        out, _, _ = recorded.run(code, path, compiled=how)
+        assert [float(line) for line in out.split()] == pytest.approx([float(line) for line in plain.split()], rel=1e-5)
+        for program in recorded.Recorded(path).programs[0].values():
+            taps = [b for b in program.boundaries if program.text(program.scopes[b.scope].path) == "before the head"]
+            assert len(taps) == 1 and program.shape(taps[0].value) == [4, 8] and program.has(taps[0].value)

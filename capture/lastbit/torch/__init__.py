@@ -13,6 +13,8 @@ raises: when recording cannot go on it stops, says so once on stderr, and the pr
 import contextlib
 import os
 
+from .taps import tap
+
 __all__ = ["autostart", "capture", "tap", "trigger"]
 
 
@@ -31,6 +33,7 @@ def autostart():
         "layers": get("LASTBIT_LAYERS") or "",
         "budget": int(get("LASTBIT_BUDGET") or 0),
         "ring": int(get("LASTBIT_RING") or 0),
+        "compiled": get("LASTBIT_COMPILED") or "eager",
     })
 
 
@@ -70,7 +73,7 @@ def _quietly(session, action):
 
 
 @contextlib.contextmanager
-def capture(folder, level="auto", steps="", ranks="", keep="", layers="", budget=0, ring=0):
+def capture(folder, level="auto", steps="", ranks="", keep="", layers="", budget=0, ring=0, compiled="eager"):
     """Records into `folder` (NAME.lb); arguments are those of `lastbit record`."""
     import sys
 
@@ -78,7 +81,8 @@ def capture(folder, level="auto", steps="", ranks="", keep="", layers="", budget
 
     session = None
     try:
-        settings = dict(out=str(folder), level=level, steps=steps, ranks=ranks, keep=keep, layers=layers, budget=budget, ring=ring)
+        settings = dict(out=str(folder), level=level, steps=steps, ranks=ranks, keep=keep, layers=layers, budget=budget, ring=ring,
+                        compiled=compiled)
         session = sessions.start(settings)
     except Exception as error:
         print("lastbit: nothing is recorded: %s: %s" % (type(error).__name__, error), file=sys.stderr)
@@ -102,15 +106,6 @@ class _Nothing:
 
     def finish(self):
         pass
-
-
-def tap(name, value):
-    """Records a tensor under a name of your choice, also where nothing else is seen; returns it."""
-    from . import session as sessions
-
-    if sessions.current is not None and sessions.current.live:
-        sessions.current.tap(name, value)
-    return value
 
 
 def trigger(why="call"):

@@ -141,6 +141,14 @@ class Recording(TorchDispatchMode):
         return False
 
 
+class RecordingGraphs(Recording):
+    """Lets the compiler work; what it makes is run op by op under the mode (compiled.py)."""
+
+    @classmethod
+    def ignore_compile_internals(cls):
+        return True
+
+
 def _parts(func):
     module, name = _LINES.get(func._schema.name, ("", ""))
     return getattr(sys.modules.get(module), name, None)

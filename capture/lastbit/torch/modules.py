@@ -120,6 +120,17 @@ class Modules:
         known = self.entries[id(module)] = (weakref.ref(module), type(module).__name__, type(module).__name__)
         return known
 
+    def path_in_graph(self, place):
+        """(path, class) of a module that the compiler names as seen from the function it compiled."""
+        path, class_name = place
+        known = {p: name for _, p, name in self.entries.values()}
+        parts = path.split(".") if path else []
+        for first in range(len(parts)):  # "model.layers.0" of a trainer is "layers.0" of its model
+            inner = ".".join(parts[first:])
+            if inner in known:
+                return inner, known[inner]
+        return path, class_name
+
     def is_root(self, module):
         return any(ref() is module for ref in self.roots)
 

@@ -13,6 +13,7 @@ from . import dispatch, objects
 from .modules import Modules, clean
 from .objects import number_of
 from .optimizers import Optimizers
+from .watch import Watch
 
 current = None  # the session of this process
 
@@ -62,6 +63,11 @@ class Session:
         from .collectives import Collectives
         from .routing import Routing
 
+        self.compiled = None  # compiled functions run eagerly
+        if settings.get("compiled") == "graph":
+            from .compiled import Compiled
+
+            self.compiled = Compiled(self)
         self.collectives = Collectives(self)
         self.routing = Routing(self)
         self.roles = {}
@@ -164,7 +170,7 @@ class Session:
                     run = thread.run
 
                     def run_recorded():
-                        with dispatch.Recording(session.native):
+                        with session.new_mode():
                             run()
 
                     thread.run, thread._lastbit = run_recorded, True
@@ -183,6 +189,8 @@ class Session:
             def compiled(*args, **kwargs):
                 if not session.dead and session.wants_step(session.step + 1) and threading.current_thread() is threading.main_thread():
                     session.push()
+                if session.compiled is not None and not session.dead:
+                    kwargs = dict(kwargs, backend=session.compiled.backend)
                 function = compile(*args, **kwargs)
                 session.set_eager(session.mode is not None)
                 return function
@@ -193,6 +201,8 @@ class Session:
 
     def set_eager(self, eager):
         """Under a dispatch mode compiled functions run eagerly, and with fullgraph=True they raise: unless it was asked for."""
+        if self.compiled is not None:
+            return
         dynamo = sys.modules.get("torch._dynamo.eval_frame")
         stance = getattr(getattr(dynamo, "_stance", None), "stance", None)
         if eager and stance == "default":
@@ -413,7 +423,7 @@ class Session:
         self.modules.reset()
         from .. import receipt
 
-        self.native.table("receipt", json.dumps(receipt.collect(), default=str))
+        self.native.table("receipt", json.dumps(dict(receipt.collect(), bits="eager" if self.compiled is None else "graph"), default=str))
         for what in self.missing:
             self.native.notice("degraded", what)
         self._close_with_process()
@@ -545,10 +555,13 @@ class Session:
         if self.modes_active() > self.inherited:
             self.noticed("skipped", "another dispatch mode is active: step %d is not recorded" % self.step)
             return False
-        self.mode = dispatch.Recording(self.native)
+        self.mode = self.new_mode()
         self.mode.__enter__()
         self.set_eager(True)
         return True
+
+    def new_mode(self):
+        return (dispatch.Recording if self.compiled is None else dispatch.RecordingGraphs)(self.native)
 
     def modes_active(self):
         count = getattr(torch._C, "_len_torch_dispatch_stack", None)
@@ -663,34 +676,6 @@ class Session:
                     return
         except Exception as error:
             self.fail(error)
-
-
-class Watch:
-    """The flight recorder's triggers on numbers: not finite, gradient norm against its EMA, loss against its average."""
-
-    NORM_RATIO, NORM_STEPS, LOSS_RATIO, LOSS_STEPS, KEEP = 10.0, 10, 2.0, 20, 0.9
-
-    def __init__(self):
-        self.norm, self.norms, self.losses = 0.0, 0, []
-
-    def see(self, name, x):
-        """Why this number is alarming, or None."""
-        if name not in ("loss", "grad_norm"):
-            return None
-        if x != x or x in (float("inf"), float("-inf")):
-            return "%s is %s" % (name, x)
-        why = None
-        if name == "grad_norm":
-            if self.norms >= self.NORM_STEPS and x > self.NORM_RATIO * self.norm:
-                why = "grad_norm %g is %.0f times its average" % (x, x / max(self.norm, 1e-300))
-            self.norm = x if not self.norms else self.KEEP * self.norm + (1 - self.KEEP) * x
-            self.norms += 1
-        else:
-            mean = sum(self.losses) / len(self.losses) if self.losses else 0.0
-            if len(self.losses) >= self.LOSS_STEPS and mean > 0 and x > self.LOSS_RATIO * mean:
-                why = "loss %g is %.1f times its average" % (x, x / mean)
-            self.losses = self.losses[-self.LOSS_STEPS + 1:] + [x]
-        return why
 
 
 def restart(old):
