@@ -77,10 +77,13 @@ static lb_status single(lb_recogniser *t, uint32_t op)
     } names[] = {{"silu_and_mul", LB_GATE_SILU},
                  {"gelu_and_mul", LB_GATE_GELU},
                  {"gelu_tanh_and_mul", LB_GATE_GELU_TANH}};
-    const char *name = lb_op_name(t->program, &t->program->ops[op]), *colons = strstr(name, "::");
+    const char *name = lb_op_name(t->program, &t->program->ops[op]);
+    const size_t length = strlen(name);
     uint32_t at;
-    for (size_t i = 0; colons && i < sizeof names / sizeof *names; i++) {
-        if (strcmp(colons + 2, names[i].name) || !lb_recogniser_position(t, op, "input", &at) ||
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const size_t n = strlen(names[i].name);
+        if (length < n || strcmp(name + length - n, names[i].name) || !strncmp(name, "aten::", 6)) continue;
+        if ((!lb_recogniser_position(t, op, "input", &at) && !lb_recogniser_position(t, op, "x", &at)) ||
             lb_recogniser_arg(t, op, at).op == LB_NONE)
             continue;
         lb_composite c = lb_recogniser_composite(t, LB_COMPOSITE_SWIGLU);

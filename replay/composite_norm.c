@@ -269,6 +269,9 @@ static lb_status single(lb_recogniser *t, uint32_t i)
         if (shape->tag == LB_ARG_LIST && shape->count != 1) return LB_OK;
     }
     c->numbers[LB_NORM_OFFSET] = strstr(name, "gemma") ? 1 : 0;
+    if (lb_recogniser_position(t, i, "zero_centered_gamma", &at) && at < op->args &&
+        lb_op_args(t->program, op)[at].u.i)
+        c->numbers[LB_NORM_OFFSET] = 1;
     if (reading_named(t, i, "residual", &c->inputs[LB_NORM_RESIDUAL])) {
         if (op->written < 2) return LB_OK;
         c->kind = LB_COMPOSITE_ADD_RMS_NORM;

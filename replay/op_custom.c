@@ -10,6 +10,8 @@
  *      _C::, _moe_C::   vllm-project/vllm csrc/torch_bindings.cpp, csrc/moe/torch_bindings.cpp
  *      sgl_kernel::     sgl-project/sglang sgl-kernel/csrc/common_extension.cc
  *      flashinfer::     flashinfer-ai/flashinfer flashinfer/norm.py, activation.py, cascade.py
+ *      trtllm::         NVIDIA/TensorRT-LLM tensorrt_llm/_torch/custom_ops/flashinfer_custom_ops.py
+ *      tex_ts::         NVIDIA/TransformerEngine transformer_engine/pytorch/csrc/ts_fp8_op.cpp
  *      fsdp::           pytorch/pytorch torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py
  */
 #include "elementary.h"
@@ -82,7 +84,7 @@ static lb_status norm(lb_call *call, const form *f, bool twin)
     double *h = lb_frame_scratch(&w.frame, (size_t)size * sizeof *h);
     if (gamma && lb_tensor_numel(gamma) != size)
         return refuse(&w, "a weight of another size than the last dimension");
-    const double eps = lb_call_float(call, f->eps - 1u, 1e-6);
+    const double eps = lb_call_float(call, f->eps - 1u, 1e-6), one = f->flag && lb_call_int(call, f->flag - 1u, 0) ? 1 : f->one;
     for (int64_t i = 0; lb_frame_ok(&w.frame) && i < n; i += size) {
         double squares = 0;
         for (int64_t k = 0; k < size; k++) {
@@ -92,9 +94,35 @@ static lb_status norm(lb_call *call, const form *f, bool twin)
         }
         const double scale = 1 / sqrt(squares / (double)size + eps);
         for (int64_t k = 0; k < size; k++) {
-            const double weight = g ? get(&w, g, k) : 1 - f->one;
+            const double weight = g ? get(&w, g, k) : 1 - one;
             double term = twin && r ? fabs(get(&w, x, i + k)) + fabs(get(&w, r, i + k)) : h[k];
-            put(&w, y, i + k, term * scale * (twin ? f->one + fabs(weight) : f->one + weight));
+            put(&w, y, i + k, term * scale * (twin ? one + fabs(weight) : one + weight));
+        }
+    }
+    return lb_frame_end(&w.frame);
+}
+
+/* y = (x - mean) rstd (one + weight) + bias; residual: the bias. */
+static lb_status layer(lb_call *call, const form *f, bool twin)
+{
+    work w = begin(call, f->x, twin);
+    const lb_tensor *in = at(call, f->x);
+    const int64_t n = lb_tensor_numel(in), size = last(in);
+    const void *x = lb_frame_tensor(&w.frame, in), *g = lb_frame_tensor(&w.frame, at(call, f->weight)), *b = lb_frame_tensor(&w.frame, at(call, f->residual));
+    void *y = lb_frame_output(&w.frame, 0, n);
+    const double eps = lb_call_float(call, f->eps - 1u, 1e-5), one = f->flag && lb_call_int(call, f->flag - 1u, 0) ? 1 : 0;
+    for (int64_t i = 0; lb_frame_ok(&w.frame) && i < n; i += size) {
+        double mean = 0, magnitude = 0, variance = 0, mixed = 0;
+        for (int64_t k = i; k < i + size; k++) mean += get(&w, x, k) / (double)size, magnitude += fabs(get(&w, x, k)) / (double)size;
+        for (int64_t k = i; k < i + size; k++) {
+            const double d = fabs(get(&w, x, k) - mean);
+            variance += d * d / (double)size, mixed += d * (fabs(get(&w, x, k)) + magnitude) / (double)size;
+        }
+        const double scale = 1 / sqrt(variance + eps), kappa = mixed / (variance + eps);
+        for (int64_t k = 0; k < size; k++) {
+            const double v = get(&w, x, i + k), weight = one + get(&w, g, k), bias = get(&w, b, k);
+            put(&w, y, i + k,
+                twin ? (fabs(v) + magnitude + fabs(v - mean) * (1 + kappa)) * scale * (one + fabs(get(&w, g, k))) + fabs(bias) : (v - mean) * scale * weight + bias);
         }
     }
     return lb_frame_end(&w.frame);
@@ -395,6 +423,11 @@ OP(norm, rms_out, .x = AT(1), .weight = AT(2), .eps = AT(3))
 OP(norm, rms_out_gemma, .x = AT(1), .weight = AT(2), .eps = AT(3), .one = 1)
 OP(norm, rms_add, .x = AT(0), .residual = AT(1), .weight = AT(2), .eps = AT(3))
 OP(norm, rms_add_gemma, .x = AT(0), .residual = AT(1), .weight = AT(2), .eps = AT(3), .one = 1)
+OP(norm, rms_given, .x = AT(0), .weight = AT(1), .eps = AT(2))
+OP(norm, rms_given_gemma, .x = AT(0), .weight = AT(1), .eps = AT(2), .one = 1)
+OP(norm, rms_te, .x = AT(0), .weight = AT(1), .eps = AT(2), .flag = AT(4))
+OP(layer, layer_te, .x = AT(0), .weight = AT(1), .residual = AT(2), .eps = AT(3), .flag = AT(5))
+OP(gated, silu_mul_given, .x = AT(0), .gate = SILU)
 OP(gated, silu_mul, .x = AT(1), .gate = SILU)
 OP(gated, mul_silu, .x = AT(1), .gate = SILU, .second = true)
 OP(gated, gelu_mul, .x = AT(1), .gate = GELU)
@@ -411,6 +444,7 @@ OP(expert_sum, moe_sum, .x = AT(0))
 
 #define ROW(NAME, ARGS, ID, ROUNDINGS)                                                                         \
     {NAME, ARGS, ID##_kernel, ID##_twin, ROUNDINGS, 0, LB_ROW_WRITES, NULL, "custom"},
+#define GIVES(NAME, ARGS, ID, ROUNDINGS) {NAME, ARGS, ID##_kernel, ID##_twin, ROUNDINGS, 0, 0, NULL, "custom"},
 /* Squares are summed in trees, whose depth counts, and half of that error enters. */
 #define NORM(NAME, ARGS, ID) ROW(NAME, ARGS, ID, 16)
 /* clang-format off */
@@ -447,6 +481,14 @@ const lb_op_row lb_rows_custom[] = {
     ROW("sgl_kernel::topk_softmax", "topk_weights topk_indices gating_output renormalize moe_softcapping correction_bias", topk_sgl, 10)
     ROW("_moe_C::moe_sum", "input output", moe_sum, 2)
     ROW("sgl_kernel::moe_sum", "input output", moe_sum, 2)
+    GIVES("trtllm::flashinfer_rmsnorm", "input weight eps", rms_given, 16)
+    GIVES("trtllm::flashinfer_gemma_rmsnorm", "input weight eps", rms_given_gemma, 16)
+    NORM("trtllm::flashinfer_fused_add_rmsnorm", "input residual weight eps", rms_add)
+    NORM("trtllm::flashinfer_gemma_fused_add_rmsnorm", "input residual weight eps", rms_add_gemma)
+    GIVES("trtllm::flashinfer_silu_and_mul", "x", silu_mul_given, 8)
+    ROW("trtllm::flashinfer_apply_rope_with_cos_sin_cache_inplace", "positions query key head_size cos_sin_cache is_neox", rotary_write, 4)
+    GIVES("tex_ts::rmsnorm_fwd_inf_ts", "input weight eps sm_margin zero_centered_gamma", rms_te, 16)
+    GIVES("tex_ts::layernorm_fwd_inf_ts", "input weight bias eps sm_margin zero_centered_gamma", layer_te, 16)
     {"fsdp::split_with_sizes_copy", "all_gather_output all_gather_input_split_sizes dim", split_copy, NULL, 0, 0,
      LB_ROW_EXACT | LB_ROW_OUT, NULL, "custom"},
     {"fsdp::chunk_cat", "tensors dim num_chunks", chunk_cat, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_OUT, NULL, "custom"},

@@ -1,4 +1,4 @@
-"""Custom ops by the names and schemas of vLLM, SGLang and FlashInfer, computed by their public definitions in plain torch.
+"""Custom ops by the names and schemas of vLLM, SGLang, FlashInfer, TensorRT-LLM, Transformer Engine and causal-conv1d, computed by their public definitions in plain torch.
 
 Stands for a serving stack: recorded unchanged, its custom ops must replay without torch. Definitions follow the native (torch) versions in
 vllm/model_executor/layers/{layernorm,activation,rotary_embedding}.py and vllm/model_executor/layers/fused_moe/, sglang's sgl-kernel tests,
@@ -87,6 +87,23 @@ def gelu_tanh(x):
     return F.gelu(x, approximate="tanh")
 
 
+def te_norm(x, weight, eps, margin, zero_centered):
+    return rms(x, weight, eps, float(zero_centered)).to(x.dtype)
+
+
+def te_layer_norm(x, weight, bias, eps, margin, zero_centered):
+    return F.layer_norm(x.float(), x.shape[-1:], weight.float() + float(zero_centered), bias.float(), eps).to(x.dtype)
+
+
+def causal_conv(x, weight, bias, seq_idx, initial, out, final, silu):
+    before = torch.zeros_like(x[..., :weight.shape[1] - 1]) if initial is None else initial
+    whole = torch.cat([before, x], -1)
+    y = F.conv1d(whole.float(), weight.float()[:, None], None if bias is None else bias.float(), groups=x.shape[1])
+    out.copy_(F.silu(y) if silu else y)
+    if final is not None:
+        final.copy_(whole[..., whole.shape[-1] - weight.shape[1] + 1:])
+
+
 INTO = "(Tensor! out, Tensor input) -> ()"
 NORM = "(Tensor! out, Tensor input, Tensor weight, float eps{}) -> ()"
 ADD = "(Tensor! input, Tensor! residual, Tensor weight, float eps{}) -> ()"
@@ -128,6 +145,16 @@ OPS = {
     "sgl_kernel::topk_softmax": ("(Tensor! topk_weights, Tensor! topk_indices, Tensor gating_output, bool renormalize, "
                                  "float moe_softcapping, Tensor? correction_bias) -> ()",
                                  lambda weights, ids, logits, renormalize, *_: topk(weights, ids, logits, renormalize)),
+    "trtllm::flashinfer_rmsnorm": ("(Tensor input, Tensor weight, float eps) -> Tensor", lambda x, w, eps: rms(x, w, eps).to(x.dtype)),
+    "trtllm::flashinfer_gemma_rmsnorm": ("(Tensor input, Tensor weight, float eps) -> Tensor", lambda x, w, eps: rms(x, w, eps, 1.0).to(x.dtype)),
+    "trtllm::flashinfer_fused_add_rmsnorm": (ADD.format(""), add_norm()),
+    "trtllm::flashinfer_gemma_fused_add_rmsnorm": (ADD.format(""), add_norm(1.0)),
+    "trtllm::flashinfer_silu_and_mul": ("(Tensor x) -> Tensor", lambda x: (F.silu(x.float().chunk(2, -1)[0]) * x.float().chunk(2, -1)[1]).to(x.dtype)),
+    "trtllm::flashinfer_apply_rope_with_cos_sin_cache_inplace": (ROTARY, rotary),
+    "tex_ts::rmsnorm_fwd_inf_ts": ("(Tensor _0, Tensor _1, float _2, int _3, bool _4) -> Tensor", te_norm),
+    "tex_ts::layernorm_fwd_inf_ts": ("(Tensor _0, Tensor _1, Tensor _2, float _3, int _4, bool _5) -> Tensor", te_layer_norm),
+    "DaoAILab::_causal_conv1d_fwd_cpp": ("(Tensor x, Tensor weight, Tensor? bias, Tensor? seq_idx, Tensor? initial_states, Tensor! out, "
+                                         "Tensor!? final_states_out, bool silu_activation) -> ()", causal_conv),
     "_moe_C::moe_sum": ("(Tensor input, Tensor! output) -> ()", lambda x, out: out.copy_(x.float().sum(1))),
     "sgl_kernel::moe_sum": ("(Tensor input, Tensor! output) -> ()", lambda x, out: out.copy_(x.float().sum(1))),
 }
@@ -141,13 +168,13 @@ def spoil(tensors):
 
 
 def implementation(schema, function, wrong):
-    written = [i for i, argument in enumerate(schema[1:schema.index(")")].split(",")) if "!" in argument]
+    written = [] if schema.endswith("-> Tensor") else [i for i, argument in enumerate(schema[1:schema.index(")")].split(",")) if "!" in argument]
 
     def run(*args):
         result = function(*args)
         if wrong:
-            spoil(result if isinstance(result, tuple) else [args[i] for i in written])
-        return result if isinstance(result, tuple) else None
+            spoil(result if isinstance(result, tuple) else [result] if result is not None and not written else [args[i] for i in written])
+        return result if isinstance(result, tuple) or not written else None
     return run
 
 
@@ -176,14 +203,24 @@ class Serve(torch.nn.Module):
             return torch.randn(shape, generator=draw).to(of)
         for name in OPS:
             pdl = [False] if name.startswith(("sgl_kernel::", "flashinfer::")) else []
-            if "rms" in name:
+            if name.startswith("tex_ts"):
+                for zero_centered in (False, True):
+                    call(name, r(6, 64) + 1, r(64), *([r(64)] if "layer" in name else []), 1e-5, 0, zero_centered)
+            elif "conv1d" in name:
+                call(name, r(2, 12, 10), r(12, 4), r(12), None, None, torch.empty(2, 12, 10, dtype=dtype), None, True)
+                call(name, r(2, 12, 10), r(12, 4), None, None, r(2, 12, 3), torch.empty(2, 12, 10, dtype=dtype), torch.empty(2, 12, 3, dtype=dtype), False)
+            elif name in ("trtllm::flashinfer_rmsnorm", "trtllm::flashinfer_gemma_rmsnorm"):
+                call(name, r(6, 64), r(64), 1e-6)
+            elif name == "trtllm::flashinfer_silu_and_mul":
+                call(name, r(6, 96) * 3)
+            elif "rms" in name:
                 fused = "add" in name
                 call(name, *((r(6, 64), r(6, 64)) if fused else (torch.empty(6, 64, dtype=dtype), r(6, 64))), r(64), 1e-6, *pdl)
             elif "_and_" in name:
                 call(name, torch.empty(6, 48, dtype=dtype), r(6, 96) * 3, *([1.702, 7.0] if "oai" in name else [None] if pdl and "flash" in name else []))
             elif "gelu" in name:
                 call(name, torch.empty(6, 48, dtype=dtype), r(6, 48))
-            elif "rotary" in name:
+            elif "rotary" in name or "rope" in name:
                 for neox, key in ((True, r(6, 2 * 16)), (False, r(6, 2, 16)), (True, None)):
                     call(name, torch.tensor([0, 3, 1, 7, 2, 2]), r(6, 4 * 16), key, 16, r(8, 12, of=torch.float32), neox)
             elif "attn_states" in name:
