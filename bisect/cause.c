@@ -107,6 +107,12 @@ static lb_status score_likely(finder *f, int runner, int bits, scan *s)
     return LB_OK;
 }
 
+static int ascending(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
 /* Remembered ones first, then all in order. */
 static lb_status scan_all(finder *f, int runner, int bits, scan *s)
 {
@@ -130,6 +136,9 @@ static lb_status scan_all(finder *f, int runner, int bits, scan *s)
     lb_sample_release(&s->sample);
     if (status == LB_OK && !s->n && s->likely) status = score_likely(f, runner, bits, s);
     *f->spent += now() - start;
+    if (s->n)
+        qsort(s->matches, s->n, sizeof *s->matches,
+              ascending); /* likely ones first, whatever was tried first */
     free(done);
     return status;
 }

@@ -1,5 +1,6 @@
 /* Explain: see lastbit/explain.h. Per step and rank: align, find the places that differ, ask each for its cause. */
 #include "budget.h"
+#include "routing_diff.h"
 
 #include "ops.h"
 #include "selector.h"
@@ -281,8 +282,10 @@ static bool wanted(const scene *s, const lb_stretch *stretch)
 /* It may have an explanation that the bytes of one side, which were not kept, would show. */
 static bool lacks_bytes(const lb_place *place, const lb_cause_found *found)
 {
-    return found->cause == LB_CAUSE_UNEXPLAINED && (place->rehearsals[0] || place->rehearsals[1]) &&
-           (!place->targets[0] || !place->targets[1] || (!lb_place_can(place, 0, 1) && !lb_place_can(place, 1, 0)));
+    return found->cause == LB_CAUSE_UNEXPLAINED && !strncmp(place->why, "bytes", 5) &&
+           (place->rehearsals[0] || place->rehearsals[1]) &&
+           (!place->targets[0] || !place->targets[1] ||
+            (!lb_place_can(place, 0, 1) && !lb_place_can(place, 1, 0)));
 }
 
 /* `first`: the first of `n` places that could not be tried. */
@@ -293,9 +296,11 @@ static void tell_lacking(session *session, const scene *s, const lb_stretch *fir
     char text[400];
     if (!n) return;
     snprintf(text, sizeof text,
-             "step %lld, rank %d: %u places that differ, the first in %.120s, could not be tried: bytes were not kept on one "
+             "step %lld, rank %d: %u places that differ, the first in %.120s, could not be tried: bytes were "
+             "not kept on one "
              "side. Record both sides again with --level ops --steps %lld, and --layers if that is too much",
-             (long long)p->step, p->rank, n, op == LB_NONE ? "(outside)" : lb_op_layer(p, &p->ops[op]), (long long)p->step);
+             (long long)p->step, p->rank, n, op == LB_NONE ? "(outside)" : lb_op_layer(p, &p->ops[op]),
+             (long long)p->step);
     add_missing(session->report, text);
 }
 
@@ -334,6 +339,51 @@ static void count_ops(session *session, const scene *s)
         session->report->ops += s->alignment.b_of_a[i] != LB_NONE ||
                                 (s->alignment.join_of_a[i] != LB_NONE && lb_op_computes(p, &p->ops[i]));
     for (uint32_t i = 0; i < s->stretches.n; i++) session->report->differing += s->stretches.list[i].pair;
+}
+
+/* Experts that other tokens chose: is it what upstream moved the router's logits by, or the router itself? */
+static lb_status add_routing(session *session, const scene *s, lb_err *err)
+{
+    lb_explain_report *r = session->report;
+    lb_diff_report *report = calloc(1, sizeof *report);
+    if (!report) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for routing");
+    const bool whole = s->sides[0].n_parts == 1 && s->sides[1].n_parts == 1;
+    lb_status status =
+        whole ? lb_routing_diff_add(&s->sides[0], &s->sides[1], session->rules, report, err) : LB_OK;
+    for (uint32_t i = 0; status == LB_OK && i < report->n_routings; i++) {
+        const lb_diff_routing *x = &report->routings[i];
+        const char *kind =
+            x->explained == x->flips ? x->near_ties == x->flips ? "near ties" : "upstream" : "another router";
+        char why[320];
+        if (!x->flips) continue;
+        snprintf(why, sizeof why,
+                 "%lld of %lld choices fall on other experts; the largest margin is %.3g; %lld are near ties, "
+                 "and of %lld the "
+                 "router's logits moved by more than the margin, upstream",
+                 (long long)x->flips, (long long)x->choices, x->largest_margin, (long long)x->near_ties,
+                 (long long)x->explained);
+        const lb_explain_finding row = {.step = x->step,
+                                        .rank = x->rank,
+                                        .phase = LB_PHASE_FORWARD,
+                                        .layer = keep(r, x->layer),
+                                        .op = "experts chosen",
+                                        .other_op = "experts chosen",
+                                        .index = LB_NONE,
+                                        .other = LB_NONE,
+                                        .cause = LB_CAUSE_ROUTING,
+                                        .proof = LB_PROOF_BITS,
+                                        .schedule = kind,
+                                        .first = "",
+                                        .also = "",
+                                        .why = keep(r, why),
+                                        .matched = x->choices - x->flips,
+                                        .elements = x->choices,
+                                        .local = NAN,
+                                        .total = NAN};
+        status = add_finding(r, &row, err);
+    }
+    lb_diff_report_free(report);
+    return status;
 }
 
 static lb_status add_layers(lb_explain_report *r, uint32_t first, lb_err *err)
@@ -400,6 +450,7 @@ static lb_status explain_scene(session *session, scene *s, lb_err *err)
     const uint32_t first = session->report->n_findings;
     LB_TRY(explain_places(session, s, err));
     LB_TRY(add_layers(session->report, first, err));
+    if (session->b && !session->turned && !session->selector) LB_TRY(add_routing(session, s, err));
     if (!session->options->budget || !session->b || session->turned || s->sides[1].n_parts > 1) return LB_OK;
     return add_budget(session, s, first, err);
 }

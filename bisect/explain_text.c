@@ -110,6 +110,9 @@ static void print_change(FILE *out, const fold *f)
         if (*x->schedule) fprintf(out, " (nearest: %s)", x->schedule);
     } else if (x->cause == LB_CAUSE_INPUT) {
         fprintf(out, "inherited");
+    } else if (x->cause == LB_CAUSE_ROUTING) {
+        fprintf(out, "%s: %s", x->schedule, x->why);
+        return;
     } else if (*x->schedule) {
         bool named = *x->first && strcmp(x->first, x->schedule) && strcmp(x->first, "own");
         if (named) fprintf(out, "%s became ", x->first);
@@ -256,12 +259,16 @@ char *lb_explain_text(const lb_explain_report *r, const char *path_a, const char
     }
     print_summary(out, r);
     uint32_t lines = 0, left = 0;
-    for (uint32_t i = 0; i < r->n_findings; i++) {
+    for (uint32_t k = 0; k < 2 * r->n_findings;
+         k++) { /* choices that differ come first: other inputs follow from them */
+        const uint32_t i = k % r->n_findings;
+        const bool routing = r->findings[i].cause == LB_CAUSE_ROUTING;
         fold f = {.first = &r->findings[i]};
-        if (done[i] || (!all && r->findings[i].cause == LB_CAUSE_INPUT)) continue;
-        for (uint32_t k = i; k < r->n_findings; k++)
-            if (!done[k] && same_line(&r->findings[i], &r->findings[k]))
-                done[k] = 1, add_to_fold(&f, &r->findings[k]);
+        if (done[i] || routing != (k < r->n_findings) || (!all && r->findings[i].cause == LB_CAUSE_INPUT))
+            continue;
+        for (uint32_t n = i; n < r->n_findings; n++)
+            if (!done[n] && same_line(&r->findings[i], &r->findings[n]))
+                done[n] = 1, add_to_fold(&f, &r->findings[n]);
         if (!lines) fprintf(out, "\n");
         if (lines++ < LINES || all)
             print_fold(out, &f);

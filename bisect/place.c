@@ -49,6 +49,12 @@ static bool input_of(lb_place *p, int runner, int bits, uint32_t leaf, lb_tensor
     uint32_t mine = side->leaves[leaf], value = runner == bits ? mine : side->partners[leaf];
     const lb_value *row = &program_of(p, runner)->values[mine];
     lb_tensor given;
+    if (row->flags &
+        LB_VALUE_UNDEFINED) { /* memory that is to be written: what it holds is nobody's business */
+        *owned = calloc(1, lb_dtype_bytes(row->dtype, (size_t)lb_layout_numel(&row->layout)) + 1);
+        *tensor = (lb_tensor){*owned, row->dtype, lb_layout_contiguous(row->layout.ndim, row->layout.shape)};
+        return *owned != NULL;
+    }
     if (value == LB_NONE || !recorded(p, bits, value, &given)) return false;
     if (!lb_layout_same_shape(&given.layout, &row->layout)) return false;
     *tensor = given;

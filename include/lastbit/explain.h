@@ -8,7 +8,7 @@
  *   order        under another order of its sums it does
  *   kernel       under another kernel it does, or both sides' own programs give their own bits and are other programs
  *   precision    under another precision it does
- *   routing      other experts were chosen
+ *   routing      other experts were chosen: from near ties, from what upstream moved the logits by, or by another router
  *   unexplained  under no candidate it does; the best one is named with the number of elements it has right
  *
  * A candidate that misses one element of all is excluded. Others that match just as well are named: the data cannot tell them

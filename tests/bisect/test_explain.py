@@ -471,3 +471,23 @@ def test_what_lacks_bytes_is_missing_and_not_unexplained(lastbit, tmp_path):
     assert not told["findings"] and len(told["missing"]) == 1
     assert "--level ops --steps 0" in told["missing"][0]
     assert "nothing differs" not in lastbit.run("explain", tmp_path / "1.lb", tmp_path / "4.lb", expect=125).stdout
+
+
+@pytest.mark.full
+def test_routing_of_a_mixture_in_bf16_and_f32(lastbit, tmp_path):
+    """A whole training step: choices of experts that differ, apart from what makes the numbers differ."""
+    for dtype in ("fp32", "bf16"):
+        lastbit.record(tmp_path / f"{dtype}.lb", "tests/programs/hf_train.py", "--model", "qwen3_moe", "--steps", "1", "--batch", "4",
+                       "--seq", "64", "--dtype", dtype, options=("--steps", "0-0", "--level", "ops"), expect=0)
+    answer = lastbit.json("explain", "--seconds", "0.1", tmp_path / "fp32.lb", tmp_path / "bf16.lb", expect=1)
+    routing = [f for f in answer["findings"] if f["cause"] == "routing"]
+    compared = {r["layer"]: r for r in lastbit.json("diff", tmp_path / "fp32.lb", tmp_path / "bf16.lb")["routing"] if r["flips"]}
+    assert routing and {f["layer"] for f in routing} == set(compared)
+    for f in routing:
+        row = compared[f["layer"]]
+        assert (f["elements"], f["matched"]) == (row["choices"], row["choices"] - row["flips"])
+        assert f["schedule"] == ("upstream" if row["explained"] == row["flips"] > row["near_ties"] else
+                                 "near ties" if row["near_ties"] == row["flips"] else "another router")
+    rest = own(answer)
+    unexplained = [f for f in rest if f["cause"] == "unexplained"]
+    assert len(unexplained) < len(rest) / 20 and not [f for f in unexplained if f["phase"] == "forward"]
