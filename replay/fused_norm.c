@@ -445,6 +445,10 @@ static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEX
                         n = lb_candidate_add(texts, room, n, "%s%s%s%s%s", trees[t],
                                              round ? ",round:twice" : "", square ? ",square:t" : "",
                                              wide ? ",residual:f32" : "", off ? ",fma:off" : "");
+    static const char *const ranks[] = {"f32", "chunks"};
+    for (uint32_t t = 0; c->kind == LB_COMPOSITE_ALLREDUCE_NORM && t < n_trees; t++)
+        for (size_t r = 0; r < (narrow ? 2 : 1); r++)
+            n = lb_candidate_add(texts, room, n, "%s,ranks:%s", trees[t], ranks[r]);
     return n;
 }
 

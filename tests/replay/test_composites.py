@@ -290,3 +290,18 @@ def test_an_all_reduce_before_a_norm_is_found(lastbit, recordings):
     assert torch.allclose(own.float() + other, x.float())
     answer = lastbit.json("replay", capture, "--mode", "chained", "--fuse", "allreduce_norm=on", expect=0)
     assert answer["swaps"][0]["touched"] == 2 and answer["verdict"] == "rounding"
+
+
+def test_custom_ops_of_serving_stacks_are_composites_of_one_op(steps):
+    """By the names of their arguments: plain and Gemma's norms, with and without the residual, returned or written."""
+    step = steps("--dtype", "bfloat16", program="tests/programs/serving_ops.py")
+    assert {kind: len(step.of(kind)) for kind in ("rms_norm", "add_rms_norm", "swiglu")} == {"rms_norm": 9, "add_rms_norm": 7, "swiglu": 10}
+    for c in step.all:
+        op, = c.ops
+        recorded = c.outputs()
+        if "norm" in c.kind:
+            assert c.numbers[1] == ("gemma" in op or (op.startswith("tex_ts") and c is step.of("rms_norm")[-1])), op
+        for kernel in ("eager", "cascade,residual:f32" if c.kind == "add_rms_norm" else "cascade" if c.kind == "rms_norm" else "fused"):
+            if "gelu" not in op:  # torch's gelu in f32 loses digits where its argument is very negative
+                ours = c.run(kernel)
+                assert all(r is None or same_bits(o, r) for o, r in zip(ours, recorded)), (op, kernel)
