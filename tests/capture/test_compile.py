@@ -1,10 +1,12 @@
 """Programs that use torch.compile: they run as without us, and what is recorded is said truly."""
 import os
+import textwrap
 
 import pytest
 
 import recorded
 
+torch = pytest.importorskip("torch")
 CAPTURE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "capture")
 COMPOSITE = 1 << 7
 
@@ -146,6 +148,8 @@ def without_tap(code):
     return code.replace("TAP(x)", "x")
 
 
+@pytest.mark.skipif(not hasattr(torch.utils._python_dispatch.TorchDispatchMode, "ignore_compile_internals"),
+                    reason="this torch compiles nothing under a dispatch mode")
 def test_compiled_functions_are_recorded_as_their_graphs(tmp_path, lastbit):
     eager, _, _ = recorded.run(without_tap(EAGER), tmp_path / "eager.lb")
     of_eager = recorded.Recorded(tmp_path / "eager.lb")
@@ -163,6 +167,22 @@ def test_compiled_functions_are_recorded_as_their_graphs(tmp_path, lastbit):
             assert linear_layers(program, phase) == linear_layers(expected, phase), (name, phase)
         assert not [op for op in program.ops if op.flags & COMPOSITE]
         assert lastbit.json("replay", "--mode", "chained", path, expect=0)["verdict"] in ("identical", "rounding")
+
+
+def test_where_graphs_cannot_be_had_eager_is_recorded_and_said(tmp_path):
+    before = """
+        import os, sys, torch.utils._python_dispatch
+        torch.utils._python_dispatch.TorchDispatchMode.ignore_compile_internals = None
+        os.environ.update(LASTBIT_OUT=%r, LASTBIT_LEVEL="ops", LASTBIT_COMPILED="graph")
+        sys.path.append(%r)
+        import lastbit.torch
+        lastbit.torch.autostart()
+    """ % (str(tmp_path / "run.lb"), CAPTURE)
+    (tmp_path / "run.lb").mkdir()
+    recorded.run(textwrap.dedent(before) + textwrap.dedent(without_tap(OF_MODULE)), quiet=False)
+    capture = recorded.Recorded(tmp_path / "run.lb")
+    assert capture.steps == [0, 1, 2] and capture.table("receipt")["bits"] == "eager"
+    assert "run eagerly" in str(capture.table("coverage")["notes"]["degraded"])
 
 
 def test_a_tap_survives_compilation(tmp_path):

@@ -17,6 +17,11 @@ _ROOT = re.compile(r"^[LG]\['[^']*'\]")
 _ITEM = re.compile(r"\[['\"]?([^'\"\]]*)['\"]?\]")
 
 
+def possible():
+    """Whether the compiler works while our mode is there."""
+    return getattr(torch.utils._python_dispatch.TorchDispatchMode, "ignore_compile_internals", None) is not None
+
+
 class Compiled:
     """The backend that takes the place of whichever was asked for."""
 

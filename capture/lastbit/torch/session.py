@@ -65,9 +65,7 @@ class Session:
 
         self.compiled = None  # compiled functions run eagerly
         if settings.get("compiled") == "graph":
-            from .compiled import Compiled
-
-            self.compiled = Compiled(self)
+            self._take_graphs()
         self.collectives = Collectives(self)
         self.routing = Routing(self)
         self.roles = {}
@@ -91,6 +89,14 @@ class Session:
         except Exception:
             pass  # the long way does as well
         return native
+
+    def _take_graphs(self):
+        from .compiled import Compiled, possible
+
+        if possible():
+            self.compiled = Compiled(self)
+        else:
+            self.degraded("this torch compiles nothing under a dispatch mode: compiled functions are recorded as they run eagerly")
 
     def plan_for(self, func):
         if hasattr(func, "_schema"):
