@@ -197,3 +197,21 @@ def test_a_tap_survives_compilation(tmp_path):
         for program in recorded.Recorded(path).programs[0].values():
             taps = [b for b in program.boundaries if program.text(program.scopes[b.scope].path) == "before the head"]
             assert len(taps) == 1 and program.shape(taps[0].value) == [4, 8] and program.has(taps[0].value)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_tap_is_an_op_of_an_exported_graph(strict):
+    out, _, _ = recorded.run("""
+        import sys
+        sys.path.insert(0, %r)
+        import torch
+        from lastbit.torch import tap
+        class Net(torch.nn.Module):
+            def forward(self, x):
+                return tap("middle", x + 1).relu()
+        exported = torch.export.export(Net(), (torch.randn(2, 3),), strict=%r)
+        print(*[node.target for node in exported.graph.nodes if node.op == "call_function"])
+        x = torch.randn(2, 3)
+        print(torch.equal(exported.module()(x), Net()(x)))
+    """ % (CAPTURE, strict))
+    assert out.split() == ["aten.add.Tensor", "lastbit.tap.default", "aten.relu.default", "True"]

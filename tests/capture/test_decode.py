@@ -84,7 +84,10 @@ def cut(program, met):
             if value.source in (OTHER, UNSEEN) and value.storage in met]
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+ALWAYS = ["holes, zeros before", "beginning, empty in the first step", "DynamicCache", "StaticCache"]
+
+
+@pytest.mark.parametrize("name", [name if name in ALWAYS else pytest.param(name, marks=pytest.mark.full) for name in PROGRAMS])
 def test_a_decode_loop_chains_from_step_to_step(tmp_path, lastbit, name):
     """The flight recorder leaves out what a chain carries over: the replay has nothing else to go by than the first step."""
     out = recorded.run(PROGRAMS[name] + "\nimport os, signal\nos.kill(os.getpid(), signal.SIGUSR2)\n", tmp_path / "run.lb",
@@ -103,7 +106,7 @@ def test_a_decode_loop_chains_from_step_to_step(tmp_path, lastbit, name):
     assert replay["ops"]["opaque"] == 0
 
 
-@pytest.mark.parametrize("name", ["holes, zeros before", "beginning, zeros before"])
+@pytest.mark.parametrize("name", ["holes, zeros before", pytest.param("beginning, zeros before", marks=pytest.mark.full)])
 def test_a_cache_that_somebody_else_wrote_to_is_not_carried(tmp_path, name):
     program = PROGRAMS[name].replace("    at += ", "    if at == 5: model.cache.numpy().flat[5] = 3\n        at += ")
     assert "numpy" in program
