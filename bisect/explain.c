@@ -292,9 +292,9 @@ static bool lacks_bytes(const lb_place *place, const lb_cause_found *found)
 static void tell_lacking(session *session, const scene *s, const lb_stretch *first, uint32_t n)
 {
     const lb_program *p = s->sides[0].program;
-    const uint32_t op = place_op(s, first, 0);
     char text[400];
     if (!n) return;
+    const uint32_t op = place_op(s, first, 0);
     snprintf(text, sizeof text,
              "step %lld, rank %d: %u places that differ, the first in %.120s, could not be tried: bytes were "
              "not kept on one "
