@@ -57,7 +57,7 @@ typedef enum lb_axis {
     LB_AXIS_PRECISION,
     LB_AXIS_RANK,
     LB_AXIS_BLOCK,
-    LB_AXIS_SOURCE, /* bytes changed and no recorded op did it */
+    LB_AXIS_SOURCE, /* what comes from outside: bytes that no recorded op changed, data, a mask, a learning rate */
     LB_AXIS_KERNEL, /* an op's recorded result is not what its inputs give */
     LB_AXIS_ORDER
 } lb_axis;
