@@ -7,8 +7,8 @@ layer outputs, and torch's DebugMode with hashes of every op's results. `handler
 recorded steps: every op comes by, and nothing is noted.
 
 `own` is the processor time of the program's own thread, `busy` that of all threads: large results are digested, and bytes
-written, by threads beside it where a core is idle. Wall-clock time is near `own` when one is, and nearer to `busy` on a
-machine that has other work.
+written, by threads beside it where a core is idle. Neither holds the time in which the program waits for the disk at the end of
+a step; wall-clock time does, and on a machine that has other work also everybody else's.
 
 The last columns say where a level's extra time goes: in the calls of the C recorder other than ops (`names`, `modules`,
 `step`), in the dispatch mode as such (what the empty one costs), and the rest: the ops, digests and statistics included.
