@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { MOST_MATCHES = 64, LEAST = 16 };
+enum { MOST_MATCHES = 64, LEAST = 16, PATIENCE = 4 };
 
 typedef struct scan {
     uint32_t matches[MOST_MATCHES], n; /* rows of the list */
@@ -130,7 +130,9 @@ static lb_status scan_all(finder *f, int runner, int bits, scan *s)
                 done[i] = 1, status = try_one(f, runner, bits, i, s);
     for (uint32_t i = 0; i < f->n[runner] && status == LB_OK; i++) {
         if (done[i]) continue;
-        if (s->n && s->tried >= LEAST && *f->spent + now() - start > f->memory->seconds) break;
+        const double spent = *f->spent + now() - start;
+        const uint32_t least = spent < PATIENCE * f->memory->seconds ? LEAST : 2;
+        if (s->n && s->tried >= least && spent > f->memory->seconds) break;
         status = try_one(f, runner, bits, i, s);
     }
     lb_sample_release(&s->sample);

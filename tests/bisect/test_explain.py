@@ -316,7 +316,7 @@ def llamas(lastbit, tmp_path_factory):
 
 
 def test_llama_in_bf16_and_f32(lastbit, llamas):
-    answer = lastbit.json("explain", llamas["eager", "float32"], llamas["eager", "bfloat16"], expect=1)
+    answer = lastbit.json("explain", "--seconds", "20", llamas["eager", "float32"], llamas["eager", "bfloat16"], expect=1)
     found = own(answer)
     assert {f["cause"] for f in found} == {"precision"} and {f["schedule"] for f in found} == {"bf16"}
     products = [f for f in found if f["op"] in ("aten::mm", "aten::bmm")]
