@@ -43,6 +43,20 @@ static bool convert_exactly(const lb_tensor *from, lb_dtype dtype, lb_tensor *to
     return done;
 }
 
+/* Elements where the recording has them (a weight's transpose): then replay uses them in place. */
+static void lay_out_as(lb_tensor *tensor, const lb_layout *layout)
+{
+    int64_t first, last, n = lb_layout_numel(layout);
+    if (lb_layout_is_contiguous(layout) || lb_layout_dense_range(layout, &first, &last, NULL) != LB_OK) return;
+    if (last - first != n || first != layout->offset) return;
+    lb_tensor laid = {malloc(lb_dtype_bytes(tensor->dtype, (size_t)n) + 1), tensor->dtype, *layout};
+    if (laid.data && lb_tensor_scatter(&laid, tensor->data, NULL) == LB_OK) {
+        free(tensor->data);
+        *tensor = laid;
+    } else
+        free(laid.data);
+}
+
 static bool input_of(lb_place *p, int runner, int bits, uint32_t leaf, lb_tensor *tensor, void **owned)
 {
     const lb_stretch_side *side = &p->stretch->sides[runner];
@@ -64,6 +78,7 @@ static bool input_of(lb_place *p, int runner, int bits, uint32_t leaf, lb_tensor
                  lb_dtype_name(row->dtype));
         return false;
     }
+    lay_out_as(tensor, &row->layout);
     *owned = tensor->data;
     return true;
 }
