@@ -107,10 +107,31 @@ static lb_status score_likely(finder *f, int runner, int bits, scan *s)
     return LB_OK;
 }
 
-static int ascending(const void *a, const void *b)
+/* NULL when there is no more room. */
+static uint32_t *places_of(lb_cause_memory *m, const char *name)
 {
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return x < y ? -1 : x > y;
+    enum { ROOM = sizeof m->tally / sizeof *m->tally };
+    for (uint32_t i = 0; i < m->n_tally; i++)
+        if (!strcmp(m->tally[i].name, name)) return &m->tally[i].places;
+    if (m->n_tally == ROOM) return NULL;
+    snprintf(m->tally[m->n_tally].name, sizeof m->tally->name, "%s", name);
+    return &m->tally[m->n_tally++].places;
+}
+
+/* No change comes first; then what gave the bits of most places so far, of equals the likelier one: what a place cannot tell
+ * apart, others can. */
+static void rank_matches(finder *f, int runner, scan *s)
+{
+    uint32_t votes[MOST_MATCHES];
+    for (uint32_t i = 0; i < s->n; i++) {
+        const uint32_t row = s->matches[i];
+        uint32_t *places = places_of(f->memory, f->list[runner][row].name);
+        const uint32_t vote = !row ? UINT32_MAX : places ? (*places)++ : 0;
+        uint32_t at = i;
+        for (; at && (votes[at - 1] < vote || (votes[at - 1] == vote && s->matches[at - 1] > row)); at--)
+            votes[at] = votes[at - 1], s->matches[at] = s->matches[at - 1];
+        votes[at] = vote, s->matches[at] = row;
+    }
 }
 
 /* Remembered ones first, then all in order. */
@@ -138,9 +159,7 @@ static lb_status scan_all(finder *f, int runner, int bits, scan *s)
     lb_sample_release(&s->sample);
     if (status == LB_OK && !s->n && s->likely) status = score_likely(f, runner, bits, s);
     *f->spent += now() - start;
-    if (s->n)
-        qsort(s->matches, s->n, sizeof *s->matches,
-              ascending); /* likely ones first, whatever was tried first */
+    rank_matches(f, runner, s);
     free(done);
     return status;
 }

@@ -10,6 +10,11 @@
 typedef struct lb_cause_memory {
     char names[16][128]; /* latest first */
     uint32_t n;
+    struct {
+        char name[128];
+        uint32_t places; /* whose bits it gave */
+    } tally[512];
+    uint32_t n_tally;
     double seconds; /* for ruling out alternatives at places of one kind, once something matched */
     double spent[256];
 } lb_cause_memory;
