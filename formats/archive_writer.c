@@ -74,10 +74,13 @@ static lb_status no_memory(lb_err *err, const lb_writer *w)
     return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", w->path);
 }
 
-static lb_status check_budget(const lb_writer *w, uint64_t size, lb_err *err)
+/* Blobs and programs leave room for the tables that say what was left out, and why the archive ended. */
+enum { LAST_WORDS = 8192 };
+
+static lb_status check_budget(const lb_writer *w, uint64_t size, bool table, lb_err *err)
 {
     uint64_t budget = w->options.budget_bytes;
-    if (budget == 0 || lb_writer_bytes(w) + size <= budget) return LB_OK;
+    if (budget == 0 || lb_writer_bytes(w) + size + (table ? 0 : LAST_WORDS) <= budget) return LB_OK;
     return lb_fail(err, LB_ERR_LIMIT, "%s: %" PRIu64 " bytes more would pass the budget of %" PRIu64, w->path, size, budget);
 }
 
@@ -382,7 +385,7 @@ lb_status lb_writer_blob(lb_writer *writer, lb_digest digest, lb_dtype dtype, co
     if (writer->dead) return dead(writer, err);
     if (lb_digest_is_none(digest)) return lb_fail(err, LB_ERR_INVALID, "%s: a blob without a digest", writer->path);
     if (lb_writer_has_blob(writer, digest)) return LB_OK;
-    LB_TRY(check_budget(writer, size, err));
+    LB_TRY(check_budget(writer, size, false, err));
     lb_blob_row row = {.digest = digest, .stored = size, .size = size, .pack = LB_NO_PACK, .dtype = dtype};
     LB_TRY(size < LB_RECORD_SMALL ? put_small(writer, &row, bytes, err) : put_large(writer, &row, bytes, err));
     return set_add(&writer->known, digest) ? LB_OK : no_memory(err, writer);
@@ -397,7 +400,7 @@ static lb_status put_segment(lb_writer *w, const char *entry_name, lb_descriptor
     void *stored = NULL;
     size_t stored_size = size;
     d->coding = 1;
-    lb_status status = check_budget(w, size, err);
+    lb_status status = check_budget(w, size, d->kind == LB_RECORD_TABLE, err);
     if (status == LB_OK && w->level) status = lb_coding_encode(bytes, size, w->level, &d->coding, &stored, &stored_size, err);
     if (!stored) d->coding = 0;
     d->size = size;
