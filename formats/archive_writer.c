@@ -75,7 +75,7 @@ static lb_status no_memory(lb_err *err, const lb_writer *w)
 }
 
 /* Blobs and programs leave room for the tables that say what was left out, and why the archive ended. */
-enum { LAST_WORDS = 8192 };
+enum { LAST_WORDS = 16384 };
 
 static lb_status check_budget(const lb_writer *w, uint64_t size, bool table, lb_err *err)
 {
