@@ -68,8 +68,8 @@ CALL(stop, 1)
     return nothing(b);
 }
 
-/* In a thread of its own, while the process is about to end. Whoever holds the lock may never let it go. */
-static void rescue(int signal)
+/* Both in a thread of their own, while the process is about to end. Whoever holds the lock may never let it go. */
+static void rescue_window(int signal)
 {
     lb_binding *b = lb_active;
     struct timespec until;
@@ -89,11 +89,23 @@ static void rescue(int signal)
     pthread_mutex_unlock(&b->lock);
 }
 
+static void rescue_steps(int signal)
+{
+    (void)signal;
+    lb_binding *b = lb_active;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 5;
+    if (!b || pthread_mutex_timedlock(&b->lock, &until) != 0) return;
+    if (b->recorder) lb_recorder_flush(b->recorder);
+    pthread_mutex_unlock(&b->lock);
+}
+
 /* The flight recorder gets to disk also when a signal ends the process. */
 CALL(watch_crashes, 0)
 {
     (void)args;
-    lb_crash_watch(rescue);
+    lb_crash_watch(rescue_window);
     return nothing(b);
 }
 
@@ -145,7 +157,8 @@ CALL(set_threads, 1)
     const int64_t threads = integer(args[0]);
     lb_pool_use(threads > 0 ? (unsigned)threads : 1);
     pthread_mutex_lock(&b->lock);
-    if (b->recorder) lb_recorder_beside(b->recorder, b->of.hold != b->of.none && lb_pool_has_room());
+    if (b->recorder && lb_recorder_beside(b->recorder, b->of.hold != b->of.none && lb_pool_has_room()))
+        lb_crash_watch(rescue_steps);
     pthread_mutex_unlock(&b->lock);
     return nothing(b);
 }
@@ -412,11 +425,11 @@ CALL(backward, 1)
 }
 
 PyMethodDef lb_recording_methods[] = {
-    METHOD(open_recorder), METHOD(close_recorder), METHOD(abandon),   METHOD(watch_crashes),
-    METHOD(stop),          METHOD(release),        METHOD(set_live),  METHOD(set_optimizer_depth),
-    METHOD(set_threads),   METHOD(settle_bytes),   METHOD(step_begin),     METHOD(step_end),  METHOD(step_skip),
-    METHOD(sweep),         METHOD(next_op),        METHOD(nonfinite), METHOD(bytes_so_far),
-    METHOD(scalar),        METHOD(notice),         METHOD(table),     METHOD(trigger),
-    METHOD(scope),         METHOD(enter),          METHOD(leave),     METHOD(tap),
-    METHOD(backward),      METHOD(graph),          {NULL, NULL, 0, NULL},
+    METHOD(open_recorder), METHOD(close_recorder), METHOD(abandon),    METHOD(watch_crashes),
+    METHOD(stop),          METHOD(release),        METHOD(set_live),   METHOD(set_optimizer_depth),
+    METHOD(set_threads),   METHOD(settle_bytes),   METHOD(step_begin), METHOD(step_end),
+    METHOD(step_skip),     METHOD(sweep),          METHOD(next_op),    METHOD(nonfinite),
+    METHOD(bytes_so_far),  METHOD(scalar),         METHOD(notice),     METHOD(table),
+    METHOD(trigger),       METHOD(scope),          METHOD(enter),      METHOD(leave),
+    METHOD(tap),           METHOD(backward),       METHOD(graph),      {NULL, NULL, 0, NULL},
 };

@@ -12,7 +12,10 @@ void lb_pending_free(lb_pending *pending);
 
 #define SPOOL_BYTES (64u << 20)
 
-static lb_status no_memory(lb_err *err) { return lb_fail(err, LB_ERR_NOMEM, "out of memory in the recorder"); }
+static lb_status no_memory(lb_err *err)
+{
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory in the recorder");
+}
 
 /* ---- coverage ------------------------------------------------------------------------------------------------------ */
 
@@ -24,22 +27,29 @@ void lb_recorder_note(lb_recorder *recorder, const char *kind, const char *messa
         if (json_object_set_new(recorder->notes, kind, of_kind) != 0) return;
     }
     json_t *times = json_object_get(of_kind, message);
-    if (!times && json_object_size(of_kind) >= 100) message = "and others", times = json_object_get(of_kind, message);
+    if (!times && json_object_size(of_kind) >= 100)
+        message = "and others", times = json_object_get(of_kind, message);
     json_object_set_new(of_kind, message, json_integer(times ? json_integer_value(times) + 1 : 1));
     recorder->coverage_changed = true;
+}
+
+static lb_status write_table(lb_recorder *recorder, const char *name, const char *json, lb_err *err)
+{
+    return recorder->spool ? lb_spool_table(recorder->spool, name, json, err)
+                           : lb_writer_table(recorder->writer, name, json, err);
 }
 
 static lb_status write_coverage(lb_recorder *recorder, bool closed, lb_err *err)
 {
     if (!recorder->writer) return LB_OK;
-    LB_TRY(lb_spool_drain(recorder->spool, err));
     const lb_keep *keep = &recorder->keep;
-    json_t *table = json_pack("{s:i, s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:O}", "rank", recorder->rank, "world",
-                              recorder->world, "level_asked", lb_level_name(keep->asked), "level", lb_level_name(keep->reached),
-                              "steps", (json_int_t)recorder->n_steps, "ops", (json_int_t)recorder->n_ops, "values",
-                              (json_int_t)recorder->n_values, "unseen_writes", (json_int_t)recorder->n_unseen, "skipped_values",
-                              (json_int_t)keep->skipped_values, "skipped_bytes", (json_int_t)keep->skipped_bytes, "closed", closed,
-                              "notes", recorder->notes);
+    json_t *table =
+        json_pack("{s:i, s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:O}", "rank", recorder->rank,
+                  "world", recorder->world, "level_asked", lb_level_name(keep->asked), "level",
+                  lb_level_name(keep->reached), "steps", (json_int_t)recorder->n_steps, "ops",
+                  (json_int_t)recorder->n_ops, "values", (json_int_t)recorder->n_values, "unseen_writes",
+                  (json_int_t)recorder->n_unseen, "skipped_values", (json_int_t)keep->skipped_values,
+                  "skipped_bytes", (json_int_t)keep->skipped_bytes, "closed", closed, "notes", recorder->notes);
     char *text = table ? json_dumps(table, JSON_COMPACT) : NULL;
     json_decref(table);
     if (!text) return no_memory(err);
@@ -50,7 +60,7 @@ static lb_status write_coverage(lb_recorder *recorder, bool closed, lb_err *err)
         text = json_dumps(again, JSON_COMPACT);
         json_decref(again);
     }
-    lb_status status = text ? lb_writer_table(recorder->writer, "coverage", text, err) : no_memory(err);
+    lb_status status = text ? write_table(recorder, "coverage", text, err) : no_memory(err);
     free(text);
     recorder->coverage_changed = false;
     return status;
@@ -104,7 +114,8 @@ static uint64_t quarter_of_memory(void)
     return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size / 4 : 1ull << 30;
 }
 
-static lb_status open_archive(lb_recorder *recorder, const char *folder, const lb_recorder_options *options, lb_err *err)
+static lb_status open_archive(lb_recorder *recorder, const char *folder, const lb_recorder_options *options,
+                              lb_err *err)
 {
     if (mkdir(folder, 0700) != 0 && errno != EEXIST)
         return lb_fail(err, LB_ERR_IO, "cannot create the folder %s: %s", folder, strerror(errno));
@@ -116,7 +127,8 @@ static lb_status open_archive(lb_recorder *recorder, const char *folder, const l
     return lb_writer_open(recorder->path, &writing, &recorder->writer, err);
 }
 
-lb_status lb_recorder_open(const char *folder, const lb_recorder_options *options, lb_recorder **recorder, lb_err *err)
+lb_status lb_recorder_open(const char *folder, const lb_recorder_options *options, lb_recorder **recorder,
+                           lb_err *err)
 {
     *recorder = NULL;
     if (options->size != sizeof *options)
@@ -175,7 +187,15 @@ void lb_recorder_stop(lb_recorder *recorder, const char *why)
     pthread_mutex_unlock(&recorder->lock);
 }
 
-const char *lb_recorder_path(const lb_recorder *recorder) { return recorder->path; }
+const char *lb_recorder_path(const lb_recorder *recorder)
+{
+    return recorder->path;
+}
+
+void lb_recorder_flush(lb_recorder *recorder)
+{
+    lb_spool_drain(recorder->spool, NULL);
+}
 
 uint64_t lb_recorder_bytes(const lb_recorder *recorder)
 {
@@ -213,7 +233,9 @@ lb_status lb_recorder_step_begin(lb_recorder *recorder, int64_t step, const char
 {
     lb_status status = locked(recorder, false, err);
     if (status != LB_OK) return unlocked(recorder, status);
-    if (recorder->program) return unlocked(recorder, lb_fail(err, LB_ERR_STATE, "step %lld is still open", (long long)recorder->program->step));
+    if (recorder->program)
+        return unlocked(recorder, lb_fail(err, LB_ERR_STATE, "step %lld is still open",
+                                          (long long)recorder->program->step));
     lb_err cause = LB_ERR_INIT;
     recorder->program = lb_program_new();
     if (!recorder->program) return settle(recorder, no_memory(&cause), &cause, err);
@@ -222,7 +244,8 @@ lb_status lb_recorder_step_begin(lb_recorder *recorder, int64_t step, const char
     recorder->program->rank = recorder->rank;
     recorder->program->world = recorder->world;
     recorder->program->shard = lb_program_string(recorder->program, shard);
-    lb_keep_step(&recorder->keep, recorder->ring ? 0 : lb_writer_bytes(recorder->writer));
+    const bool unlimited = recorder->ring || recorder->spool; /* or the spool's thread has the writer */
+    lb_keep_step(&recorder->keep, unlimited ? 0 : lb_writer_bytes(recorder->writer));
     recorder->n_nonfinite = 0;
     recorder->ring_base = recorder->ring && lb_ring_step(recorder->ring);
     return unlocked(recorder, LB_OK);
@@ -242,12 +265,15 @@ static lb_status write_step(lb_recorder *recorder, lb_err *err)
         lb_ring_free(recorder->ring);
         recorder->ring = NULL;
         recorder->ring_over = false;
+    } else if (recorder->spool) {
+        lb_program *program = recorder->program;
+        recorder->program = NULL;
+        LB_TRY(lb_spool_program(recorder->spool, program, err));
     } else {
-        LB_TRY(lb_spool_drain(recorder->spool, err));
         LB_TRY(lb_writer_program(recorder->writer, recorder->program, err));
     }
     if (recorder->coverage_changed || recorder->n_steps <= 2) LB_TRY(write_coverage(recorder, false, err));
-    return lb_writer_commit(recorder->writer, err);
+    return recorder->spool ? lb_spool_commit(recorder->spool, err) : lb_writer_commit(recorder->writer, err);
 }
 
 static lb_status settle_all(lb_recorder *recorder, lb_err *err)
@@ -309,7 +335,8 @@ lb_status lb_recorder_step_end(lb_recorder *recorder, bool complete, lb_err *err
     if (status == LB_ERR_LIMIT && !recorder->ring) { /* not even the program fits: what is committed stays */
         long long step = (long long)recorder->program->step;
         lb_err_clear(&cause);
-        lb_fail(&cause, status, "the budget of %llu bytes is used up in step %lld", (unsigned long long)recorder->budget_bytes, step);
+        lb_fail(&cause, status, "the budget of %llu bytes is used up in step %lld",
+                (unsigned long long)recorder->budget_bytes, step);
     }
     lb_program_free(recorder->program);
     recorder->program = NULL;
@@ -324,9 +351,15 @@ void lb_recorder_step_skip(lb_recorder *recorder)
     pthread_mutex_unlock(&recorder->lock);
 }
 
-bool lb_recorder_in_step(const lb_recorder *recorder) { return recorder->program != NULL; }
+bool lb_recorder_in_step(const lb_recorder *recorder)
+{
+    return recorder->program != NULL;
+}
 
-uint32_t lb_recorder_next_op(const lb_recorder *recorder) { return recorder->program ? recorder->program->n_ops : 0; }
+uint32_t lb_recorder_next_op(const lb_recorder *recorder)
+{
+    return recorder->program ? recorder->program->n_ops : 0;
+}
 
 uint64_t lb_recorder_nonfinite(lb_recorder *recorder)
 {
@@ -354,7 +387,8 @@ uint32_t lb_recorder_partial(lb_recorder *recorder, int64_t *storages, uint32_t 
     pthread_mutex_lock(&recorder->lock);
     for (size_t b = 0; b < recorder->storages.n_buckets && !recorder->dead; b++)
         for (lb_known *s = recorder->storages.buckets[b]; s; s = s->next)
-            if (s->partial && s->program == recorder->serial && lb_digest_is_none(s->left) && n < room) storages[n++] = s->key;
+            if (s->partial && s->program == recorder->serial && lb_digest_is_none(s->left) && n < room)
+                storages[n++] = s->key;
     pthread_mutex_unlock(&recorder->lock);
     return n;
 }
@@ -367,21 +401,25 @@ void lb_recorder_remember(lb_recorder *recorder, int64_t storage)
     pthread_mutex_unlock(&recorder->lock);
 }
 
-void lb_recorder_beside(lb_recorder *recorder, bool beside)
+bool lb_recorder_beside(lb_recorder *recorder, bool beside)
 {
     pthread_mutex_lock(&recorder->lock);
     if (beside && !recorder->dead && !recorder->backlog) recorder->backlog = lb_backlog_new();
     if (!beside) lb_contents_settle_all(recorder);
     recorder->beside = beside && recorder->backlog;
     /* What a budget has room for must be known at once. */
-    const bool free_of_limits = !recorder->ring && !recorder->budget_bytes && recorder->keep.asked != LB_LEVEL_AUTO;
+    const bool free_of_limits =
+        !recorder->ring && !recorder->budget_bytes && recorder->keep.asked != LB_LEVEL_AUTO;
     if (recorder->beside && free_of_limits && recorder->keep.asked > LB_LEVEL_STATS && !recorder->spool)
         recorder->spool = lb_spool_new(recorder->writer, SPOOL_BYTES);
     if (!recorder->beside && lb_spool_free(recorder->spool)) recorder->spool = NULL;
+    const bool behind = recorder->spool;
     pthread_mutex_unlock(&recorder->lock);
+    return behind;
 }
 
-uint32_t lb_recorder_unheld(lb_recorder *recorder, int64_t *storages, uint32_t room, uint64_t *promised, uint64_t *fulfilled)
+uint32_t lb_recorder_unheld(lb_recorder *recorder, int64_t *storages, uint32_t room, uint64_t *promised,
+                            uint64_t *fulfilled)
 {
     pthread_mutex_lock(&recorder->lock);
     const uint32_t n = recorder->n_unheld < room ? recorder->n_unheld : room;
@@ -438,13 +476,14 @@ static void name_known_values(lb_recorder *recorder, lb_known *storage, const lb
         if (value->name == LB_NONE) value->name = lb_program_string(program, role->name);
         const bool news = (value->flags & role->flags) != role->flags;
         value->flags |= role->flags;
-        if (news && value->statistics != LB_NONE && lb_statistics_nonfinite(&program->statistics[value->statistics]) > 0)
+        if (news && value->statistics != LB_NONE &&
+            lb_statistics_nonfinite(&program->statistics[value->statistics]) > 0)
             recorder->n_nonfinite++;
     }
 }
 
-lb_status lb_recorder_role(lb_recorder *recorder, const lb_seen *tensor, lb_source_kind kind, uint32_t flags, const char *name,
-                           lb_err *err)
+lb_status lb_recorder_role(lb_recorder *recorder, const lb_seen *tensor, lb_source_kind kind, uint32_t flags,
+                           const char *name, lb_err *err)
 {
     lb_status status = locked(recorder, false, err);
     if (status != LB_OK) return unlocked(recorder, status);
@@ -510,8 +549,8 @@ const char *lb_recorder_scope_path(const lb_recorder *recorder, uint32_t scope)
     return scope < recorder->n_scopes ? recorder->scopes[scope].path : "";
 }
 
-static lb_status add_boundary(lb_recorder *recorder, lb_place place, const lb_seen *tensors, uint32_t n, bool output,
-                              bool recompute, lb_err *err)
+static lb_status add_boundary(lb_recorder *recorder, lb_place place, const lb_seen *tensors, uint32_t n,
+                              bool output, bool recompute, lb_err *err)
 {
     lb_standing at = {.name = "a module boundary",
                       .layer = lb_recorder_scope_path(recorder, place.scope),
@@ -519,7 +558,8 @@ static lb_status add_boundary(lb_recorder *recorder, lb_place place, const lb_se
                       .call = place.call,
                       .phase = LB_PHASE_FORWARD};
     for (uint32_t t = 0; t < n; t++) {
-        lb_boundary row = {.scope = at.scope, .call = at.call, .position = t, .output = output, .recompute = recompute};
+        lb_boundary row = {
+            .scope = at.scope, .call = at.call, .position = t, .output = output, .recompute = recompute};
         LB_TRY(lb_reading_boundary(recorder, &at, &tensors[t], &row.value, err));
         row.op = recorder->program->n_ops;
         if (lb_program_add_boundary(recorder->program, &row) == LB_NONE) return no_memory(err);
@@ -527,20 +567,22 @@ static lb_status add_boundary(lb_recorder *recorder, lb_place place, const lb_se
     return LB_OK;
 }
 
-lb_status lb_recorder_enter(lb_recorder *recorder, uint32_t scope, const lb_seen *inputs, uint32_t n, bool recompute,
-                            lb_place *place, lb_err *err)
+lb_status lb_recorder_enter(lb_recorder *recorder, uint32_t scope, const lb_seen *inputs, uint32_t n,
+                            bool recompute, lb_place *place, lb_err *err)
 {
     *place = (lb_place){scope, 0};
     lb_status status = locked(recorder, true, err);
     if (status != LB_OK) return unlocked(recorder, status);
     lb_err cause = LB_ERR_INIT;
-    if (lb_recorder_scope_row(recorder, scope) == LB_NONE) return settle(recorder, no_memory(&cause), &cause, err);
+    if (lb_recorder_scope_row(recorder, scope) == LB_NONE)
+        return settle(recorder, no_memory(&cause), &cause, err);
     if (scope < recorder->n_scopes) place->call = recorder->scopes[scope].calls++;
     status = add_boundary(recorder, *place, inputs, n, false, recompute, &cause);
     return settle(recorder, status, &cause, err);
 }
 
-lb_status lb_recorder_leave(lb_recorder *recorder, lb_place place, const lb_seen *outputs, uint32_t n, bool recompute, lb_err *err)
+lb_status lb_recorder_leave(lb_recorder *recorder, lb_place place, const lb_seen *outputs, uint32_t n,
+                            bool recompute, lb_err *err)
 {
     lb_status status = locked(recorder, true, err);
     if (status != LB_OK) return unlocked(recorder, status);
@@ -580,7 +622,8 @@ lb_status lb_recorder_routing(lb_recorder *recorder, lb_place place, const lb_se
         if (seen[i]) status = lb_reading_boundary(recorder, &at, seen[i], &rows[i], &cause);
     }
     lb_routing row = {at.scope, at.call, rows[0], rows[1], rows[2], rows[3], rows[4]};
-    if (status == LB_OK && lb_program_add_routing(recorder->program, &row) == LB_NONE) status = no_memory(&cause);
+    if (status == LB_OK && lb_program_add_routing(recorder->program, &row) == LB_NONE)
+        status = no_memory(&cause);
     return settle(recorder, status, &cause, err);
 }
 
@@ -591,7 +634,8 @@ static int64_t storage_id(const lb_recorder *recorder, int64_t key)
 }
 
 lb_status lb_recorder_group(lb_recorder *recorder, const char *optimizer, uint32_t index, uint32_t first_op,
-                            const lb_member *members, uint32_t n_members, const lb_option *options, uint32_t n_options, lb_err *err)
+                            const lb_member *members, uint32_t n_members, const lb_option *options,
+                            uint32_t n_options, lb_err *err)
 {
     lb_status status = locked(recorder, true, err);
     if (status != LB_OK) return unlocked(recorder, status);
@@ -607,7 +651,8 @@ lb_status lb_recorder_group(lb_recorder *recorder, const char *optimizer, uint32
                     .options = n_options};
     lb_err cause = LB_ERR_INIT;
     for (uint32_t m = 0; m < n_members && status == LB_OK; m++) {
-        lb_group_param param = {lb_program_string(program, members[m].name), storage_id(recorder, members[m].storage),
+        lb_group_param param = {lb_program_string(program, members[m].name),
+                                storage_id(recorder, members[m].storage),
                                 storage_id(recorder, members[m].gradient)};
         if (lb_program_add_group_param(program, &param) == LB_NONE) status = no_memory(&cause);
     }
@@ -627,7 +672,8 @@ lb_status lb_recorder_notice(lb_recorder *recorder, const char *kind, const char
     lb_err cause = LB_ERR_INIT;
     if (recorder->program) {
         lb_program *program = recorder->program;
-        lb_notice row = {lb_program_string(program, kind), LB_NONE, LB_NONE, lb_program_string(program, message)};
+        lb_notice row = {lb_program_string(program, kind), LB_NONE, LB_NONE,
+                         lb_program_string(program, message)};
         if (lb_program_add_notice(program, &row) == LB_NONE) status = no_memory(&cause);
     }
     return settle(recorder, status, &cause, err);
@@ -638,8 +684,7 @@ lb_status lb_recorder_table(lb_recorder *recorder, const char *name, const char 
     lb_status status = locked(recorder, false, err);
     if (status != LB_OK) return unlocked(recorder, status);
     lb_err cause = LB_ERR_INIT;
-    status = lb_spool_drain(recorder->spool, &cause);
-    if (status == LB_OK) status = lb_writer_table(recorder->writer, name, json, &cause);
+    status = write_table(recorder, name, json, &cause);
     return settle(recorder, status, &cause, err);
 }
 

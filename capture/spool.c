@@ -1,4 +1,4 @@
-/* See spool.h. The queue of blobs is the ring of bytes in order: what is written first leaves first. */
+/* See spool.h. Blobs lie in the ring of bytes in the order of the queue: what is written first leaves first. */
 #define _GNU_SOURCE /* pthread_setname_np */
 #include "spool.h"
 
@@ -8,13 +8,20 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MOST_BLOBS 1024
+#define MOST_RECORDS 1024
 
-typedef struct blob {
+typedef enum kind { BLOB, PROGRAM, TABLE, COMMIT } kind;
+
+typedef struct record {
+    kind kind;
+    /* blob */
     lb_digest digest;
     lb_dtype dtype;
     size_t first, size, end; /* in the ring; end: where the next one may begin */
-} blob;
+    /* program, table; ours */
+    lb_program *program;
+    char *name, *json;
+} record;
 
 struct lb_spool {
     pid_t owner;
@@ -22,8 +29,8 @@ struct lb_spool {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t wake, moved;
-    blob blobs[MOST_BLOBS]; /* a ring too */
-    size_t first_blob, n_blobs;
+    record records[MOST_RECORDS]; /* a ring too */
+    size_t first_record, n_records, n_blobs, n_commits;
     unsigned char *ring;
     size_t room, head, tail; /* bytes [tail, head) are taken, around the end */
     bool ending;
@@ -66,24 +73,47 @@ bool lb_spool_has(const lb_spool *s, lb_digest digest)
 
 /* ---- the thread ------------------------------------------------------------------------------------------------------ */
 
-static void *write_blobs(void *argument)
+static lb_status write_record(const lb_spool *s, const record *r, lb_err *err)
+{
+    switch (r->kind) {
+    case BLOB: return lb_writer_blob(s->writer, r->digest, r->dtype, s->ring + r->first, r->size, err);
+    case PROGRAM: return lb_writer_program(s->writer, r->program, err);
+    case TABLE: return lb_writer_table(s->writer, r->name, r->json, err);
+    case COMMIT: return lb_writer_commit(s->writer, err);
+    }
+    return LB_OK;
+}
+
+static void drop_record(const record *r)
+{
+    lb_program_free(r->program);
+    free(r->name);
+    free(r->json);
+}
+
+static void *write_records(void *argument)
 {
     lb_spool *s = (lb_spool *)argument;
     pthread_mutex_lock(&s->lock);
     for (;;) {
-        while (s->n_blobs == 0 && !s->ending) pthread_cond_wait(&s->wake, &s->lock);
-        if (s->n_blobs == 0) break;
-        const blob b = s->blobs[s->first_blob];
+        while (s->n_records == 0 && !s->ending) pthread_cond_wait(&s->wake, &s->lock);
+        if (s->n_records == 0) break;
+        const record r = s->records[s->first_record];
         const bool failed = s->failure.status != LB_OK;
         pthread_mutex_unlock(&s->lock);
         lb_err err = LB_ERR_INIT;
-        if (!failed) lb_writer_blob(s->writer, b.digest, b.dtype, s->ring + b.first, b.size, &err);
+        if (!failed) write_record(s, &r, &err);
+        drop_record(&r);
         pthread_mutex_lock(&s->lock);
         if (!failed && err.status != LB_OK) s->failure = err;
-        s->first_blob = (s->first_blob + 1) % MOST_BLOBS;
-        s->n_blobs--;
-        s->tail = b.end;
-        pthread_cond_signal(&s->moved);
+        s->first_record = (s->first_record + 1) % MOST_RECORDS;
+        s->n_records--;
+        s->n_commits -= r.kind == COMMIT;
+        if (r.kind == BLOB) {
+            s->n_blobs--;
+            s->tail = r.end;
+        }
+        pthread_cond_broadcast(&s->moved);
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;
@@ -107,7 +137,7 @@ lb_spool *lb_spool_new(lb_writer *writer, size_t room_bytes)
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    const bool started = pthread_create(&s->thread, NULL, write_blobs, s) == 0;
+    const bool started = pthread_create(&s->thread, NULL, write_records, s) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!started) {
         free(ring);
@@ -144,7 +174,6 @@ static lb_status failure_of(const lb_spool *s, lb_err *err)
 /* A place for `size` bytes in one piece; false when there is none now. */
 static bool place(lb_spool *s, size_t size, size_t *first)
 {
-    if (s->n_blobs == MOST_BLOBS) return false;
     if (s->n_blobs == 0) s->head = s->tail = 0;
     const bool around = s->n_blobs > 0 && s->head <= s->tail; /* what is taken goes around the end */
     if (around) {
@@ -159,6 +188,19 @@ static bool place(lb_spool *s, size_t size, size_t *first)
     return size <= s->tail;
 }
 
+/* With the lock held, as soon as the queue has room. */
+static lb_status append(lb_spool *s, const record *r, lb_err *err)
+{
+    while (s->failure.status == LB_OK && s->n_records == MOST_RECORDS) pthread_cond_wait(&s->moved, &s->lock);
+    LB_TRY(failure_of(s, err));
+    s->records[(s->first_record + s->n_records) % MOST_RECORDS] = *r;
+    s->n_records++;
+    s->n_blobs += r->kind == BLOB;
+    s->n_commits += r->kind == COMMIT;
+    pthread_cond_signal(&s->wake);
+    return LB_OK;
+}
+
 lb_status lb_spool_blob(lb_spool *s, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size,
                         lb_err *err)
 {
@@ -168,27 +210,57 @@ lb_status lb_spool_blob(lb_spool *s, lb_digest digest, lb_dtype dtype, const voi
         LB_TRY(lb_spool_drain(s, err));
         return lb_writer_blob(s->writer, digest, dtype, bytes, size, err);
     }
-    size_t first = 0;
+    record r = {.kind = BLOB, .digest = digest, .dtype = dtype, .size = size};
     pthread_mutex_lock(&s->lock);
-    while (s->failure.status == LB_OK && !place(s, size, &first)) pthread_cond_wait(&s->moved, &s->lock);
+    while (s->failure.status == LB_OK && !place(s, size, &r.first)) pthread_cond_wait(&s->moved, &s->lock);
     lb_status status = failure_of(s, err);
     pthread_mutex_unlock(&s->lock);
     if (status != LB_OK) return status;
-    memcpy(s->ring + first, bytes, size); /* nobody else looks at this place yet */
+    memcpy(s->ring + r.first, bytes, size); /* nobody else looks at this place yet */
+    r.end = r.first + size;
     pthread_mutex_lock(&s->lock);
-    s->head = first + size;
-    s->blobs[(s->first_blob + s->n_blobs) % MOST_BLOBS] = (blob){digest, dtype, first, size, first + size};
-    s->n_blobs++;
-    pthread_cond_signal(&s->wake);
+    s->head = r.end;
+    status = append(s, &r, err);
     pthread_mutex_unlock(&s->lock);
-    return LB_OK;
+    return status;
+}
+
+lb_status lb_spool_program(lb_spool *s, lb_program *program, lb_err *err)
+{
+    const record r = {.kind = PROGRAM, .program = program};
+    pthread_mutex_lock(&s->lock);
+    lb_status status = append(s, &r, err);
+    pthread_mutex_unlock(&s->lock);
+    if (status != LB_OK) drop_record(&r);
+    return status;
+}
+
+lb_status lb_spool_table(lb_spool *s, const char *name, const char *json, lb_err *err)
+{
+    const record r = {.kind = TABLE, .name = strdup(name), .json = strdup(json)};
+    lb_status status = r.name && r.json ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "no memory for table %s", name);
+    pthread_mutex_lock(&s->lock);
+    if (status == LB_OK) status = append(s, &r, err);
+    pthread_mutex_unlock(&s->lock);
+    if (status != LB_OK) drop_record(&r);
+    return status;
+}
+
+lb_status lb_spool_commit(lb_spool *s, lb_err *err)
+{
+    const record r = {.kind = COMMIT};
+    pthread_mutex_lock(&s->lock);
+    while (s->failure.status == LB_OK && s->n_commits > 0) pthread_cond_wait(&s->moved, &s->lock);
+    lb_status status = append(s, &r, err);
+    pthread_mutex_unlock(&s->lock);
+    return status;
 }
 
 lb_status lb_spool_drain(lb_spool *s, lb_err *err)
 {
     if (!s) return LB_OK;
     pthread_mutex_lock(&s->lock);
-    while (s->n_blobs > 0) pthread_cond_wait(&s->moved, &s->lock);
+    while (s->n_records > 0) pthread_cond_wait(&s->moved, &s->lock);
     lb_status status = failure_of(s, err);
     pthread_mutex_unlock(&s->lock);
     return status;

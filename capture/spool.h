@@ -1,13 +1,15 @@
-/* Blobs on their way into an archive while the host goes on: copied at once, written by a thread.
+/* Records on their way into an archive while the host goes on: queued in order, written by a thread.
  *
  * Bytes of sources are overwritten soon after they were read (an optimizer's moments by the very op that reads them), so
- * they are copied, into a ring of bytes that is made once: copying is three times as fast as write(). Nobody else may use
- * the writer while blobs are under way: lb_spool_drain before every other call of it. One thread at a time may call these
- * functions. In a forked child neither the spool nor its writer may be touched, but lb_spool_free says so. */
+ * they are copied, into a ring of bytes that is made once: copying is three times as fast as write(). A step's commit may
+ * still be under way while the next step runs, but no longer: the one after it waits. Nobody else may use the writer while
+ * anything is under way: lb_spool_drain before every other call of it. One thread at a time may call these functions, but for
+ * lb_spool_drain. In a forked child neither the spool nor its writer may be touched, but lb_spool_free says so. */
 #ifndef LB_SPOOL_H
 #define LB_SPOOL_H
 
 #include <lastbit/archive.h>
+#include <lastbit/program.h>
 
 typedef struct lb_spool lb_spool;
 
@@ -20,6 +22,12 @@ lb_status lb_spool_blob(lb_spool *spool, lb_digest digest, lb_dtype dtype, const
                         lb_err *err);
 /* Whether it was given this blob. */
 bool lb_spool_has(const lb_spool *spool, lb_digest digest);
+/* As lb_writer_program; the program is the spool's from here on, whatever the status. */
+lb_status lb_spool_program(lb_spool *spool, lb_program *program, lb_err *err);
+/* As lb_writer_table, with copies of both texts. */
+lb_status lb_spool_table(lb_spool *spool, const char *name, const char *json, lb_err *err);
+/* As lb_writer_commit. Waits for the commit before this one. */
+lb_status lb_spool_commit(lb_spool *spool, lb_err *err);
 /* Everything that was given is in the archive, or the status says why not. */
 lb_status lb_spool_drain(lb_spool *spool, lb_err *err);
 

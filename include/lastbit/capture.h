@@ -3,7 +3,7 @@
  *     lb_recorder_open ─▶ ( lb_recorder_step_begin ─▶ ops, scopes, collectives, scalars … ─▶ lb_recorder_step_end )* ─▶ lb_recorder_close
  *
  * One recorder writes the archive of one process; each step becomes one lb_program (see lastbit/program.h) and is
- * permanent once its step_end has returned. The recorder finds out by itself what an op read and wrote: a tensor is named
+ * permanent once its step_end has returned (under lb_recorder_beside: the next one's). The recorder finds out by itself what an op read and wrote: a tensor is named
  * by its storage, a write makes a new version of the storage, bytes that no recorded op produced become `lb::source` ops.
  *
  * The host is never harmed: nothing here prints, exits or aborts on input. After the first failure the recorder is dead:
@@ -62,6 +62,9 @@ LB_API lb_status lb_recorder_close(lb_recorder *recorder, lb_err *err);
 LB_API void lb_recorder_abandon(lb_recorder *recorder);
 /* Stops recording for good, as after a failure: `why` goes to the archive. */
 LB_API void lb_recorder_stop(lb_recorder *recorder, const char *why);
+/* Steps that are still on their way to disk are there when it returns. Another thread may be inside one of these functions, and
+ * never leave it: this is for a process that is about to end. */
+LB_API void lb_recorder_flush(lb_recorder *recorder);
 /* Archive path; at most the bytes it has if it is closed now. */
 LB_API const char *lb_recorder_path(const lb_recorder *recorder);
 LB_API uint64_t lb_recorder_bytes(const lb_recorder *recorder);
@@ -105,8 +108,10 @@ LB_API void lb_recorder_remember(lb_recorder *recorder, int64_t storage);
 /* From now on large results may be measured by another thread while the host goes on. It promises that what they lie in
  * stays where it is: after each call it asks which storages those are and holds them until as much has been fulfilled as
  * was promised then. Ops that write are no danger, they wait in op_begin; before bytes change, move or go in any other way
- * the host calls lb_recorder_settle. What is recorded is the same. Without a thread to be had nothing changes. */
-LB_API void lb_recorder_beside(lb_recorder *recorder, bool beside);
+ * the host calls lb_recorder_settle. What is recorded is the same. Without a thread to be had nothing changes. True when
+ * steps may get to disk that much later, too: one that ends is permanent before the next one ends. Who dies by a signal in
+ * between loses it, but for lb_recorder_flush. */
+LB_API bool lb_recorder_beside(lb_recorder *recorder, bool beside);
 /* Storages that are to be held since the last call, at most `room` at a time; sets *promised and *fulfilled, two counts. */
 LB_API uint32_t lb_recorder_unheld(lb_recorder *recorder, int64_t *storages, uint32_t room, uint64_t *promised,
                                    uint64_t *fulfilled);

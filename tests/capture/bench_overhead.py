@@ -1,8 +1,9 @@
-"""What recording costs per step: `python tests/capture/bench_overhead.py [--model llama|sample|tiny] [--rounds N]`.
+"""What recording costs per step: `python tests/capture/bench_overhead.py [--model llama|sample|tiny] [--rounds N] [--steps N]`.
 
-One process per setting, one thread each, in lock-step: a round is one step of every setting, one after the other, so that
-all of them meet the same machine. What counts is the fastest step of each setting, and the median over the rounds of its
-time divided by that of the plain step of the same round. Beside the levels: an empty dispatch mode, hooks that torch.save
+One process per setting, one thread each, in lock-step: a round is a few steps of every setting, one setting after the other,
+so that all of them meet the same machine. A step's bytes may reach the disk while the next one runs, but those of a round
+have reached it when its time is taken. What counts is the fastest round of each setting, and the median over the rounds of
+its time divided by that of the plain steps of the same round. Beside the levels: an empty dispatch mode, hooks that torch.save
 layer outputs, and torch's DebugMode with hashes of every op's results. `handler` is the recorder's own mode between two
 recorded steps: every op comes by, and nothing is noted.
 
@@ -163,14 +164,14 @@ def steps_of(setting, step, model, folder, spent):
             recorded()
             passed.recording = context  # goes on, between two steps
             return passed
-        recorded.context = context
+        recorded.context, recorded.flush = context, cap._session.native.bytes_so_far
         return recorded
     mode.__enter__()
     return step
 
 
-def work(setting, model_name):
-    """Runs in a process of its own: a step per line of input, and a line of JSON for each."""
+def work(setting, model_name, steps):
+    """Runs in a process of its own: `steps` steps per line of input, and a line of JSON with what one took."""
     import torch
 
     torch.set_num_threads(1)
@@ -183,9 +184,12 @@ def work(setting, model_name):
         for _ in sys.stdin:
             spent.update(dict.fromkeys(spent, 0.0))
             start, busy, own = time.perf_counter(), time.process_time(), time.thread_time()
-            run()
-            print(json.dumps({"wall": time.perf_counter() - start, "busy": time.process_time() - busy, "own": time.thread_time() - own,
-                              "spent": spent}), flush=True)
+            for _ in range(steps):
+                run()
+            getattr(run, "flush", int)()
+            took = {"wall": time.perf_counter() - start, "busy": time.process_time() - busy, "own": time.thread_time() - own}
+            print(json.dumps({**{clock: t / steps for clock, t in took.items()},
+                              "spent": {kind: t / steps for kind, t in spent.items()}}), flush=True)
         size = sum(os.path.getsize(os.path.join(d, f)) for d, _, fs in os.walk(folder) for f in fs)
         print(json.dumps({"bytes": size, **(contents(run.context, folder) if hasattr(run, "context") else {})}), flush=True)
     finally:
@@ -239,8 +243,8 @@ def rates(folder):
     return best(hash_all, time.process_time), best(write_all, time.perf_counter)
 
 
-def start(setting, model):
-    return subprocess.Popen([sys.executable, __file__, "--work", setting, "--model", model], stdin=subprocess.PIPE, text=True,
+def start(setting, model, steps):
+    return subprocess.Popen([sys.executable, __file__, "--work", setting, "--model", model, "--steps", str(steps)], stdin=subprocess.PIPE, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ, OMP_NUM_THREADS="1"))
 
 
@@ -256,14 +260,15 @@ def ask(worker):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=["llama", "sample", "tiny"], default="llama")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=4, help="in a round, of each setting")
     parser.add_argument("--settings", default=",".join(LEVELS))
     parser.add_argument("--work")
     args = parser.parse_args()
     if args.work:
-        return work(args.work, args.model)
+        return work(args.work, args.model, args.steps)
     settings = args.settings.split(",")
-    workers = {setting: start(setting, args.model) for setting in settings}
+    workers = {setting: start(setting, args.model, args.steps) for setting in settings}
     for _ in range(2):  # the first steps are special
         for worker in workers.values():
             ask(worker)
@@ -271,7 +276,7 @@ def main():
     sizes, ends = {}, {}
     for setting, worker in workers.items():
         ends[setting] = json.loads(worker.communicate()[0].splitlines()[-1])
-        sizes[setting] = ends[setting]["bytes"] / (args.rounds + 2)
+        sizes[setting] = ends[setting]["bytes"] / ((args.rounds + 2) * args.steps)
     fastest = {setting: min((r[setting] for r in rounds), key=lambda x: x["busy"]) for setting in settings}
     first = settings[0]
     for setting in settings:

@@ -340,6 +340,30 @@ def test_kill_leaves_a_valid_capture(tmp_path, number):
     assert listed_steps(tmp_path / "run.lb")[:4] == [0, 1, 2, 3]
 
 
+CRASHING = """
+import os, signal, sys
+import torch
+sys.path.insert(0, %r)
+import lastbit.torch
+model = torch.nn.Linear(3000, 3000)
+optimizer = torch.optim.AdamW(model.parameters())
+with lastbit.torch.capture(%r, level="sources") as cap:
+    for step in range(3):
+        with cap.step(step):
+            model(torch.randn(8, 3000)).square().mean().backward()
+            optimizer.step(); optimizer.zero_grad()
+    os.kill(os.getpid(), %d)  # 108 MB of this step are on their way to disk
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM])
+def test_a_signal_loses_no_step_that_has_ended(tmp_path, number):
+    (tmp_path / "crash.py").write_text(CRASHING % (str(ROOT / "capture"), str(tmp_path / "run.lb"), number))
+    done = run(sys.executable, tmp_path / "crash.py")
+    assert done.returncode == -number, done.stderr
+    assert listed_steps(tmp_path / "run.lb") == [0, 1, 2]
+
+
 def test_exit_without_handlers_leaves_a_valid_capture(tmp_path):
     (tmp_path / "leave.py").write_text(ENDLESS.replace("print(step, flush=True)", "import os\n    if step == 3: os._exit(9)"))
     done = run(LASTBIT, "record", "-o", tmp_path / "run.lb", "--", sys.executable, tmp_path / "leave.py")

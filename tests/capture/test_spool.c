@@ -1,4 +1,4 @@
-/* Blobs that are written while the host goes on: all of them arrive, in order, whatever the host does to its bytes. */
+/* Records that are written while the host goes on: all of them arrive, in order, whatever the host does to its bytes. */
 #include "../formats/cmocka_first.h"
 #include "../formats/scratch_folder.h"
 #include "../../capture/spool.h"
@@ -24,7 +24,8 @@ static lb_writer *open_writer(void)
     lb_writer_options options = LB_WRITER_OPTIONS_INIT;
     lb_writer *writer = NULL;
     lb_err err = LB_ERR_INIT;
-    if (lb_writer_open(in_scratch("rank-00000.tar"), &options, &writer, &err) != LB_OK) fail_msg("%s", err.message);
+    if (lb_writer_open(in_scratch("rank-00000.tar"), &options, &writer, &err) != LB_OK)
+        fail_msg("%s", err.message);
     return writer;
 }
 
@@ -69,6 +70,42 @@ static void every_blob_arrives_though_its_bytes_are_overwritten_at_once(void **s
     assert_int_equal(result.blobs, BLOBS);
 }
 
+static void steps_arrive_in_order_and_whole(void **state)
+{
+    (void)state;
+    enum { STEPS = 20 };
+    static unsigned char bytes[MOST];
+    lb_writer *writer = open_writer();
+    lb_spool *spool = lb_spool_new(writer, ROOM);
+    for (int step = 0; step < STEPS; step++) {
+        for (int i = 10 * step; i < 10 * step + 10; i++) {
+            const size_t size = fill(bytes, i);
+            assert_int_equal(lb_spool_blob(spool, lb_digest_bytes(bytes, size), LB_U8, bytes, size, NULL),
+                             LB_OK);
+        }
+        lb_program *program = lb_program_new();
+        program->step = step;
+        char json[40];
+        snprintf(json, sizeof json, "{\"steps\": %d}", step + 1);
+        assert_int_equal(lb_spool_program(spool, program, NULL), LB_OK);
+        assert_int_equal(lb_spool_table(spool, "coverage", json, NULL), LB_OK);
+        memset(json, 0, sizeof json);
+        assert_int_equal(lb_spool_commit(spool, NULL), LB_OK);
+    }
+    assert_int_equal(lb_spool_drain(spool, NULL), LB_OK);
+
+    /* Before the closing record: what is committed is what a reader has. */
+    lb_capture *capture = NULL;
+    assert_int_equal(lb_capture_open(in_scratch("rank-00000.tar"), &capture, NULL), LB_OK);
+    const int64_t *steps = NULL;
+    assert_int_equal(lb_capture_steps(capture, &steps), STEPS);
+    for (int step = 0; step < STEPS; step++) assert_int_equal(steps[step], step);
+    assert_string_equal(lb_capture_table(capture, 0, "coverage"), "{\"steps\":20}");
+    lb_capture_close(capture);
+    assert_true(lb_spool_free(spool));
+    assert_int_equal(lb_writer_close(writer, NULL), LB_OK);
+}
+
 static void a_full_disk_is_reported_and_nothing_waits_for_ever(void **state)
 {
     (void)state;
@@ -88,6 +125,9 @@ static void a_full_disk_is_reported_and_nothing_waits_for_ever(void **state)
     assert_int_equal(status, LB_ERR_IO);
     assert_true(strlen(err.message) > 0);
     assert_int_equal(lb_spool_drain(spool, NULL), LB_ERR_IO);
+    assert_int_equal(lb_spool_program(spool, lb_program_new(), NULL), LB_ERR_IO);
+    assert_int_equal(lb_spool_table(spool, "coverage", "{}", NULL), LB_ERR_IO);
+    assert_int_equal(lb_spool_commit(spool, NULL), LB_ERR_IO);
     assert_true(lb_spool_free(spool));
     setrlimit(RLIMIT_FSIZE, &none);
     lb_writer_abandon(writer);
@@ -119,6 +159,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(every_blob_arrives_though_its_bytes_are_overwritten_at_once),
+        TEST(steps_arrive_in_order_and_whole),
         TEST(a_full_disk_is_reported_and_nothing_waits_for_ever),
         TEST(a_forked_child_touches_nothing),
     };
