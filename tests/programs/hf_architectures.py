@@ -1,4 +1,4 @@
-"""Tiny randomly initialised Hugging Face models of 17 architectures, trained for two steps or asked to generate: what makes other ops run."""
+"""Tiny randomly initialised Hugging Face models of 24 architectures, trained for two steps or asked to generate: what makes other ops run."""
 import argparse
 import contextlib
 import hashlib
@@ -13,6 +13,7 @@ TEXT = dict(vocab_size=VOCAB, hidden_size=HIDDEN, num_hidden_layers=2, num_atten
             bos_token_id=0, eos_token_id=1, pad_token_id=2)
 GROUPED = dict(TEXT, num_key_value_heads=2, intermediate_size=128)
 MOE = dict(GROUPED, num_experts=8, num_local_experts=8, num_experts_per_tok=2, moe_intermediate_size=32)
+SSD = dict(mamba_n_heads=8, mamba_d_head=16, mamba_d_state=16, mamba_n_groups=2, mamba_chunk_size=8)
 VISION = dict(hidden_size=HIDDEN, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, image_size=16, patch_size=4)
 
 # name: (configuration, model, arguments, kind of task, the argument that turns dropout on)
@@ -50,9 +51,27 @@ MODELS = {
             "image", {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}),
     "siglip_vision": ("SiglipVisionConfig", "SiglipVisionModel", VISION, "pooled", {"attention_dropout": 0.1}),
     "qwen2_vl": ("Qwen2VLConfig", "Qwen2VLForConditionalGeneration", None, "vision-text", None),
+    "mamba": ("MambaConfig", "AutoModelForCausalLM",
+              dict(vocab_size=VOCAB, hidden_size=HIDDEN, num_hidden_layers=2, state_size=8, bos_token_id=0, eos_token_id=1, pad_token_id=2),
+              "causal", None),
+    "jamba": ("JambaConfig", "AutoModelForCausalLM",
+              dict(MOE, attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=1, mamba_d_state=8, mamba_dt_rank=4,
+                   use_mamba_kernels=False), "causal", {"attention_dropout": 0.1}),
+    "bamba": ("BambaConfig", "AutoModelForCausalLM", dict(GROUPED, attn_layer_indices=[1], **SSD), "causal", {"attention_dropout": 0.1}),
+    "falcon_h1": ("FalconH1Config", "AutoModelForCausalLM",
+                  dict(GROUPED, mamba_d_ssm=2 * HIDDEN, mamba_rms_norm=True, key_multiplier=0.7, lm_head_multiplier=0.5, mlp_multipliers=[0.9, 0.6], **SSD),
+                  "causal", {"attention_dropout": 0.1}),
+    "rwkv": ("RwkvConfig", "AutoModelForCausalLM",
+             dict(vocab_size=VOCAB, hidden_size=HIDDEN, num_hidden_layers=2, context_length=128, attention_hidden_size=HIDDEN, intermediate_size=128,
+                  bos_token_id=0, eos_token_id=1), "causal", None),
+    "clip": ("CLIPConfig", "CLIPModel", None, "image-text", {"attention_dropout": 0.1}),
+    "whisper": ("WhisperConfig", "WhisperForConditionalGeneration",
+                dict(vocab_size=VOCAB, d_model=HIDDEN, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
+                     encoder_ffn_dim=128, decoder_ffn_dim=128, num_mel_bins=16, max_source_positions=32, max_target_positions=64, bos_token_id=0,
+                     eos_token_id=1, pad_token_id=2, decoder_start_token_id=0), "speech", {"dropout": 0.1, "attention_dropout": 0.1}),
 }
-WITHOUT_SDPA = {"mamba2", "gemma2", "gpt_oss"}
-EXPERTS = {"qwen3_moe", "mixtral", "deepseek_v3", "qwen3_next", "gpt_oss"}
+WITHOUT_SDPA = {"mamba2", "gemma2", "gpt_oss", "mamba", "rwkv"}
+EXPERTS = {"qwen3_moe", "mixtral", "deepseek_v3", "qwen3_next", "gpt_oss", "jamba"}
 
 
 def configuration(args):
@@ -63,6 +82,10 @@ def configuration(args):
             vision_config=dict(depth=2, embed_dim=32, hidden_size=HIDDEN, num_heads=2, mlp_ratio=2, patch_size=4, spatial_merge_size=2,
                                temporal_patch_size=2, in_channels=3),
             image_token_id=250, video_token_id=251, vision_start_token_id=252, vision_end_token_id=253)
+    elif args.model == "clip":
+        more = dropout if args.dropout else {}
+        config = transformers.CLIPConfig(
+            text_config=dict(TEXT, intermediate_size=128, **more), vision_config=dict(VISION, **more), projection_dim=32)
     else:
         values = dict(values, **(dropout or {}) if args.dropout else {})
         if args.model == "gemma3":
@@ -97,6 +120,10 @@ def images(args, draw, model):
     return torch.randn(2, 3, 16, 16, generator=draw).to(next(model.parameters()).dtype)
 
 
+def sound(draw, model):
+    return torch.randn(2, 16, 64, generator=draw).to(next(model.parameters()).dtype)
+
+
 def loss_of(args, model, draw):
     kind = MODELS[args.model][3]
     tokens = torch.randint(3, 240, (2, args.seq), generator=draw)
@@ -113,6 +140,10 @@ def loss_of(args, model, draw):
         return F.cross_entropy(a @ b.t() * 20, torch.arange(2))
     if kind == "image":
         return model(pixel_values=images(args, draw, model), labels=torch.randint(0, 10, (2,), generator=draw)).loss
+    if kind == "image-text":
+        return model(input_ids=tokens, pixel_values=images(args, draw, model), return_loss=True, **given).loss
+    if kind == "speech":
+        return model(input_features=sound(draw, model), labels=torch.where(mask > 0, tokens, -100)).loss
     if kind == "pooled":
         return model(pixel_values=images(args, draw, model)).pooler_output.float().pow(2).mean()
     grid = torch.tensor([[1, 4, 4]])
@@ -190,5 +221,5 @@ else:
     model = train(args, model)
 digest = hashlib.sha256()
 for p in model.parameters():
-    digest.update(p.detach().contiguous().view(torch.uint8).numpy().tobytes())
+    digest.update(p.detach().reshape(-1).view(torch.uint8).numpy().tobytes())
 print("digest", digest.hexdigest())

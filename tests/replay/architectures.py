@@ -17,10 +17,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("LASTBIT_BUILD", ROOT / "build" / "release"))
 PROGRAM = ROOT / "tests" / "programs" / "hf_architectures.py"
 
-WITHOUT_SDPA = ("mamba2", "gemma2", "gpt_oss")
-EXPERTS = ("qwen3_moe", "mixtral", "deepseek_v3", "qwen3_next", "gpt_oss")
-TEXT = ("llama", "gpt2", "qwen3", "qwen3_moe", "mixtral", "deepseek_v3", "mamba2", "qwen3_next", "gemma2", "gemma3", "gpt_oss", "t5")
-MODELS = (*TEXT, "bert", "minilm", "vit", "siglip_vision", "qwen2_vl")
+WITHOUT_SDPA = ("mamba2", "gemma2", "gpt_oss", "mamba", "rwkv")
+WITHOUT_DROPOUT = ("mamba2", "qwen2_vl", "mamba", "rwkv")
+WITHOUT_PADDING = ("vit", "siglip_vision", "qwen2_vl", "rwkv")
+EXPERTS = ("qwen3_moe", "mixtral", "deepseek_v3", "qwen3_next", "gpt_oss", "jamba")
+TEXT = ("llama", "gpt2", "qwen3", "qwen3_moe", "mixtral", "deepseek_v3", "mamba2", "qwen3_next", "gemma2", "gemma3", "gpt_oss", "t5", "mamba",
+        "jamba", "bamba", "falcon_h1")
+MODELS = (*TEXT, "bert", "minilm", "vit", "siglip_vision", "qwen2_vl", "rwkv", "clip", "whisper")
 OPTIMIZERS = ("foreach", "fused", "amsgrad", "sgd", "adafactor", "rmsprop", "nadam", "radam", "adagrad")
 
 
@@ -32,9 +35,9 @@ def cases():
             for attention in ("eager",) if model in WITHOUT_SDPA else ("sdpa", "eager"):
                 words = [w for w in (dtype, attention) if w not in ("fp32", "sdpa")]
                 found[" ".join([model, *words])] = ["--dtype", dtype, "--attention", attention]
-        if model not in ("mamba2", "qwen2_vl"):
+        if model not in WITHOUT_DROPOUT:
             found[f"{model} dropout"] = ["--dropout", "--dtype", "bf16"]
-        if model not in ("vit", "siglip_vision", "qwen2_vl"):
+        if model not in WITHOUT_PADDING:
             found[f"{model} padding"] = ["--padding"]
         found[f"{model} decode"] = ["--decode", "--dtype", "bf16"] + (["--padding"] if model in TEXT else [])
         if model in EXPERTS:
