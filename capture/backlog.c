@@ -1,10 +1,9 @@
 /* See backlog.h. One lock guards the queue and every work's counters; bytes are read outside it. */
-#define _GNU_SOURCE /* pthread_setname_np */
 #include "backlog.h"
 
-#include <pthread.h>
+#include "thread.h"
+
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -78,16 +77,10 @@ lb_backlog *lb_backlog_new(void)
     b->owner = getpid();
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->wake, NULL);
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const bool started = pthread_create(&b->helper, NULL, help, b) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!started) {
+    if (!lb_thread_start(&b->helper, "lastbit", help, b)) {
         free(b);
         return NULL;
     }
-    pthread_setname_np(b->helper, "lastbit");
     return b;
 }
 

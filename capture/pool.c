@@ -1,11 +1,11 @@
 /* See pool.h. Work is taken from a shared counter, so that a thread that the system does not run holds nobody up for more
  * than the part it has begun. */
-#define _GNU_SOURCE /* pthread_setname_np, CPU_COUNT */
+#define _GNU_SOURCE /* CPU_COUNT */
 #include "pool.h"
 
-#include <pthread.h>
+#include "thread.h"
+
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -62,7 +62,8 @@ bool lb_pool_has_room(void)
     cpu_set_t cores;
     const unsigned asked = from_environment();
     if (asked) return asked > 1;
-    return sched_getaffinity(0, sizeof cores, &cores) == 0 && (unsigned)CPU_COUNT(&cores) > atomic_load(&wanted);
+    return sched_getaffinity(0, sizeof cores, &cores) == 0 &&
+           (unsigned)CPU_COUNT(&cores) > atomic_load(&wanted);
 }
 
 /* A part that was taken is run, even when all others have been by now: so `n` is what it was when the work was joined. */
@@ -98,17 +99,11 @@ static void *help(void *argument)
 
 static void start(pool *p, unsigned helpers)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (p->helpers < helpers) {
-        pthread_t thread;
-        if (pthread_create(&thread, NULL, help, p) != 0) break; /* fewer do as well */
-        pthread_setname_np(thread, "lastbit");
+    pthread_t thread;
+    while (p->helpers < helpers && lb_thread_start(&thread, "lastbit", help, p)) { /* fewer do as well */
         pthread_detach(thread);
         p->helpers++;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 /* Ours, with as many helpers as there may be; NULL when there is no memory. `busy` is held. */

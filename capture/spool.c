@@ -1,9 +1,8 @@
 /* See spool.h. Blobs lie in the ring of bytes in the order of the queue: what is written first leaves first. */
-#define _GNU_SOURCE /* pthread_setname_np */
 #include "spool.h"
 
-#include <pthread.h>
-#include <signal.h>
+#include "thread.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -134,17 +133,11 @@ lb_spool *lb_spool_new(lb_writer *writer, size_t room_bytes)
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->wake, NULL);
     pthread_cond_init(&s->moved, NULL);
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const bool started = pthread_create(&s->thread, NULL, write_records, s) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!started) {
+    if (!lb_thread_start(&s->thread, "lastbit-write", write_records, s)) {
         free(ring);
         free(s);
         return NULL;
     }
-    pthread_setname_np(s->thread, "lastbit-write");
     return s;
 }
 
