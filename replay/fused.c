@@ -18,20 +18,26 @@ static const struct {
 #undef KIND
 };
 
+/* X(NAME, name, flags of its row) */
+#define FUSED_KINDS(X)                                                                                         \
+    X(RMS_NORM, rms_norm, 0)                                                                                   \
+    X(ADD_RMS_NORM, add_rms_norm, 0)                                                                           \
+    X(ATTENTION, attention, 0)                                                                                 \
+    X(SOFTMAX, softmax, 0)                                                                                     \
+    X(FINALISE, finalise, 0)                                                                                   \
+    X(LAYER_NORM, layer_norm, 0)                                                                               \
+    X(SWIGLU, swiglu, 0)                                                                                       \
+    X(GATE_UP, gate_up, 0)                                                                                     \
+    X(ROPE, rope, 0)                                                                                           \
+    X(ROUTER, router, LB_ROW_DISCONTINUOUS)                                                                    \
+    X(CROSS_ENTROPY, cross_entropy, 0)                                                                         \
+    X(ALLREDUCE_NORM, allreduce_norm, 0)                                                                       \
+    X(NEWTON_SCHULZ, newton_schulz, 0)
+
 static const lb_fused_kind *const fused[LB_COMPOSITE_KIND_COUNT] = {
-    [LB_COMPOSITE_RMS_NORM] = &lb_fused_rms_norm,
-    [LB_COMPOSITE_ADD_RMS_NORM] = &lb_fused_add_rms_norm,
-    [LB_COMPOSITE_ATTENTION] = &lb_fused_attention,
-    [LB_COMPOSITE_SOFTMAX] = &lb_fused_softmax,
-    [LB_COMPOSITE_FINALISE] = &lb_fused_finalise,
-    [LB_COMPOSITE_LAYER_NORM] = &lb_fused_layer_norm,
-    [LB_COMPOSITE_SWIGLU] = &lb_fused_swiglu,
-    [LB_COMPOSITE_GATE_UP] = &lb_fused_gate_up,
-    [LB_COMPOSITE_ROPE] = &lb_fused_rope,
-    [LB_COMPOSITE_ROUTER] = &lb_fused_router,
-    [LB_COMPOSITE_CROSS_ENTROPY] = &lb_fused_cross_entropy,
-    [LB_COMPOSITE_ALLREDUCE_NORM] = &lb_fused_allreduce_norm,
-    [LB_COMPOSITE_NEWTON_SCHULZ] = &lb_fused_newton_schulz,
+#define KIND(NAME, ID, FLAGS) [LB_COMPOSITE_##NAME] = &lb_fused_##ID,
+    FUSED_KINDS(KIND)
+#undef KIND
 };
 
 const char *lb_composite_kind_name(lb_composite_kind kind)
@@ -72,12 +78,14 @@ int lb_composite_row_axis(lb_composite_kind kind)
 
 lb_status lb_composite_check(lb_composite_kind kind, const char *kernel, lb_err *err)
 {
-    return strcmp(kernel, "eager") ? fused[kind]->check(kernel, err) : LB_OK;
+    return strcmp(kernel, "eager") ? fused[kind]->check(kind, kernel, err) : LB_OK;
 }
 
 uint32_t lb_composite_candidates(const lb_composite *composite, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
 {
-    return fused[composite->kind]->candidates(composite, texts, room);
+    const lb_fused_kind *kind = fused[composite->kind];
+    return kind->fixed ? lb_candidate_add_all(texts, room, 0, kind->fixed)
+                       : kind->candidates(composite, texts, room);
 }
 
 lb_status lb_composite_run(const lb_composite *c, const char *kernel, const lb_tensor *inputs,
@@ -105,7 +113,7 @@ lb_status lb_composite_run(const lb_composite *c, const char *kernel, const lb_t
                     .err = err};
     if ((!inputs[0].data && !c->n_list) || !outputs[0].data)
         return lb_fail(err, LB_ERR_INVALID, "%s needs input 0 and output 0", kinds[c->kind].name);
-    return kind->kernel(&call);
+    return kind->run(&call, c->kind, false);
 }
 
 /* ---- kernel texts ---------------------------------------------------------------------------------------------------------- */
@@ -224,34 +232,26 @@ uint32_t lb_candidate_add(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, uint3
     return n + 1;
 }
 
+uint32_t lb_candidate_add_all(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, uint32_t n, const char *words)
+{
+    for (const char *p = words; *p; p += strcspn(p, " "), p += *p == ' ')
+        n = lb_candidate_add(texts, room, n, "%.*s", (int)strcspn(p, " "), p);
+    return n;
+}
+
 /* ---- rows of the op table --------------------------------------------------------------------------------------------------- */
 
 #define INPUTS "kernel numbers flags input0 input1 input2 input3 input4 input5 input6 input7 list"
-#define ROW(ID)                                                                                                \
+#define FUNCTIONS(NAME, ID, FLAGS)                                                                             \
     static lb_status ID##_kernel(lb_call *call)                                                                \
     {                                                                                                          \
-        return lb_fused_##ID.kernel(call);                                                                     \
+        return lb_fused_##ID.run(call, LB_COMPOSITE_##NAME, false);                                            \
     }                                                                                                          \
     static lb_status ID##_twin(lb_call *call)                                                                  \
     {                                                                                                          \
-        return lb_fused_##ID.twin(call);                                                                       \
+        return lb_fused_##ID.run(call, LB_COMPOSITE_##NAME, true);                                             \
     }
-ROW(rms_norm)
-ROW(add_rms_norm)
-ROW(attention)
-ROW(softmax)
-ROW(finalise)
-ROW(layer_norm)
-ROW(swiglu)
-ROW(gate_up)
-ROW(rope)
-ROW(router)
-ROW(cross_entropy)
-ROW(allreduce_norm)
-ROW(newton_schulz)
-#undef ROW
-#define ROW(ID, FLAGS) {"fused::" #ID, INPUTS, ID##_kernel, ID##_twin, 1, 0, FLAGS, NULL, "fused"},
-const lb_op_row lb_rows_fused[] = {ROW(rms_norm, 0) ROW(add_rms_norm, 0) ROW(attention, 0) ROW(softmax, 0)
-                                       ROW(finalise, 0) ROW(layer_norm, 0) ROW(swiglu, 0) ROW(gate_up, 0)
-                                           ROW(rope, 0) ROW(router, LB_ROW_DISCONTINUOUS) ROW(cross_entropy, 0)
-                                               ROW(allreduce_norm, 0) ROW(newton_schulz, 0){NULL}};
+FUSED_KINDS(FUNCTIONS)
+
+#define ROW(NAME, ID, FLAGS) {"fused::" #ID, INPUTS, ID##_kernel, ID##_twin, 1, 0, FLAGS, NULL, "fused"},
+const lb_op_row lb_rows_fused[] = {FUSED_KINDS(ROW){NULL}};

@@ -28,8 +28,9 @@ typedef struct lb_fused_kind {
     const char *options;
     const char *usual; /* what "on" means */
     int row_axis;
-    lb_kernel kernel, twin;
-    lb_status (*check)(const char *kernel, lb_err *err);
+    lb_status (*run)(lb_call *call, lb_composite_kind kind, bool twin);
+    lb_status (*check)(lb_composite_kind kind, const char *kernel, lb_err *err);
+    const char *fixed; /* all candidates, by spaces, where they do not depend on the composite: */
     uint32_t (*candidates)(const lb_composite *composite, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room);
 } lb_fused_kind;
 const lb_fused_kind *lb_fused_kind_of(lb_composite_kind kind);
@@ -63,6 +64,17 @@ static inline lb_dtype lb_fused_narrow(const lb_frame *frame, const lb_tensor *x
                                                                                              : LB_NO_DTYPE;
 }
 
+/* In place; nothing without a dtype. */
+static inline void lb_fused_round(float *x, int64_t n, lb_dtype dtype)
+{
+    if (dtype) lb_round_to_grid_f32(x, (size_t)n, dtype, NULL);
+}
+static inline float lb_fused_rounded(float x, lb_dtype dtype)
+{
+    lb_fused_round(&x, 1, dtype);
+    return x;
+}
+
 /* ---- kernel texts ---------------------------------------------------------------------------------------------------------- */
 
 /* "NAME[:PARAMETERS][,KEY:VALUE…]" cut in its parts. */
@@ -89,6 +101,8 @@ lb_status lb_kernel_text_refuse(lb_composite_kind kind, const char *text, lb_err
 /* Adds a candidate; returns the new count. */
 uint32_t lb_candidate_add(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, uint32_t n, const char *format, ...)
     LB_PRINTF(4, 5);
+/* Every word of `words`, by spaces. */
+uint32_t lb_candidate_add_all(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, uint32_t n, const char *words);
 
 extern const lb_fused_kind lb_fused_rms_norm, lb_fused_add_rms_norm, lb_fused_attention, lb_fused_softmax,
     lb_fused_finalise, lb_fused_layer_norm, lb_fused_swiglu, lb_fused_gate_up, lb_fused_rope, lb_fused_router,

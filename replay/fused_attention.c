@@ -50,7 +50,7 @@ static const lb_composite_kernel kernels[] = {
     "AVX-512), end:divide|reciprocal, sum:ORDER (of p in a block), "                                           \
     "gemm:ORDER (of both products), block:KEYS (of a slice)"
 
-static lb_status read_kernel(const char *text, kernel *k, lb_err *err)
+static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k, lb_err *err)
 {
     lb_kernel_text parsed;
     int64_t number = 0;
@@ -77,13 +77,13 @@ static lb_status read_kernel(const char *text, kernel *k, lb_err *err)
     for (uint32_t i = 0; ok && i < parsed.n_options; i++)
         if (!strcmp(parsed.options[i].key, "block"))
             ok = form == SPLITKV && lb_kernel_text_numbers(parsed.options[i].value, &k->block, 1) == 1;
-    return ok ? LB_OK : lb_kernel_text_refuse(LB_COMPOSITE_ATTENTION, text, err);
+    return ok ? LB_OK : lb_kernel_text_refuse(kind, text, err);
 }
 
-static lb_status check(const char *text, lb_err *err)
+static lb_status check(lb_composite_kind kind, const char *text, lb_err *err)
 {
     kernel k;
-    return read_kernel(text, &k, err);
+    return read_kernel(kind, text, &k, err);
 }
 
 /* ---- one head ---------------------------------------------------------------------------------------------------------------------- */
@@ -104,11 +104,6 @@ typedef struct work {
     float *s, *p, *o, *part, *top, *sum;
     double *wide;
 } work;
-
-static void round_to(float *x, int64_t n, lb_dtype dtype)
-{
-    if (dtype) lb_round_to_grid_f32(x, (size_t)n, dtype, NULL);
-}
 
 static const double *mask_row(const work *w, int64_t head, int64_t i)
 {
@@ -136,17 +131,17 @@ static bool scores(work *w, int64_t head, const float *q, const float *k, int64_
                  w->s))
         return false;
     const int64_t n = w->queries * count;
-    if (rounds) round_to(w->s, n, w->narrow);
+    if (rounds) lb_fused_round(w->s, n, w->narrow);
     if (w->kernel.form != MATH && !(w->kernel.base_two && !w->mask && !w->cap))
         for (int64_t i = 0; i < n; i++) w->s[i] *= scale;
-    if (rounds) round_to(w->s, n, w->narrow);
+    if (rounds) lb_fused_round(w->s, n, w->narrow);
     if (w->cap) {
         for (int64_t i = 0; i < n; i++) w->s[i] /= cap;
-        if (rounds) round_to(w->s, n, w->narrow);
+        if (rounds) lb_fused_round(w->s, n, w->narrow);
         lb_tanh_f32(w->s, w->s, (size_t)n);
-        if (rounds) round_to(w->s, n, w->narrow);
+        if (rounds) lb_fused_round(w->s, n, w->narrow);
         for (int64_t i = 0; i < n; i++) w->s[i] *= cap;
-        if (rounds) round_to(w->s, n, w->narrow);
+        if (rounds) lb_fused_round(w->s, n, w->narrow);
     }
     for (int64_t i = 0; i < w->queries; i++) {
         const double *mask = mask_row(w, head, i);
@@ -155,7 +150,7 @@ static bool scores(work *w, int64_t head, const float *q, const float *k, int64_
         for (int64_t j = 0; w->causal && j < count; j++)
             if (first + j > i) row[j] = -INFINITY;
     }
-    if (rounds && w->mask) round_to(w->s, n, w->narrow);
+    if (rounds && w->mask) lb_fused_round(w->s, n, w->narrow);
     return true;
 }
 
@@ -257,7 +252,7 @@ static bool pass(work *w, int64_t head, const float *q, const float *k, const fl
             for (int64_t d = 0; at > first && d < w->values; d++) w->o[i * w->values + d] *= a;
             w->top[i] = top;
         }
-        if (w->kernel.p_narrow) round_to(w->p, w->queries * n, w->narrow);
+        if (w->kernel.p_narrow) lb_fused_round(w->p, w->queries * n, w->narrow);
         if (!product(w, false, w->p, v + at * w->values, w->queries, w->values, n, n, w->values,
                      at == first ? w->o : w->part))
             return false;
@@ -290,7 +285,7 @@ static bool whole(work *w, int64_t head, const float *q, const float *k, const f
         for (int64_t j = 0; top != -INFINITY && j < w->keys; j++) p[j] /= sum;
         if (lse) lse[i] = top == -INFINITY ? 0 : (float)lb_log((double)sum) + top;
     }
-    if (w->kernel.p_narrow) round_to(w->p, w->queries * w->keys, w->narrow);
+    if (w->kernel.p_narrow) lb_fused_round(w->p, w->queries * w->keys, w->narrow);
     return product(w, false, w->p, v, w->queries, w->values, w->keys, w->keys, w->values, y);
 }
 
@@ -484,10 +479,10 @@ static const float *scaled(work *w, const char *x, int64_t n)
     return y;
 }
 
-static lb_status attend(lb_call *call, bool twin)
+static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
     work w = {.frame = lb_frame_begin(call)};
-    LB_TRY(read_kernel(lb_fused_text(call), &w.kernel, call->err));
+    LB_TRY(read_kernel(kind, lb_fused_text(call), &w.kernel, call->err));
     if (w.kernel.has_gemm) w.method.schedule = &w.kernel.gemm;
     if (!begin(&w, call)) return lb_frame_end(&w.frame);
     const int64_t q_step = w.queries * w.size, k_step = w.keys * w.size, v_step = w.keys * w.values,
@@ -511,15 +506,6 @@ static lb_status attend(lb_call *call, bool twin)
     return lb_frame_end(&w.frame);
 }
 
-static lb_status kernel_of(lb_call *call)
-{
-    return attend(call, false);
-}
-static lb_status twin_of(lb_call *call)
-{
-    return attend(call, true);
-}
-
 /* ---- candidates -------------------------------------------------------------------------------------------------------------------------- */
 
 static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
@@ -527,11 +513,7 @@ static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEX
     const lb_layout *v = &c->program->values[c->inputs[LB_ATTENTION_V]].layout;
     const int64_t keys = v->ndim >= 2 ? v->shape[v->ndim - 2] : 1;
     const bool narrow = lb_dtype_bits(c->program->values[c->inputs[LB_ATTENTION_Q]].dtype) == 16;
-    uint32_t n = lb_candidate_add(texts, room, 0, "eager");
-    n = lb_candidate_add(texts, room, n, "flash-cpu");
-    n = lb_candidate_add(texts, room, n, "flash:512");
-    n = lb_candidate_add(texts, room, n, "unfused");
-    n = lb_candidate_add(texts, room, n, "math");
+    uint32_t n = lb_candidate_add_all(texts, room, 0, "eager flash-cpu flash:512 unfused math");
     for (int wide = 0; wide < (narrow ? 2 : 1); wide++)
         for (int two = 0; two < 2; two++)
             for (int end = 0; end < 2; end++) {
@@ -547,5 +529,12 @@ static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEX
     return n;
 }
 
-const lb_fused_kind lb_fused_attention = {"fused::attention", kernels, OPTIONS, "flash",   0,
-                                          kernel_of,          twin_of, check,   candidates};
+const lb_fused_kind lb_fused_attention = {
+    .row = "fused::attention",
+    .kernels = kernels,
+    .options = OPTIONS,
+    .usual = "flash",
+    .run = run,
+    .check = check,
+    .candidates = candidates,
+};

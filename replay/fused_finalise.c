@@ -38,7 +38,7 @@ static const lb_composite_kernel kernels[] = {
     {NULL, NULL, NULL}};
 #define OPTIONS "order:slot|expert, product:f32|t, sum:f32|t, weight:f32|t, fma:off|on"
 
-static lb_status read_kernel(const char *text, kernel *k, lb_err *err)
+static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k, lb_err *err)
 {
     static const struct {
         const char *name;
@@ -58,7 +58,7 @@ static lb_status read_kernel(const char *text, kernel *k, lb_err *err)
     const bool ranks = !strcmp(parsed.name, "ranks");
     const int n = lb_kernel_text_numbers(parsed.parameters, numbers, ranks ? 2 : 0);
     if (!ok || n < 0 || (ranks && (n < 1 || numbers[0] % numbers[1])))
-        return lb_kernel_text_refuse(LB_COMPOSITE_FINALISE, text, err);
+        return lb_kernel_text_refuse(kind, text, err);
     k->ranks = numbers[0], k->nodes = numbers[1];
     const int order = lb_kernel_text_choice(&parsed, "order", "slot|expert", k->by_expert),
               product = lb_kernel_text_choice(&parsed, "product", "f32|t", k->product_t),
@@ -68,15 +68,15 @@ static lb_status read_kernel(const char *text, kernel *k, lb_err *err)
     if (order < 0 || product < 0 || sum < 0 || weight < 0 || fma < 0 ||
         !lb_kernel_text_keys(&parsed, ranks ? "fma weight" : "order product sum weight fma") ||
         (fma && product))
-        return lb_kernel_text_refuse(LB_COMPOSITE_FINALISE, text, err);
+        return lb_kernel_text_refuse(kind, text, err);
     k->by_expert = order, k->product_t = product, k->sum_t = sum, k->weight_t = weight, k->fma = fma;
     return LB_OK;
 }
 
-static lb_status check(const char *text, lb_err *err)
+static lb_status check(lb_composite_kind kind, const char *text, lb_err *err)
 {
     kernel k;
-    return read_kernel(text, &k, err);
+    return read_kernel(kind, text, &k, err);
 }
 
 /* ---- who contributes ------------------------------------------------------------------------------------------------------------- */
@@ -185,12 +185,6 @@ static void sort_by_expert(term *terms, int64_t n)
 
 /* ---- sums ---------------------------------------------------------------------------------------------------------------------------- */
 
-static float rounded(float x, lb_dtype dtype)
-{
-    if (dtype) lb_round_to_grid_f32(&x, 1, dtype, NULL);
-    return x;
-}
-
 static void add_terms(const work *w, const term *terms, int64_t n, float *y)
 {
     const kernel *k = &w->kernel;
@@ -198,11 +192,11 @@ static void add_terms(const work *w, const term *terms, int64_t n, float *y)
     memset(y, 0, (size_t)w->hidden * sizeof *y);
     for (int64_t i = 0; i < n; i++) {
         if (!terms[i].row) continue;
-        const float weight = rounded((float)terms[i].weight, k->weight_t ? w->narrow : LB_NO_DTYPE),
+        const float weight = lb_fused_rounded((float)terms[i].weight, k->weight_t ? w->narrow : LB_NO_DTYPE),
                     *x = (const float *)terms[i].row;
         for (int64_t d = 0; d < w->hidden; d++)
-            y[d] = k->fma ? fmaf(x[d], weight, y[d]) : y[d] + rounded(x[d] * weight, product);
-        if (sum) lb_round_to_grid_f32(y, (size_t)w->hidden, sum, NULL);
+            y[d] = k->fma ? fmaf(x[d], weight, y[d]) : y[d] + lb_fused_rounded(x[d] * weight, product);
+        lb_fused_round(y, w->hidden, sum);
     }
 }
 
@@ -219,10 +213,10 @@ static void add_ranks(const work *w, const term *terms, int64_t n, float *y)
             while (i < n && terms[i].expert < (rank + 1) * per_rank) i++;
             if (i == first) continue;
             add_terms(w, terms + first, i - first, w->part);
-            if (w->narrow) lb_round_to_grid_f32(w->part, (size_t)w->hidden, w->narrow, NULL);
+            lb_fused_round(w->part, w->hidden, w->narrow);
             for (int64_t d = 0; d < w->hidden; d++) w->node[d] += w->part[d];
         }
-        if (w->narrow && w->kernel.nodes > 1) lb_round_to_grid_f32(w->node, (size_t)w->hidden, w->narrow, NULL);
+        if (w->kernel.nodes > 1) lb_fused_round(w->node, w->hidden, w->narrow);
         for (int64_t d = 0; d < w->hidden; d++) y[d] += w->node[d];
     }
 }
@@ -237,10 +231,10 @@ static void add_f64(const work *w, const term *terms, double *y, bool twin, doub
         }
 }
 
-static lb_status finalise(lb_call *call, bool twin)
+static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
     work w = {.frame = lb_frame_begin(call)};
-    LB_TRY(read_kernel(lb_fused_text(call), &w.kernel, call->err));
+    LB_TRY(read_kernel(kind, lb_fused_text(call), &w.kernel, call->err));
     const lb_tensor *x = lb_fused_input(call, LB_FINALISE_X), *y = &call->results[0],
                     *weights = lb_fused_input(call, LB_FINALISE_WEIGHTS);
     const lb_operand *list = &call->args[LB_FUSED_LIST];
@@ -283,40 +277,16 @@ static lb_status finalise(lb_call *call, bool twin)
     }
     return lb_frame_end(&w.frame);
 }
-static lb_status kernel_of(lb_call *call)
-{
-    return finalise(call, false);
-}
-static lb_status twin_of(lb_call *call)
-{
-    return finalise(call, true);
-}
 
-static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
-{
-    static const char *const all[] = {"eager",
-                                      "batched",
-                                      "batched-f32",
-                                      "index_add",
-                                      "score-bf16",
-                                      "slots",
-                                      "batched-f32,fma:on",
-                                      "batched-f32,order:expert",
-                                      "batched,order:expert",
-                                      "batched-f32,order:expert,fma:on",
-                                      "batched-f32,weight:t",
-                                      "index_add,product:f32",
-                                      "slots,product:f32",
-                                      "ranks:2",
-                                      "ranks:4",
-                                      "ranks:8",
-                                      "ranks:4x2",
-                                      "ranks:8x2"};
-    uint32_t n = 0;
-    (void)c;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) n = lb_candidate_add(texts, room, n, "%s", all[i]);
-    return n;
-}
-
-const lb_fused_kind lb_fused_finalise = {"fused::finalise", kernels, OPTIONS, "batched-f32", 0,
-                                         kernel_of,         twin_of, check,   candidates};
+const lb_fused_kind lb_fused_finalise = {
+    .row = "fused::finalise",
+    .kernels = kernels,
+    .options = OPTIONS,
+    .usual = "batched-f32",
+    .run = run,
+    .check = check,
+    .fixed = "eager batched batched-f32 index_add score-bf16 slots batched-f32,fma:on "
+             "batched-f32,order:expert batched,order:expert batched-f32,order:expert,fma:on "
+             "batched-f32,weight:t index_add,product:f32 slots,product:f32 ranks:2 ranks:4 ranks:8 "
+             "ranks:4x2 ranks:8x2",
+};

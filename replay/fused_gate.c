@@ -45,15 +45,10 @@ static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k
         return lb_kernel_text_refuse(kind, text, err);
     return LB_OK;
 }
-static lb_status check_alone(const char *text, lb_err *err)
+static lb_status check(lb_composite_kind kind, const char *text, lb_err *err)
 {
     kernel k;
-    return read_kernel(LB_COMPOSITE_SWIGLU, text, &k, err);
-}
-static lb_status check_products(const char *text, lb_err *err)
-{
-    kernel k;
-    return read_kernel(LB_COMPOSITE_GATE_UP, text, &k, err);
+    return read_kernel(kind, text, &k, err);
 }
 
 static double activated(int act, double x)
@@ -61,11 +56,6 @@ static double activated(int act, double x)
     if (act == LB_GATE_SILU) return x * lb_sigmoid(x);
     if (act == LB_GATE_GELU) return 0.5 * x * (1 + lb_erf(x * 0.70710678118654752440));
     return 0.5 * x * (1 + lb_tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
-}
-
-static void round_row(float *x, int64_t n, lb_dtype dtype)
-{
-    if (dtype) lb_round_to_grid_f32(x, (size_t)n, dtype, NULL);
 }
 
 /* y may be g. */
@@ -79,16 +69,16 @@ static void gated(const lb_frame *f, const kernel *k, int act, lb_dtype narrow, 
         return;
     }
     for (int64_t i = 0; i < n; i++) ((float *)y)[i] = (float)activated(act, ((const float *)g)[i]);
-    if (k->rounds) round_row(y, n, narrow);
+    if (k->rounds) lb_fused_round(y, n, narrow);
     for (int64_t i = 0; i < n; i++) ((float *)y)[i] *= ((const float *)u)[i];
 }
 
 /* Gate and up in two tensors, or side by side in the rows of one. */
-static lb_status swiglu(lb_call *call, bool twin)
+static lb_status swiglu(lb_call *call, lb_composite_kind kind, bool twin)
 {
     lb_frame frame = lb_frame_begin(call);
     kernel k;
-    LB_TRY(read_kernel(LB_COMPOSITE_SWIGLU, lb_fused_text(call), &k, call->err));
+    LB_TRY(read_kernel(kind, lb_fused_text(call), &k, call->err));
     const lb_tensor *in = lb_fused_input(call, LB_GATE_X), *other = lb_fused_input(call, LB_GATE_U);
     const int64_t last = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1,
                   width = other ? last : last / 2;
@@ -118,11 +108,11 @@ static bool run_product(lb_frame *f, const lb_method *method, const lb_tensor *x
     return false;
 }
 
-static lb_status gate_up(lb_call *call, bool twin)
+static lb_status gate_up(lb_call *call, lb_composite_kind kind, bool twin)
 {
     lb_frame frame = lb_frame_begin(call);
     kernel k;
-    LB_TRY(read_kernel(LB_COMPOSITE_GATE_UP, lb_fused_text(call), &k, call->err));
+    LB_TRY(read_kernel(kind, lb_fused_text(call), &k, call->err));
     const lb_tensor *x = lb_fused_input(call, LB_GATE_X), *g = lb_fused_input(call, LB_GATE_U),
                     *u = lb_fused_input(call, LB_GATE_W);
     if (!g || !u || x->layout.ndim != 2 || g->layout.ndim != 2 || u->layout.ndim != 2 ||
@@ -140,35 +130,10 @@ static lb_status gate_up(lb_call *call, bool twin)
     const double scale = 12 + 2 * (double)size + 6 * lb_twin_scale(call, LB_FUSED_INPUTS);
     if (lb_frame_ok(&frame) && run_product(&frame, &method, x, g, twin, m, n, size, gate) &&
         run_product(&frame, &method, x, u, twin, m, n, size, up)) {
-        if (!frame.wide && !k.epilogue) round_row(gate, m * n, narrow), round_row(up, m * n, narrow);
+        if (!frame.wide && !k.epilogue) lb_fused_round(gate, m * n, narrow), lb_fused_round(up, m * n, narrow);
         gated(&frame, &k, (int)lb_fused_number(call, LB_GATE_ACT), narrow, gate, up, y, m * n, twin, scale);
     }
     return lb_frame_end(&frame);
-}
-
-static lb_status alone_kernel(lb_call *call)
-{
-    return swiglu(call, false);
-}
-static lb_status alone_twin(lb_call *call)
-{
-    return swiglu(call, true);
-}
-static lb_status products_kernel(lb_call *call)
-{
-    return gate_up(call, false);
-}
-static lb_status products_twin(lb_call *call)
-{
-    return gate_up(call, true);
-}
-
-static uint32_t alone_candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
-{
-    (void)c;
-    uint32_t n = lb_candidate_add(texts, room, 0, "eager");
-    n = lb_candidate_add(texts, room, n, "fused");
-    return lb_candidate_add(texts, room, n, "rounded");
 }
 
 static uint32_t products_candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
@@ -187,14 +152,23 @@ static uint32_t products_candidates(const lb_composite *c, char (*texts)[LB_COMP
     return n;
 }
 
-const lb_fused_kind lb_fused_swiglu = {"fused::swiglu", alone,      "",          "fused",         1,
-                                       alone_kernel,    alone_twin, check_alone, alone_candidates};
-const lb_fused_kind lb_fused_gate_up = {"fused::gate_up",
-                                        products,
-                                        "gemm:ORDER (of both products)",
-                                        "fused",
-                                        1,
-                                        products_kernel,
-                                        products_twin,
-                                        check_products,
-                                        products_candidates};
+const lb_fused_kind lb_fused_swiglu = {
+    .row = "fused::swiglu",
+    .kernels = alone,
+    .options = "",
+    .usual = "fused",
+    .row_axis = 1,
+    .run = swiglu,
+    .check = check,
+    .fixed = "eager fused rounded",
+};
+const lb_fused_kind lb_fused_gate_up = {
+    .row = "fused::gate_up",
+    .kernels = products,
+    .options = "gemm:ORDER (of both products)",
+    .usual = "fused",
+    .row_axis = 1,
+    .run = gate_up,
+    .check = check,
+    .candidates = products_candidates,
+};

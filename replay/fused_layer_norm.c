@@ -27,7 +27,7 @@ static const lb_composite_kernel kernels[] = {
     {NULL, NULL, NULL}};
 #define OPTIONS "sum:ORDER (cascade), apply:fma|affine"
 
-static lb_status read_kernel(const char *text, kernel *k, lb_err *err)
+static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k, lb_err *err)
 {
     static const char *const names[] = {"two-pass", "one-pass", "welford"};
     lb_kernel_text parsed;
@@ -40,14 +40,14 @@ static lb_status read_kernel(const char *text, kernel *k, lb_err *err)
     if (form < 0 || apply < 0 || *parsed.parameters ||
         !lb_kernel_text_keys(&parsed, form == WELFORD ? "apply" : "sum apply") ||
         !lb_kernel_text_order(&parsed, "sum", &k->sum, &k->has_sum))
-        return lb_kernel_text_refuse(LB_COMPOSITE_LAYER_NORM, text, err);
+        return lb_kernel_text_refuse(kind, text, err);
     k->form = form, k->affine = apply;
     return LB_OK;
 }
-static lb_status check(const char *text, lb_err *err)
+static lb_status check(lb_composite_kind kind, const char *text, lb_err *err)
 {
     kernel k;
-    return read_kernel(text, &k, err);
+    return read_kernel(kind, text, &k, err);
 }
 
 typedef struct work {
@@ -106,10 +106,10 @@ static void row_f64(const work *w, const double *x, double *y, double *mean, dou
     *mean = twin ? e * scale : m, *rstd = twin ? r * (1 + kappa) * scale : r;
 }
 
-static lb_status norm(lb_call *call, bool twin)
+static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
     work w = {.frame = lb_frame_begin(call)};
-    LB_TRY(read_kernel(lb_fused_text(call), &w.kernel, call->err));
+    LB_TRY(read_kernel(kind, lb_fused_text(call), &w.kernel, call->err));
     const lb_tensor *in = lb_fused_input(call, LB_LAYER_X), *weight = lb_fused_input(call, LB_LAYER_WEIGHT),
                     *bias = lb_fused_input(call, LB_LAYER_BIAS);
     w.size = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1;
@@ -138,33 +138,16 @@ static lb_status norm(lb_call *call, bool twin)
     }
     return lb_frame_end(&w.frame);
 }
-static lb_status kernel_of(lb_call *call)
-{
-    return norm(call, false);
-}
-static lb_status twin_of(lb_call *call)
-{
-    return norm(call, true);
-}
 
-static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
-{
-    static const char *const all[] = {"eager",
-                                      "welford",
-                                      "two-pass",
-                                      "two-pass,apply:affine",
-                                      "one-pass",
-                                      "two-pass,sum:sequential",
-                                      "one-pass,sum:sequential",
-                                      "two-pass,sum:butterfly:128x4",
-                                      "one-pass,sum:butterfly:128x4",
-                                      "two-pass,sum:pairwise",
-                                      "two-pass,sum:exact"};
-    uint32_t n = 0;
-    (void)c;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) n = lb_candidate_add(texts, room, n, "%s", all[i]);
-    return n;
-}
-
-const lb_fused_kind lb_fused_layer_norm = {"fused::layer_norm", kernels, OPTIONS, "two-pass", 1,
-                                           kernel_of,           twin_of, check,   candidates};
+const lb_fused_kind lb_fused_layer_norm = {
+    .row = "fused::layer_norm",
+    .kernels = kernels,
+    .options = OPTIONS,
+    .usual = "two-pass",
+    .row_axis = 1,
+    .run = run,
+    .check = check,
+    .fixed = "eager welford two-pass two-pass,apply:affine one-pass two-pass,sum:sequential "
+             "one-pass,sum:sequential two-pass,sum:butterfly:128x4 one-pass,sum:butterfly:128x4 "
+             "two-pass,sum:pairwise two-pass,sum:exact",
+};

@@ -26,7 +26,7 @@ static const lb_composite_kernel kernels[] = {
     {NULL, NULL, NULL}};
 #define OPTIONS "sum:ORDER (of the exponentials of a pass or block), rows:ORDER (of the mean)"
 
-static lb_status read_kernel(const char *text, kernel *k, lb_err *err)
+static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k, lb_err *err)
 {
     lb_kernel_text parsed;
     *k = (kernel){.block = 1};
@@ -38,12 +38,12 @@ static lb_status read_kernel(const char *text, kernel *k, lb_err *err)
                    lb_kernel_text_order(&parsed, "sum", &k->sum, &k->has_sum) &&
                    lb_kernel_text_order(&parsed, "rows", &k->rows, &k->has_rows)
                ? LB_OK
-               : lb_kernel_text_refuse(LB_COMPOSITE_CROSS_ENTROPY, text, err);
+               : lb_kernel_text_refuse(kind, text, err);
 }
-static lb_status check(const char *text, lb_err *err)
+static lb_status check(lb_composite_kind kind, const char *text, lb_err *err)
 {
     kernel k;
-    return read_kernel(text, &k, err);
+    return read_kernel(kind, text, &k, err);
 }
 
 static float row_f32(const kernel *k, const float *x, float *p, int64_t n, int64_t target)
@@ -74,11 +74,11 @@ static double row_f64(const double *x, int64_t n, int64_t target, bool twin)
                 : lb_log(sum) + top - x[target];
 }
 
-static lb_status loss(lb_call *call, bool twin)
+static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
     lb_frame frame = lb_frame_begin(call);
     kernel k;
-    LB_TRY(read_kernel(lb_fused_text(call), &k, call->err));
+    LB_TRY(read_kernel(kind, lb_fused_text(call), &k, call->err));
     const lb_tensor *in = lb_fused_input(call, LB_LOSS_LOGITS), *at = lb_fused_input(call, LB_LOSS_TARGET);
     const int64_t n = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 0,
                   rows = n ? lb_tensor_numel(in) / n : 0;
@@ -112,32 +112,15 @@ static lb_status loss(lb_call *call, bool twin)
     }
     return lb_frame_end(&frame);
 }
-static lb_status kernel_of(lb_call *call)
-{
-    return loss(call, false);
-}
-static lb_status twin_of(lb_call *call)
-{
-    return loss(call, true);
-}
-
-static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
-{
-    static const char *const all[] = {"eager",
-                                      "two-pass",
-                                      "online",
-                                      "online:1024",
-                                      "online:4096",
-                                      "two-pass,sum:sequential",
-                                      "two-pass,rows:cascade",
-                                      "online,rows:cascade",
-                                      "two-pass,sum:butterfly:1024x4",
-                                      "online:1024,rows:cascade"};
-    uint32_t n = 0;
-    (void)c;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) n = lb_candidate_add(texts, room, n, "%s", all[i]);
-    return n;
-}
 
 const lb_fused_kind lb_fused_cross_entropy = {
-    "fused::cross_entropy", kernels, OPTIONS, "online", 0, kernel_of, twin_of, check, candidates};
+    .row = "fused::cross_entropy",
+    .kernels = kernels,
+    .options = OPTIONS,
+    .usual = "online",
+    .run = run,
+    .check = check,
+    .fixed = "eager two-pass online online:1024 online:4096 two-pass,sum:sequential "
+             "two-pass,rows:cascade online,rows:cascade two-pass,sum:butterfly:1024x4 "
+             "online:1024,rows:cascade",
+};

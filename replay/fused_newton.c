@@ -25,7 +25,7 @@ static const lb_composite_kernel kernels[] = {
     {NULL, NULL, NULL}};
 #define OPTIONS "scale:last|first (first: (c A) A), gemm:ORDER"
 
-static lb_status read_kernel(const char *text, kernel *k, lb_err *err)
+static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k, lb_err *err)
 {
     lb_kernel_text parsed;
     LB_TRY(lb_kernel_text_parse(text, &parsed, err));
@@ -38,12 +38,12 @@ static lb_status read_kernel(const char *text, kernel *k, lb_err *err)
     return known && lb_kernel_text_keys(&parsed, "scale gemm") &&
                    lb_kernel_text_order(&parsed, "gemm", &k->gemm, &k->has_gemm)
                ? LB_OK
-               : lb_kernel_text_refuse(LB_COMPOSITE_NEWTON_SCHULZ, text, err);
+               : lb_kernel_text_refuse(kind, text, err);
 }
-static lb_status check(const char *text, lb_err *err)
+static lb_status check(lb_composite_kind kind, const char *text, lb_err *err)
 {
     kernel k;
-    return read_kernel(text, &k, err);
+    return read_kernel(kind, text, &k, err);
 }
 
 typedef struct work {
@@ -111,10 +111,10 @@ static void step(work *w, const double abc[3])
     combine(w, abc[0], w->x, 1, w->product, w->x, m * n, true);
 }
 
-static lb_status iterate(lb_call *call, bool twin)
+static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
     work w = {.frame = lb_frame_begin(call), .twin = twin};
-    LB_TRY(read_kernel(lb_fused_text(call), &w.kernel, call->err));
+    LB_TRY(read_kernel(kind, lb_fused_text(call), &w.kernel, call->err));
     if (w.kernel.has_gemm) w.method.schedule = &w.kernel.gemm;
     const lb_tensor *in = lb_fused_input(call, LB_NEWTON_X);
     const int64_t steps = (int64_t)lb_fused_number(call, LB_NEWTON_STEPS);
@@ -141,32 +141,14 @@ static lb_status iterate(lb_call *call, bool twin)
     for (int64_t i = 0; twin && lb_frame_ok(&w.frame) && i < w.m * w.n; i++) ((double *)y)[i] *= scale;
     return lb_frame_end(&w.frame);
 }
-static lb_status kernel_of(lb_call *call)
-{
-    return iterate(call, false);
-}
-static lb_status twin_of(lb_call *call)
-{
-    return iterate(call, true);
-}
-
-static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
-{
-    static const char *const all[] = {"eager",
-                                      "addmm",
-                                      "separate",
-                                      "separate,scale:first",
-                                      "f32",
-                                      "addmm,gemm:torch",
-                                      "separate,gemm:torch",
-                                      "addmm,gemm:splitk:2",
-                                      "f32,gemm:torch",
-                                      "f32,gemm:splitk:2"};
-    uint32_t n = 0;
-    (void)c;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) n = lb_candidate_add(texts, room, n, "%s", all[i]);
-    return n;
-}
 
 const lb_fused_kind lb_fused_newton_schulz = {
-    "fused::newton_schulz", kernels, OPTIONS, "f32", 0, kernel_of, twin_of, check, candidates};
+    .row = "fused::newton_schulz",
+    .kernels = kernels,
+    .options = OPTIONS,
+    .usual = "f32",
+    .run = run,
+    .check = check,
+    .fixed = "eager addmm separate separate,scale:first f32 addmm,gemm:torch separate,gemm:torch "
+             "addmm,gemm:splitk:2 f32,gemm:torch f32,gemm:splitk:2",
+};

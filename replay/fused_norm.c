@@ -228,11 +228,6 @@ typedef struct work {
     double *wide;
 } work;
 
-static void round_row(float *x, int64_t n, lb_dtype dtype)
-{
-    if (dtype) lb_round_to_grid_f32(x, (size_t)n, dtype, NULL);
-}
-
 static void row_f32(work *w, int64_t at)
 {
     const kernel *k = &w->kernel;
@@ -243,14 +238,14 @@ static void row_f32(work *w, int64_t at)
     for (int64_t i = 0; i < n; i++) h[i] = r ? x[i] + r[i] : x[i];
     if (w->sum) {
         memcpy((float *)w->sum + at, h, (size_t)n * sizeof *h);
-        round_row((float *)w->sum + at, n, w->narrow);
+        lb_fused_round((float *)w->sum + at, n, w->narrow);
     }
-    if (r && !k->residual_f32) round_row(h, n, w->narrow);
+    if (r && !k->residual_f32) lb_fused_round(h, n, w->narrow);
     for (int64_t i = 0; i < n; i++) q[i] = h[i] * h[i];
-    if (k->square_t) round_row(q, n, w->narrow);
+    if (k->square_t) lb_fused_round(q, n, w->narrow);
     const float s = reciprocal_root(k, sum_of_squares(k, &w->launch, h, q, w->wide, n), n, w->eps);
     for (int64_t i = 0; i < n; i++) y[i] = h[i] * s;
-    if (k->twice) round_row(y, n, w->narrow);
+    if (k->twice) lb_fused_round(y, n, w->narrow);
     for (int64_t i = 0; i < n; i++)
         if (weight || w->offset)
             y[i] *= weight ? (w->offset ? (float)w->offset + weight[i] : weight[i]) : (float)w->offset;
@@ -302,12 +297,12 @@ static const void *sum_of_ranks(work *w, const lb_operand *list, const lb_tensor
         if (w->frame.wide) continue;
         for (int64_t i = 0; i < n; i++)
             ((float *)chunk)[i] = (starts ? 0 : ((float *)chunk)[i]) + ((float *)part)[i];
-        if (w->kernel.ranks == 0) round_row(chunk, n, w->narrow);
+        if (w->kernel.ranks == 0) lb_fused_round(chunk, n, w->narrow);
         for (int64_t i = 0; i < n && w->kernel.ranks == 2 && ends; i++)
             ((float *)sum)[i] = (r < 8 ? 0 : ((float *)sum)[i]) + ((float *)chunk)[i];
     }
     void *all = w->frame.wide || w->kernel.ranks == 2 ? sum : chunk;
-    if (lb_frame_ok(&w->frame) && !w->frame.wide) round_row(all, n, w->narrow);
+    if (lb_frame_ok(&w->frame) && !w->frame.wide) lb_fused_round(all, n, w->narrow);
     return all;
 }
 
@@ -324,7 +319,7 @@ static void scale_twin(work *w, const lb_call *call, uint32_t ranks)
     }
 }
 
-static lb_status norm(lb_call *call, lb_composite_kind kind, bool twin)
+static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
     work w = {.frame = lb_frame_begin(call)};
     int64_t sms;
@@ -367,50 +362,11 @@ static lb_status norm(lb_call *call, lb_composite_kind kind, bool twin)
     return lb_frame_end(&w.frame);
 }
 
-static lb_status plain_kernel(lb_call *call)
-{
-    return norm(call, LB_COMPOSITE_RMS_NORM, false);
-}
-static lb_status plain_twin(lb_call *call)
-{
-    return norm(call, LB_COMPOSITE_RMS_NORM, true);
-}
-static lb_status added_kernel(lb_call *call)
-{
-    return norm(call, LB_COMPOSITE_ADD_RMS_NORM, false);
-}
-static lb_status added_twin(lb_call *call)
-{
-    return norm(call, LB_COMPOSITE_ADD_RMS_NORM, true);
-}
-
-static lb_status reduced_kernel(lb_call *call)
-{
-    return norm(call, LB_COMPOSITE_ALLREDUCE_NORM, false);
-}
-static lb_status reduced_twin(lb_call *call)
-{
-    return norm(call, LB_COMPOSITE_ALLREDUCE_NORM, true);
-}
-
 static lb_status check(lb_composite_kind kind, const char *text, lb_err *err)
 {
     kernel k;
     int64_t sms;
     return read_kernel(kind, text, &k, &sms, err);
-}
-static lb_status plain_check(const char *text, lb_err *err)
-{
-    return check(LB_COMPOSITE_RMS_NORM, text, err);
-}
-static lb_status added_check(const char *text, lb_err *err)
-{
-    return check(LB_COMPOSITE_ADD_RMS_NORM, text, err);
-}
-
-static lb_status reduced_check(const char *text, lb_err *err)
-{
-    return check(LB_COMPOSITE_ALLREDUCE_NORM, text, err);
 }
 
 /* ---- candidates ------------------------------------------------------------------------------------------------------------------- */
@@ -452,26 +408,18 @@ static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEX
     return n;
 }
 
-const lb_fused_kind lb_fused_rms_norm = {"fused::rms_norm", kernels,    OPTIONS,     "butterfly", 1,
-                                         plain_kernel,      plain_twin, plain_check, candidates};
-const lb_fused_kind lb_fused_add_rms_norm = {
-    "fused::add_rms_norm",
-    kernels,
-    OPTIONS ", residual:t|f32 (f32: the norm takes the sum before it is rounded to the type)",
-    "butterfly",
-    1,
-    added_kernel,
-    added_twin,
-    added_check,
-    candidates};
-const lb_fused_kind lb_fused_allreduce_norm = {"fused::allreduce_norm",
-                                               kernels,
-                                               OPTIONS
-                                               ", residual:t|f32, ranks:t|f32|chunks (contributions added in "
-                                               "order of ranks: rounded each time, in f32, in f32 by eights)",
-                                               "butterfly",
-                                               0,
-                                               reduced_kernel,
-                                               reduced_twin,
-                                               reduced_check,
-                                               candidates};
+#define NORM(...)                                                                                              \
+    {                                                                                                          \
+        .kernels = kernels, .usual = "butterfly", .run = run, .check = check, .candidates = candidates,        \
+        __VA_ARGS__                                                                                            \
+    }
+const lb_fused_kind lb_fused_rms_norm = NORM(.row = "fused::rms_norm", .options = OPTIONS, .row_axis = 1);
+const lb_fused_kind lb_fused_add_rms_norm =
+    NORM(.row = "fused::add_rms_norm",
+         .options = OPTIONS ", residual:t|f32 (f32: the norm takes the sum before it is rounded to the type)",
+         .row_axis = 1);
+const lb_fused_kind lb_fused_allreduce_norm =
+    NORM(.row = "fused::allreduce_norm",
+         .options = OPTIONS
+         ", residual:t|f32, ranks:t|f32|chunks (contributions added in order of ranks: rounded each time, in "
+         "f32, in f32 by eights)");

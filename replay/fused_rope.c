@@ -17,7 +17,7 @@ static const lb_composite_kernel kernels[] = {
     {NULL, NULL, NULL}};
 #define OPTIONS "fma:off|on, table:f32|t (t: cosines and sines rounded to the type)"
 
-static lb_status read_kernel(const char *text, kernel *k, lb_err *err)
+static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k, lb_err *err)
 {
     lb_kernel_text parsed;
     LB_TRY(lb_kernel_text_parse(text, &parsed, err));
@@ -26,14 +26,12 @@ static lb_status read_kernel(const char *text, kernel *k, lb_err *err)
     *k = (kernel){!strcmp(parsed.name, "rounded"), fma == 1, table == 1};
     const bool known = (k->rounds || !strcmp(parsed.name, "fused")) && !*parsed.parameters && fma >= 0 &&
                        table >= 0 && !(k->rounds && fma);
-    return known && lb_kernel_text_keys(&parsed, "fma table")
-               ? LB_OK
-               : lb_kernel_text_refuse(LB_COMPOSITE_ROPE, text, err);
+    return known && lb_kernel_text_keys(&parsed, "fma table") ? LB_OK : lb_kernel_text_refuse(kind, text, err);
 }
-static lb_status check(const char *text, lb_err *err)
+static lb_status check(lb_composite_kind kind, const char *text, lb_err *err)
 {
     kernel k;
-    return read_kernel(text, &k, err);
+    return read_kernel(kind, text, &k, err);
 }
 
 /* `t` as if it had the shape of x. False when it does not broadcast to it. */
@@ -52,17 +50,11 @@ static bool expanded(const lb_tensor *x, const lb_tensor *t, lb_tensor *out)
     return true;
 }
 
-static float rounded(float x, lb_dtype dtype)
-{
-    if (dtype) lb_round_to_grid_f32(&x, 1, dtype, NULL);
-    return x;
-}
-
-static lb_status rope(lb_call *call, bool twin)
+static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
     lb_frame frame = lb_frame_begin(call);
     kernel k;
-    LB_TRY(read_kernel(lb_fused_text(call), &k, call->err));
+    LB_TRY(read_kernel(kind, lb_fused_text(call), &k, call->err));
     const lb_tensor *in = lb_fused_input(call, LB_ROPE_X), *cosine = lb_fused_input(call, LB_ROPE_COS),
                     *sine = lb_fused_input(call, LB_ROPE_SIN);
     const int64_t n = lb_tensor_numel(in), size = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1,
@@ -87,37 +79,21 @@ static lb_status rope(lb_call *call, bool twin)
             ((double *)y)[i] = twin ? (fabs(a) + fabs(b)) * scale : a + b;
             continue;
         }
-        const float xi = ((const float *)x)[i], cos_i = rounded(((const float *)c)[i], table),
-                    sin_i = rounded(((const float *)s)[i], table);
+        const float xi = ((const float *)x)[i], cos_i = lb_fused_rounded(((const float *)c)[i], table),
+                    sin_i = lb_fused_rounded(((const float *)s)[i], table);
         const float turned = d < half ? -((const float *)x)[other] : ((const float *)x)[other],
-                    b = rounded(turned * sin_i, each);
-        ((float *)y)[i] = k.fma ? fmaf(xi, cos_i, b) : rounded(xi * cos_i, each) + b;
+                    b = lb_fused_rounded(turned * sin_i, each);
+        ((float *)y)[i] = k.fma ? fmaf(xi, cos_i, b) : lb_fused_rounded(xi * cos_i, each) + b;
     }
     return lb_frame_end(&frame);
 }
-static lb_status kernel_of(lb_call *call)
-{
-    return rope(call, false);
-}
-static lb_status twin_of(lb_call *call)
-{
-    return rope(call, true);
-}
 
-static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
-{
-    static const char *const all[] = {"eager",
-                                      "fused",
-                                      "rounded",
-                                      "fused,fma:on",
-                                      "fused,table:t",
-                                      "rounded,table:t",
-                                      "fused,fma:on,table:t"};
-    uint32_t n = 0;
-    (void)c;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) n = lb_candidate_add(texts, room, n, "%s", all[i]);
-    return n;
-}
-
-const lb_fused_kind lb_fused_rope = {"fused::rope", kernels, OPTIONS, "fused",   0,
-                                     kernel_of,     twin_of, check,   candidates};
+const lb_fused_kind lb_fused_rope = {
+    .row = "fused::rope",
+    .kernels = kernels,
+    .options = OPTIONS,
+    .usual = "fused",
+    .run = run,
+    .check = check,
+    .fixed = "eager fused rounded fused,fma:on fused,table:t rounded,table:t fused,fma:on,table:t",
+};

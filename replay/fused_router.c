@@ -5,6 +5,7 @@
  *
  * Of equal scores the expert of the lower number comes first. */
 #include "elementary.h"
+#include "expert_choice.h"
 #include "fused.h"
 #include "schedule.h"
 
@@ -26,7 +27,7 @@ static const lb_composite_kernel kernels[] = {
     "sum:ORDER (of the softmax), scores:f32|t (t: chosen scores rounded to the type of the logits before "     \
     "they are normalised)"
 
-static lb_status read_kernel(const char *text, kernel *k, lb_err *err)
+static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k, lb_err *err)
 {
     lb_kernel_text parsed;
     LB_TRY(lb_kernel_text_parse(text, &parsed, err));
@@ -38,25 +39,12 @@ static lb_status read_kernel(const char *text, kernel *k, lb_err *err)
     return known && lb_kernel_text_keys(&parsed, "sum scores") &&
                    lb_kernel_text_order(&parsed, "sum", &k->sum, &k->has_sum)
                ? LB_OK
-               : lb_kernel_text_refuse(LB_COMPOSITE_ROUTER, text, err);
+               : lb_kernel_text_refuse(kind, text, err);
 }
-static lb_status check(const char *text, lb_err *err)
+static lb_status check(lb_composite_kind kind, const char *text, lb_err *err)
 {
     kernel k;
-    return read_kernel(text, &k, err);
-}
-
-static void best(const double *score, int64_t n, int64_t k, int64_t *ids)
-{
-    for (int64_t j = 0; j < k; j++) {
-        int64_t found = -1;
-        for (int64_t e = 0; e < n; e++) {
-            bool taken = false;
-            for (int64_t i = 0; i < j; i++) taken |= ids[i] == e;
-            if (!taken && (found < 0 || score[e] > score[found])) found = e;
-        }
-        ids[j] = found;
-    }
+    return read_kernel(kind, text, &k, err);
 }
 
 static void softmax_f32(const kernel *k, const float *x, int64_t n, float *p)
@@ -82,13 +70,13 @@ static void token_f32(const work *w, const float *x, float *weights, int64_t *id
 {
     if (!w->kernel.chosen_only) softmax_f32(&w->kernel, x, w->experts, w->p);
     for (int64_t e = 0; e < w->experts; e++) w->score[e] = w->kernel.chosen_only ? x[e] : w->p[e];
-    best(w->score, w->experts, w->k, ids);
+    lb_first_best(w->score, w->experts, w->k, ids);
     for (int64_t j = 0; j < w->k; j++) w->chosen[j] = (float)w->score[ids[j]];
     if (w->kernel.chosen_only)
         softmax_f32(&w->kernel, w->chosen, w->k, weights);
     else
         memcpy(weights, w->chosen, (size_t)w->k * sizeof *weights);
-    if (w->kernel.scores_t && w->narrow) lb_round_to_grid_f32(weights, (size_t)w->k, w->narrow, NULL);
+    if (w->kernel.scores_t) lb_fused_round(weights, w->k, w->narrow);
     if (!w->normalised || w->kernel.chosen_only) return;
     const float sum = lb_sum_f32(NULL, weights, w->k, LB_NO_DTYPE);
     for (int64_t j = 0; j < w->k; j++) weights[j] /= sum;
@@ -97,7 +85,7 @@ static void token_f32(const work *w, const float *x, float *weights, int64_t *id
 static void token_f64(const work *w, const double *x, double *weights, int64_t *ids, bool twin, double scale)
 {
     double top = -INFINITY, all = 0, chosen = 0;
-    best(x, w->experts, w->k, ids);
+    lb_first_best(x, w->experts, w->k, ids);
     for (int64_t e = 0; e < w->experts; e++) top = x[e] > top ? x[e] : top;
     for (int64_t e = 0; e < w->experts; e++) all += lb_exp(x[e] - top);
     for (int64_t j = 0; j < w->k; j++) chosen += lb_exp(x[ids[j]] - top);
@@ -106,11 +94,11 @@ static void token_f64(const work *w, const double *x, double *weights, int64_t *
                      (twin ? scale + fabs(x[ids[j]] - top) : 1);
 }
 
-static lb_status route(lb_call *call, bool twin)
+static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
     lb_frame frame = lb_frame_begin(call);
     work w = {0};
-    LB_TRY(read_kernel(lb_fused_text(call), &w.kernel, call->err));
+    LB_TRY(read_kernel(kind, lb_fused_text(call), &w.kernel, call->err));
     const lb_tensor *in = lb_fused_input(call, LB_ROUTER_LOGITS);
     w.k = (int64_t)lb_fused_number(call, LB_ROUTER_K),
     w.normalised = lb_fused_flags(call) & LB_ROUTER_NORMALISED;
@@ -137,28 +125,21 @@ static lb_status route(lb_call *call, bool twin)
     }
     return lb_frame_end(&frame);
 }
-static lb_status kernel_of(lb_call *call)
-{
-    return route(call, false);
-}
-static lb_status twin_of(lb_call *call)
-{
-    return route(call, true);
-}
-
 static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
 {
-    static const char *const all[] = {"eager",
-                                      "softmax-topk",
-                                      "topk-softmax",
-                                      "softmax-topk,sum:sequential",
-                                      "softmax-topk,sum:butterfly:32",
-                                      "softmax-topk,scores:t"};
-    uint32_t n = 0;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (i != 2 || c->flags & LB_ROUTER_NORMALISED) n = lb_candidate_add(texts, room, n, "%s", all[i]);
-    return n;
+    uint32_t n = lb_candidate_add_all(texts, room, 0, "eager softmax-topk");
+    if (c->flags & LB_ROUTER_NORMALISED) n = lb_candidate_add(texts, room, n, "topk-softmax");
+    return lb_candidate_add_all(
+        texts, room, n, "softmax-topk,sum:sequential softmax-topk,sum:butterfly:32 softmax-topk,scores:t");
 }
 
-const lb_fused_kind lb_fused_router = {"fused::router", kernels, OPTIONS, "softmax-topk", 1,
-                                       kernel_of,       twin_of, check,   candidates};
+const lb_fused_kind lb_fused_router = {
+    .row = "fused::router",
+    .kernels = kernels,
+    .options = OPTIONS,
+    .usual = "softmax-topk",
+    .row_axis = 1,
+    .run = run,
+    .check = check,
+    .candidates = candidates,
+};

@@ -25,7 +25,7 @@ static const lb_composite_kernel kernels[] = {
     {NULL, NULL, NULL}};
 #define OPTIONS "sum:ORDER (of a pass or block), end:divide|reciprocal"
 
-static lb_status read_kernel(const char *text, kernel *k, lb_err *err)
+static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k, lb_err *err)
 {
     lb_kernel_text parsed;
     *k = (kernel){.block = 1};
@@ -45,13 +45,13 @@ static lb_status read_kernel(const char *text, kernel *k, lb_err *err)
     k->reciprocal = end == 1;
     if (k->warp)
         k->sum = (lb_schedule){.kind = LB_SCHEDULE_BUTTERFLY, .size = 32, .vector = 1}, k->has_sum = true;
-    return ok ? LB_OK : lb_kernel_text_refuse(LB_COMPOSITE_SOFTMAX, text, err);
+    return ok ? LB_OK : lb_kernel_text_refuse(kind, text, err);
 }
 
-static lb_status check(const char *text, lb_err *err)
+static lb_status check(lb_composite_kind kind, const char *text, lb_err *err)
 {
     kernel k;
-    return read_kernel(text, &k, err);
+    return read_kernel(kind, text, &k, err);
 }
 
 static float sum_of(const kernel *k, const float *x, int64_t n)
@@ -95,11 +95,11 @@ static void row_f64(const double *x, double *y, int64_t n, bool twin)
         y[i] = y[i] / sum * (twin && y[i] > 0 ? 8 + (double)n + fabs(x[i] - top) + weighted / sum : 1);
 }
 
-static lb_status run(lb_call *call, bool twin)
+static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
     lb_frame frame = lb_frame_begin(call);
     kernel k;
-    LB_TRY(read_kernel(lb_fused_text(call), &k, call->err));
+    LB_TRY(read_kernel(kind, lb_fused_text(call), &k, call->err));
     const lb_tensor *in = lb_fused_input(call, LB_SOFTMAX_X);
     const int64_t n = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1, numel = lb_tensor_numel(in);
     if (lb_tensor_numel(&call->results[0]) != numel)
@@ -114,34 +114,16 @@ static lb_status run(lb_call *call, bool twin)
     }
     return lb_frame_end(&frame);
 }
-static lb_status kernel_of(lb_call *call)
-{
-    return run(call, false);
-}
-static lb_status twin_of(lb_call *call)
-{
-    return run(call, true);
-}
 
-static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
-{
-    static const char *const all[] = {"eager",
-                                      "two-pass",
-                                      "two-pass,sum:sequential",
-                                      "online",
-                                      "warp",
-                                      "two-pass,end:reciprocal",
-                                      "online:128",
-                                      "online:512",
-                                      "two-pass,sum:pairwise",
-                                      "two-pass,sum:exact",
-                                      "two-pass,sum:butterfly:128x4",
-                                      "two-pass,sum:butterfly:1024x4"};
-    uint32_t n = 0;
-    (void)c;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) n = lb_candidate_add(texts, room, n, "%s", all[i]);
-    return n;
-}
-
-const lb_fused_kind lb_fused_softmax = {"fused::softmax", kernels, OPTIONS, "online",  1,
-                                        kernel_of,        twin_of, check,   candidates};
+const lb_fused_kind lb_fused_softmax = {
+    .row = "fused::softmax",
+    .kernels = kernels,
+    .options = OPTIONS,
+    .usual = "online",
+    .row_axis = 1,
+    .run = run,
+    .check = check,
+    .fixed = "eager two-pass two-pass,sum:sequential online warp two-pass,end:reciprocal online:128 "
+             "online:512 two-pass,sum:pairwise two-pass,sum:exact two-pass,sum:butterfly:128x4 "
+             "two-pass,sum:butterfly:1024x4",
+};

@@ -15,6 +15,7 @@
  *      fsdp::           pytorch/pytorch torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py
  */
 #include "elementary.h"
+#include "expert_choice.h"
 #include "frame.h"
 #include "memory.h"
 
@@ -84,7 +85,8 @@ static lb_status norm(lb_call *call, const form *f, bool twin)
     double *h = lb_frame_scratch(&w.frame, (size_t)size * sizeof *h);
     if (gamma && lb_tensor_numel(gamma) != size)
         return refuse(&w, "a weight of another size than the last dimension");
-    const double eps = lb_call_float(call, f->eps - 1u, 1e-6), one = f->flag && lb_call_int(call, f->flag - 1u, 0) ? 1 : f->one;
+    const double eps = lb_call_float(call, f->eps - 1u, 1e-6),
+                 one = f->flag && lb_call_int(call, f->flag - 1u, 0) ? 1 : f->one;
     for (int64_t i = 0; lb_frame_ok(&w.frame) && i < n; i += size) {
         double squares = 0;
         for (int64_t k = 0; k < size; k++) {
@@ -108,12 +110,15 @@ static lb_status layer(lb_call *call, const form *f, bool twin)
     work w = begin(call, f->x, twin);
     const lb_tensor *in = at(call, f->x);
     const int64_t n = lb_tensor_numel(in), size = last(in);
-    const void *x = lb_frame_tensor(&w.frame, in), *g = lb_frame_tensor(&w.frame, at(call, f->weight)), *b = lb_frame_tensor(&w.frame, at(call, f->residual));
+    const void *x = lb_frame_tensor(&w.frame, in), *g = lb_frame_tensor(&w.frame, at(call, f->weight)),
+               *b = lb_frame_tensor(&w.frame, at(call, f->residual));
     void *y = lb_frame_output(&w.frame, 0, n);
-    const double eps = lb_call_float(call, f->eps - 1u, 1e-5), one = f->flag && lb_call_int(call, f->flag - 1u, 0) ? 1 : 0;
+    const double eps = lb_call_float(call, f->eps - 1u, 1e-5),
+                 one = f->flag && lb_call_int(call, f->flag - 1u, 0) ? 1 : 0;
     for (int64_t i = 0; lb_frame_ok(&w.frame) && i < n; i += size) {
         double mean = 0, magnitude = 0, variance = 0, mixed = 0;
-        for (int64_t k = i; k < i + size; k++) mean += get(&w, x, k) / (double)size, magnitude += fabs(get(&w, x, k)) / (double)size;
+        for (int64_t k = i; k < i + size; k++)
+            mean += get(&w, x, k) / (double)size, magnitude += fabs(get(&w, x, k)) / (double)size;
         for (int64_t k = i; k < i + size; k++) {
             const double d = fabs(get(&w, x, k) - mean);
             variance += d * d / (double)size, mixed += d * (fabs(get(&w, x, k)) + magnitude) / (double)size;
@@ -122,7 +127,10 @@ static lb_status layer(lb_call *call, const form *f, bool twin)
         for (int64_t k = 0; k < size; k++) {
             const double v = get(&w, x, i + k), weight = one + get(&w, g, k), bias = get(&w, b, k);
             put(&w, y, i + k,
-                twin ? (fabs(v) + magnitude + fabs(v - mean) * (1 + kappa)) * scale * (one + fabs(get(&w, g, k))) + fabs(bias) : (v - mean) * scale * weight + bias);
+                twin ? (fabs(v) + magnitude + fabs(v - mean) * (1 + kappa)) * scale *
+                               (one + fabs(get(&w, g, k))) +
+                           fabs(bias)
+                     : (v - mean) * scale * weight + bias);
         }
     }
     return lb_frame_end(&w.frame);
@@ -278,20 +286,6 @@ static lb_status merge(lb_call *call, const form *f, bool twin)
 
 /* ---- experts -------------------------------------------------------------------------------------------------------------- */
 
-/* The k best of a row, the first of equal ones: their indices. */
-static void best(const double *p, int64_t n, int64_t k, int64_t *index)
-{
-    for (int64_t j = 0; j < k; j++) {
-        int64_t found = -1;
-        for (int64_t e = 0; e < n; e++) {
-            bool taken = false;
-            for (int64_t t = 0; t < j; t++) taken |= index[t] == e;
-            if (!taken && (found < 0 || p[e] > p[found])) found = e;
-        }
-        index[j] = found;
-    }
-}
-
 /* Results: weights, experts and (where `second`) the slots k * tokens + token. x: logits, flag: renormalize. */
 static lb_status router(lb_call *call, const form *f, bool twin)
 {
@@ -315,7 +309,7 @@ static lb_status router(lb_call *call, const form *f, bool twin)
         for (int64_t e = 0; e < experts; e++)
             top = get(&w, x, t * experts + e) > top ? get(&w, x, t * experts + e) : top;
         for (int64_t e = 0; e < experts; e++) total += p[e] = lb_exp(get(&w, x, t * experts + e) - top);
-        best(p, experts, k, ids + t * k);
+        lb_first_best(p, experts, k, ids + t * k);
         for (int64_t j = 0; j < k; j++) chosen += p[ids[t * k + j]];
         for (int64_t j = 0; j < k; j++) {
             const double far = twin ? 1 + fabs(get(&w, x, t * experts + ids[t * k + j]) - top) : 1;
