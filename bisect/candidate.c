@@ -3,6 +3,7 @@
 #include "candidate.h"
 
 #include "ops.h"
+#include "orders.h"
 
 #include <lastbit/composite.h>
 
@@ -12,19 +13,8 @@
 #include <string.h>
 
 /* After the mark: with a parameter, which a few elements fit by chance. */
-static const char orders[] =
-    "torch:1 torch:2 torch:4 torch:3 torch:8 torch:6 torch:16 torch:12 sequential pairwise numpy exact | "
-    "cascade:8 cascade:4 "
-    "cascade:16 cascade:1 splitk:2 splitk:3 splitk:4 splitk:5 splitk:6 splitk:7 splitk:8 splitk:12 splitk:16 "
-    "splitk:32 "
-    "splitk:64 blocked:8 blocked:16 blocked:32 blocked:64 blocked:128 blocked:256 blocked:512 blocked:1024 "
-    "blocked:4 "
-    "blocked:48 blocked:96 blocked:192 blocked:320 blocked:384 blocked:2048 blocked:4096 lanes:4 lanes:8 "
-    "lanes:16 lanes:32 "
-    "lanes:2 lanes:64 lanes:128 lanes:256 butterfly:32 butterfly:64 butterfly:128 butterfly:256 butterfly:512 "
-    "butterfly:1024 butterfly:32x4 butterfly:64x4 butterfly:128x4 butterfly:256x4 butterfly:512x4 "
-    "butterfly:32x8 "
-    "butterfly:64x8 butterfly:128x8 butterfly:256x8 butterfly:512x8";
+static const char orders[] = LB_ORDERS_PLAIN " | " LB_ORDERS_CASCADE " " LB_ORDERS_SPLITK " " LB_ORDERS_BLOCKED
+                                             " " LB_ORDERS_LANES " " LB_ORDERS_BUTTERFLY;
 static const char matrix_orders[] = "tensorcore:h100 tensorcore:a100 tensorcore:v100 tensorcore:b200";
 static const char precisions[] = "f32 bf16 f16 f64";
 static const char product_precisions[] =
