@@ -133,10 +133,7 @@ static lb_dtype quantised_to(const lb_program *p, uint32_t value, uint8_t *reach
 static bool is_written(const lb_program *p, const lb_value *state)
 {
     for (uint32_t i = 0; i < p->n_ops; i++)
-        for (uint32_t k = 0; k < p->ops[i].written; k++) {
-            uint32_t v = lb_op_written(p, &p->ops[i])[k];
-            if (v != LB_NONE && p->values[v].storage == state->storage) return true;
-        }
+        if (lb_op_writes(p, &p->ops[i], state->storage) != LB_NONE) return true;
     return false;
 }
 

@@ -22,8 +22,9 @@ static uint32_t take(excerpt *x, uint32_t row)
     return row;
 }
 
-static uint32_t new_string(excerpt *x, uint32_t string)
+static uint32_t new_string(void *context, uint32_t string)
 {
+    excerpt *x = context;
     return string == LB_NONE ? LB_NONE : take(x, lb_program_string(x->out, lb_program_text(x->in, string)));
 }
 
@@ -38,8 +39,9 @@ static uint32_t new_scope(excerpt *x, uint32_t scope)
                take(x, lb_program_scope(x->out, lb_program_text(x->in, row->path), class_name, parent));
 }
 
-static uint32_t new_value(excerpt *x, uint32_t value)
+static uint32_t new_value(void *context, uint32_t value)
 {
+    excerpt *x = context;
     if (value == LB_NONE) return LB_NONE;
     if (x->values[value] != LB_NONE) return x->values[value];
     lb_value row = x->in->values[value];
@@ -57,27 +59,6 @@ static uint32_t new_value(excerpt *x, uint32_t value)
     } else if (!lb_digest_is_none(row.blob))
         row.flags |= LB_VALUE_KEPT;
     return x->values[value] = take(x, lb_program_add_value(x->out, &row));
-}
-
-static uint32_t new_args(excerpt *x, const lb_arg *args, uint32_t count)
-{
-    lb_arg *copy = malloc((count + 1) * sizeof *copy);
-    if (!copy) {
-        x->failed = true;
-        return 0;
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        copy[i] = args[i];
-        if (args[i].tag == LB_ARG_VALUE)
-            copy[i].u.value = new_value(x, args[i].u.value);
-        else if (args[i].tag == LB_ARG_STRING)
-            copy[i].u.string = new_string(x, args[i].u.string);
-        else if (args[i].tag == LB_ARG_LIST || args[i].tag == LB_ARG_COMPLEX)
-            copy[i].u.first = args[i].count ? new_args(x, x->in->args + args[i].u.first, args[i].count) : 0;
-    }
-    uint32_t first = take(x, lb_program_add_args(x->out, copy, count));
-    free(copy);
-    return first;
 }
 
 static uint32_t new_refs(excerpt *x, const uint32_t *refs, uint32_t count)
@@ -99,7 +80,8 @@ static void put_op(excerpt *x, const lb_op *op)
     row.name = new_string(x, op->name);
     row.node_name = new_string(x, op->node_name);
     row.scope = new_scope(x, op->scope);
-    row.first_arg = new_args(x, lb_op_args(x->in, op), op->args);
+    row.first_arg = take(x, lb_program_copy_args(x->out, x->in, lb_op_args(x->in, op), op->args,
+                                                 &(lb_arg_rename){new_value, new_string, x}));
     row.first_result = new_refs(x, lb_op_results(x->in, op), op->results);
     row.first_written = new_refs(x, lb_op_written(x->in, op), op->written);
     take(x, lb_program_add_op(x->out, &row));
@@ -271,11 +253,7 @@ static bool storage_used(const excerpt *x, int64_t storage)
 /* The module that owns a parameter may have run nothing that is kept; its path is how the parameter is spoken of. */
 static void put_owner(excerpt *x, const char *name)
 {
-    const char *dot = strrchr(name, '.');
-    for (uint32_t s = 0; dot && s < x->in->n_scopes; s++) {
-        const char *path = lb_program_text(x->in, x->in->scopes[s].path);
-        if (strlen(path) == (size_t)(dot - name) && !strncmp(path, name, (size_t)(dot - name))) new_scope(x, s);
-    }
+    new_scope(x, lb_program_owner(x->in, name));
 }
 
 static void put_group(excerpt *x, lb_group group)

@@ -35,13 +35,8 @@ static double before_step(const lb_trace_row *row, int64_t storage)
 static uint32_t update_of(const lb_trace_row *row, int64_t storage, double limit)
 {
     const lb_program *p = row->program;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const lb_op *op = &p->ops[i];
-        for (uint32_t w = 0; w < op->written && row->sums[i].largest > limit; w++) {
-            const uint32_t v = lb_op_written(p, op)[w];
-            if (v != LB_NONE && p->values[v].storage == storage) return i;
-        }
-    }
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (row->sums[i].largest > limit && lb_op_writes(p, &p->ops[i], storage) != LB_NONE) return i;
     return LB_NONE;
 }
 

@@ -42,8 +42,9 @@ static uint32_t *slot_of(builder *b, uint32_t value)
     return &b->from[at];
 }
 
-static uint32_t text_of(builder *b, uint32_t string)
+static uint32_t text_of(void *context, uint32_t string)
 {
+    builder *b = context;
     return string == LB_NONE ? LB_NONE : checked(b, lb_program_string(b->out, lb_program_text(b->in, string)));
 }
 
@@ -71,12 +72,14 @@ static void reshape(builder *b, uint32_t value, lb_value *row)
     const lb_layout *given = NULL;
     for (uint32_t i = 0; b->parts->output_layouts && i < b->parts->n_outputs; i++)
         if (b->parts->outputs[i] == value) given = &b->parts->output_layouts[i];
-    if (b->parts->leaf_layouts && leaf_row(b, value) != LB_NONE) given = &b->parts->leaf_layouts[leaf_row(b, value)];
+    if (b->parts->leaf_layouts && leaf_row(b, value) != LB_NONE)
+        given = &b->parts->leaf_layouts[leaf_row(b, value)];
     if (given) row->layout = *given, row->storage = fresh + (int64_t)b->out->n_values, row->version = 0;
 }
 
-static uint32_t value_of(builder *b, uint32_t value)
+static uint32_t value_of(void *context, uint32_t value)
 {
+    builder *b = context;
     if (value == LB_NONE) return LB_NONE;
     uint32_t *slot = slot_of(b, value), at = (uint32_t)(slot - b->from);
     if (*slot == value) return b->to[at];
@@ -93,25 +96,6 @@ static uint32_t value_of(builder *b, uint32_t value)
     }
     *slot = value;
     return b->to[at] = checked(b, lb_program_add_value(b->out, &row));
-}
-
-static uint32_t args_of(builder *b, const lb_arg *args, uint32_t count)
-{
-    lb_arg *copy = malloc((count + 1) * sizeof *copy);
-    if (!copy) {
-        b->failed = true;
-        return 0;
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        copy[i] = args[i];
-        if (args[i].tag == LB_ARG_VALUE) copy[i].u.value = value_of(b, args[i].u.value);
-        if (args[i].tag == LB_ARG_STRING) copy[i].u.string = text_of(b, args[i].u.string);
-        if (args[i].tag == LB_ARG_LIST || args[i].tag == LB_ARG_COMPLEX)
-            copy[i].u.first = args[i].count ? args_of(b, b->in->args + args[i].u.first, args[i].count) : 0;
-    }
-    uint32_t first = checked(b, lb_program_add_args(b->out, copy, count));
-    free(copy);
-    return first;
 }
 
 static uint32_t refs_of(builder *b, const uint32_t *refs, uint32_t count)
@@ -161,7 +145,8 @@ static void put_op(builder *b, const lb_op *op)
     row.node_name = LB_NONE, row.node = -1;
     row.scope = row.call = 0;
     row.flags &= ~(uint32_t)LB_OP_DECISION;
-    row.first_arg = args_of(b, lb_op_args(b->in, op), op->args);
+    row.first_arg = checked(b, lb_program_copy_args(b->out, b->in, lb_op_args(b->in, op), op->args,
+                                                    &(lb_arg_rename){value_of, text_of, b}));
     row.first_result = refs_of(b, lb_op_results(b->in, op), op->results);
     row.first_written = refs_of(b, lb_op_written(b->in, op), op->written);
     checked(b, lb_program_add_op(b->out, &row));

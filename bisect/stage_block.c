@@ -227,11 +227,7 @@ static uint32_t most_grown_write(const lb_inquiry *q, const char *block, int64_t
         double before = 0;
         for (uint32_t i = 0; i < p->n_ops; i++) {
             const lb_op *op = &p->ops[i];
-            bool writes = false;
-            for (uint32_t w = 0; w < op->written; w++) {
-                uint32_t v = lb_op_written(p, op)[w];
-                writes |= v != LB_NONE && p->values[v].storage == p->group_params[g].storage;
-            }
+            const bool writes = lb_op_writes(p, op, p->group_params[g].storage) != LB_NONE;
             bool source = !strcmp(lb_op_name(p, op), "lb::source") && op->results &&
                           p->values[lb_op_results(p, op)[0]].storage == p->group_params[g].storage;
             if (source) before = lb_value_largest(q, p, lb_op_results(p, op)[0]);

@@ -237,6 +237,28 @@ uint32_t lb_program_add_args(lb_program *program, const lb_arg *args, uint32_t c
     return append(program, LB_TABLE_ARGS, args, count);
 }
 
+uint32_t lb_program_copy_args(lb_program *program, const lb_program *from, const lb_arg *args, uint32_t count,
+                              const lb_arg_rename *rename)
+{
+    lb_arg *copy = (lb_arg *)malloc((count + 1u) * sizeof *copy);
+    if (!copy) return LB_NONE;
+    for (uint32_t i = 0; i < count; i++) {
+        copy[i] = args[i];
+        if (args[i].tag == LB_ARG_VALUE) copy[i].u.value = rename->value(rename->context, args[i].u.value);
+        if (args[i].tag == LB_ARG_STRING) copy[i].u.string = rename->string(rename->context, args[i].u.string);
+        if (args[i].tag != LB_ARG_LIST && args[i].tag != LB_ARG_COMPLEX) continue;
+        copy[i].u.first =
+            args[i].count ? lb_program_copy_args(program, from, from->args + args[i].u.first, args[i].count, rename) : 0;
+        if (copy[i].u.first == LB_NONE) {
+            free(copy);
+            return LB_NONE;
+        }
+    }
+    const uint32_t first = lb_program_add_args(program, copy, count);
+    free(copy);
+    return first;
+}
+
 uint32_t lb_program_add_refs(lb_program *program, const uint32_t *refs, uint32_t count)
 {
     return append(program, LB_TABLE_REFS, refs, count);
@@ -275,6 +297,45 @@ static void each_value(const lb_program *program, const lb_arg *args, uint32_t c
 void lb_op_each_input(const lb_program *program, const lb_op *op, void (*visit)(void *context, uint32_t value), void *context)
 {
     each_value(program, lb_op_args(program, op), op->args, visit, context);
+}
+
+typedef struct storage_search {
+    const lb_program *program;
+    int64_t storage;
+    uint32_t found;
+} storage_search;
+
+static void match_storage(void *context, uint32_t value)
+{
+    storage_search *s = (storage_search *)context;
+    if (s->found == LB_NONE && s->program->values[value].storage == s->storage) s->found = value;
+}
+
+uint32_t lb_op_reads(const lb_program *program, const lb_op *op, int64_t storage)
+{
+    storage_search search = {program, storage, LB_NONE};
+    lb_op_each_input(program, op, match_storage, &search);
+    return search.found;
+}
+
+uint32_t lb_op_writes(const lb_program *program, const lb_op *op, int64_t storage)
+{
+    for (uint32_t w = 0; w < op->written; w++) {
+        const uint32_t v = lb_op_written(program, op)[w];
+        if (v != LB_NONE && program->values[v].storage == storage) return v;
+    }
+    return LB_NONE;
+}
+
+uint32_t lb_program_owner(const lb_program *program, const char *parameter)
+{
+    const char *dot = strrchr(parameter, '.');
+    const size_t n = dot ? (size_t)(dot - parameter) : 0;
+    for (uint32_t s = 1; n && s < program->n_scopes; s++) {
+        const char *path = scope_text(program, s);
+        if (strlen(path) == n && !strncmp(path, parameter, n)) return s;
+    }
+    return 0;
 }
 
 uint32_t *lb_program_producers(const lb_program *program)

@@ -201,20 +201,13 @@ static lb_operand operand(environment *e, const lb_op *op, const lb_arg *arg)
 
 /* ---- ops ------------------------------------------------------------------------------------------------------------------- */
 
-static bool written_elsewhere(const lb_program *p, const lb_op *op, uint32_t value)
-{
-    for (uint32_t w = 0; w < op->written; w++)
-        if (p->values[lb_op_written(p, op)[w]].storage == p->values[value].storage) return true;
-    return false;
-}
-
 static uint32_t list_results(environment *e, const lb_op *op, lb_op_form form, lb_tensor *results)
 {
     const lb_program *p = e->program;
     uint32_t n = 0;
     for (uint32_t r = 0; (form == LB_FORM_PLAIN || !op->written) && r < op->results; r++) {
         const uint32_t v = lb_op_results(p, op)[r];
-        if (v != LB_NONE && op->written && written_elsewhere(p, op, v)) continue;
+        if (v != LB_NONE && lb_op_writes(p, op, p->values[v].storage) != LB_NONE) continue;
         results[n++] = v == LB_NONE ? (lb_tensor){0} : window(e, v);
     }
     for (uint32_t w = 0; w < op->written; w++) {

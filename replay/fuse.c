@@ -82,18 +82,6 @@ static lb_status choose(fuse *f, const lb_swap *swap, lb_composite_kind *kind, c
 
 /* ---- may it be fused ------------------------------------------------------------------------------------------------------------ */
 
-typedef struct reads {
-    const lb_program *p;
-    int64_t storage;
-    bool found;
-} reads;
-
-static void look(void *context, uint32_t value)
-{
-    reads *r = context;
-    r->found |= r->p->values[value].storage == r->storage;
-}
-
 static bool writes(const lb_program *p, const lb_op *op, int64_t storage)
 {
     for (uint32_t r = 0; lb_op_defines(p, op) && r < op->results + op->written; r++) {
@@ -106,14 +94,15 @@ static bool writes(const lb_program *p, const lb_op *op, int64_t storage)
 /* Contents that the composite has read are written again before its end. */
 static bool overwritten(const fuse *f, const lb_composite *c, uint32_t value)
 {
-    reads r = {f->in, f->in->values[value].storage, false};
+    const int64_t storage = f->in->values[value].storage;
+    bool read = false;
     const uint32_t last = c->ops[c->n_ops - 1];
     for (uint32_t i = c->ops[0], next = 0; i < last; i++) {
         if (next < c->n_ops && c->ops[next] == i) {
             next++;
-            if (!r.found) lb_op_each_input(f->in, &f->in->ops[i], look, &r);
+            read |= lb_op_reads(f->in, &f->in->ops[i], storage) != LB_NONE;
         }
-        if (r.found && writes(f->in, &f->in->ops[i], r.storage)) return true;
+        if (read && writes(f->in, &f->in->ops[i], storage)) return true;
     }
     return false;
 }

@@ -66,44 +66,12 @@ static bool is_gram(const lb_flow *flow, uint32_t i)
     return transposed_copy(flow, i, a, b) || transposed_copy(flow, i, b, a);
 }
 
-static bool writes_storage(const lb_program *p, const lb_op *op, int64_t storage)
-{
-    for (uint32_t r = 0; r < op->written; r++) {
-        uint32_t value = lb_op_written(p, op)[r];
-        if (value != LB_NONE && p->values[value].storage == storage) return true;
-    }
-    return false;
-}
-
 /* The first value in `storage` that an op of the slice reads. */
-typedef struct reader {
-    const lb_program *p;
-    int64_t storage;
-    uint32_t found;
-} reader;
-
-static void note_read(void *context, uint32_t value)
-{
-    reader *r = context;
-    if (r->found == LB_NONE && r->p->values[value].storage == r->storage) r->found = value;
-}
-
 static uint32_t first_read(const lb_program *p, const uint32_t *ops, uint32_t n, int64_t storage)
 {
-    reader r = {p, storage, LB_NONE};
-    for (uint32_t i = 0; i < n && r.found == LB_NONE; i++) lb_op_each_input(p, &p->ops[ops[i]], note_read, &r);
-    return r.found;
-}
-
-static uint32_t owner_scope(const lb_program *p, const char *name)
-{
-    const char *dot = strrchr(name, '.');
-    size_t n = dot ? (size_t)(dot - name) : 0;
-    for (uint32_t s = 1; s < p->n_scopes; s++) {
-        const char *path = lb_program_text(p, p->scopes[s].path);
-        if (n && strlen(path) == n && !strncmp(path, name, n)) return s;
-    }
-    return 0;
+    uint32_t found = LB_NONE;
+    for (uint32_t i = 0; i < n && found == LB_NONE; i++) found = lb_op_reads(p, &p->ops[ops[i]], storage);
+    return found;
 }
 
 /* Fills `slice` when the writes of its storage are Muon's. */
@@ -116,7 +84,7 @@ static lb_status examine(const lb_flow *flow, const uint8_t *stop, uint8_t *mark
     slice->write = LB_NONE;
     memset(marks, 0, p->n_ops);
     for (uint32_t i = 0; i < p->n_ops; i++)
-        if (p->ops[i].phase == LB_PHASE_OPTIMIZER && writes_storage(p, &p->ops[i], slice->storage)) {
+        if (p->ops[i].phase == LB_PHASE_OPTIMIZER && lb_op_writes(p, &p->ops[i], slice->storage) != LB_NONE) {
             marks[i] = 1;
             slice->write = i;
         }
@@ -145,8 +113,8 @@ static void stop_at_gradients(const lb_program *p, uint8_t *stop)
 {
     for (uint32_t i = 0; i < p->n_ops; i++)
         for (uint32_t g = 0; g < p->n_group_params && p->ops[i].phase == LB_PHASE_OPTIMIZER && !stop[i]; g++)
-            stop[i] =
-                p->group_params[g].gradient >= 0 && writes_storage(p, &p->ops[i], p->group_params[g].gradient);
+            stop[i] = p->group_params[g].gradient >= 0 &&
+                      lb_op_writes(p, &p->ops[i], p->group_params[g].gradient) != LB_NONE;
 }
 
 static lb_status append_slice(lb_muon *muon, const lb_muon_slice *slice, lb_err *err)
@@ -174,7 +142,7 @@ lb_status lb_muon_find(const lb_program *p, const lb_flow *flow, lb_muon *muon, 
                                    .storage = param->storage,
                                    .gradient = param->gradient,
                                    .group = g,
-                                   .scope = owner_scope(p, lb_program_text(p, param->name)),
+                                   .scope = lb_program_owner(p, lb_program_text(p, param->name)),
                                    .confirmed = contains_muon(lb_program_text(p, group->optimizer))};
             bool found;
             status = examine(flow, stop, marks, &slice, &found, err);
@@ -409,7 +377,7 @@ static void mark_removed(const lb_program *p, const lb_flow *flow, const lb_muon
         if (marks[i] != 1) continue;
         bool writes_param = false;
         for (uint32_t s = 0; s < muon->n; s++)
-            writes_param |= chosen[s] && writes_storage(p, &p->ops[i], muon->slices[s].storage);
+            writes_param |= chosen[s] && lb_op_writes(p, &p->ops[i], muon->slices[s].storage) != LB_NONE;
         for (uint32_t e = flow->first_use[i]; e < flow->first_use[i + 1] && !writes_param; e++)
             if (marks[flow->uses[e]] != 1 && !(p->ops[flow->uses[e]].flags & LB_OP_VIEW)) marks[i] = 2;
     }

@@ -6,27 +6,12 @@
 
 /* ---- what each op asks for -------------------------------------------------------------------------------------- */
 
-typedef struct storage_search {
-    const lb_program *program;
-    int64_t storage;
-    bool found;
-} storage_search;
-
-static void match_storage(void *context, uint32_t value)
-{
-    storage_search *search = context;
-    search->found |= search->program->values[value].storage == search->storage;
-}
-
 /* Every result is a window on a storage that an argument already had. */
 static bool results_alias_inputs(const lb_program *program, const lb_op *op)
 {
     for (uint32_t r = 0; r < op->results; r++) {
         uint32_t v = lb_op_results(program, op)[r];
-        if (v == LB_NONE) continue;
-        storage_search search = {program, program->values[v].storage, false};
-        lb_op_each_input(program, op, match_storage, &search);
-        if (!search.found) return false;
+        if (v != LB_NONE && lb_op_reads(program, op, program->values[v].storage) == LB_NONE) return false;
     }
     return op->results > 0;
 }
@@ -67,7 +52,8 @@ static void classify(const lb_program *program, const lb_op *op, lb_prepared_op 
     } else if (flags & LB_ROW_VIEW && !out->row->kernel) {
         /* A view op whose result the recorder found in fresh memory. */
         out->action = op->results == 1 ? LB_ACT_COPY : LB_ACT_STAND_IN;
-    } else if ((flags & (LB_ROW_HOST | LB_ROW_UNDEFINED)) || (op->flags & LB_OP_UNDEFINED && !op->written && !out->row)) {
+    } else if ((flags & (LB_ROW_HOST | LB_ROW_UNDEFINED)) ||
+               (op->flags & LB_OP_UNDEFINED && !op->written && !out->row)) {
         out->action = LB_ACT_NOTHING;
     } else if (out->row && out->row->kernel && !((op->flags & LB_OP_RANDOM) && !(flags & LB_ROW_RANDOM))) {
         out->action = LB_ACT_COMPUTE;
@@ -83,7 +69,10 @@ typedef struct id_map {
     uint32_t size;
 } id_map;
 
-static uint32_t home(int64_t id, uint32_t n) { return (uint32_t)(((uint64_t)id * 0x9E3779B97F4A7C15u) >> 32) & (n - 1); }
+static uint32_t home(int64_t id, uint32_t n)
+{
+    return (uint32_t)(((uint64_t)id * 0x9E3779B97F4A7C15u) >> 32) & (n - 1);
+}
 
 static uint32_t storage_row(lb_prepared *prepared, id_map *map, int64_t id)
 {
@@ -133,7 +122,8 @@ static lb_status collect_storages(lb_prepared *prepared, lb_err *err)
     prepared->storage_of = malloc((program->n_values + 1) * sizeof *prepared->storage_of);
     lb_status status = LB_OK;
     if (!map.rows || !prepared->storages || !prepared->storage_of) {
-        status = lb_fail(err, LB_ERR_NOMEM, "out of memory preparing a program of %u values", program->n_values);
+        status =
+            lb_fail(err, LB_ERR_NOMEM, "out of memory preparing a program of %u values", program->n_values);
         goto done;
     }
     memset(map.rows, 0xff, map.size * sizeof *map.rows);
@@ -232,7 +222,8 @@ static lb_status mark_routed(lb_prepared *prepared, lb_err *err)
     const lb_program *program = prepared->program;
     if (!program->n_routings) return LB_OK;
     prepared->routed = calloc(program->n_values + 1, 1);
-    if (!prepared->routed) return lb_fail(err, LB_ERR_NOMEM, "out of memory preparing a program of %u values", program->n_values);
+    if (!prepared->routed)
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory preparing a program of %u values", program->n_values);
     for (uint32_t r = 0; r < program->n_routings; r++) {
         const lb_routing *row = &program->routings[r];
         if (row->slots != LB_NONE) prepared->routed[row->slots] = 3;
@@ -259,8 +250,8 @@ static void mark_written(lb_prepared *prepared)
     }
 }
 
-lb_status lb_prepare(const lb_program *program, const lb_program *recorded, const uint32_t *origin, lb_prepared **out,
-                     lb_err *err)
+lb_status lb_prepare(const lb_program *program, const lb_program *recorded, const uint32_t *origin,
+                     lb_prepared **out, lb_err *err)
 {
     *out = NULL;
     lb_prepared *prepared = calloc(1, sizeof *prepared);
@@ -277,7 +268,8 @@ lb_status lb_prepare(const lb_program *program, const lb_program *recorded, cons
         uint8_t action = prepared->ops[i].action;
         prepared->computing += action != LB_ACT_NOTHING && action != LB_ACT_SOURCE && action != LB_ACT_DECIDE;
     }
-    for (uint32_t c = 0; c < program->n_collectives; c++) prepared->ops[program->collectives[c].op].collective = c;
+    for (uint32_t c = 0; c < program->n_collectives; c++)
+        prepared->ops[program->collectives[c].op].collective = c;
     lb_status status = collect_storages(prepared, err);
     if (status == LB_OK) status = find_last_uses(prepared, err);
     if (status == LB_OK) status = order_boundaries(prepared, err);

@@ -24,54 +24,18 @@ typedef struct written {
     uint32_t old;           /* the copy */
 } written;
 
-typedef struct reads {
-    const lb_program *p;
-    int64_t storage;
-    uint32_t value;
-} reads;
-
-static void note_read(void *context, uint32_t value)
-{
-    reads *r = context;
-    if (r->p->values[value].storage == r->storage) r->value = value;
-}
-
-static uint32_t value_written(const lb_program *p, const lb_op *op, int64_t storage)
-{
-    for (uint32_t w = 0; w < op->written; w++) {
-        uint32_t v = lb_op_written(p, op)[w];
-        if (v != LB_NONE && p->values[v].storage == storage) return v;
-    }
-    return LB_NONE;
-}
-
 /* False where nothing writes it, or its first write does not read it: then there is no update to scale. */
 static bool find_written(const lb_program *p, int64_t storage, written *out)
 {
     *out = (written){.storage = storage, .first = LB_NONE, .before = LB_NONE};
     for (uint32_t i = 0; i < p->n_ops; i++) {
-        uint32_t v = p->ops[i].phase == LB_PHASE_OPTIMIZER ? value_written(p, &p->ops[i], storage) : LB_NONE;
+        uint32_t v = p->ops[i].phase == LB_PHASE_OPTIMIZER ? lb_op_writes(p, &p->ops[i], storage) : LB_NONE;
         if (v == LB_NONE) continue;
-        if (out->first == LB_NONE) {
-            reads r = {p, storage, LB_NONE};
-            lb_op_each_input(p, &p->ops[i], note_read, &r);
-            out->first = i, out->before = r.value;
-        }
+        if (out->first == LB_NONE) out->first = i, out->before = lb_op_reads(p, &p->ops[i], storage);
         out->last = i, out->after = v;
     }
     return out->before != LB_NONE && lb_dtype_is_float(p->values[out->after].dtype) &&
            lb_layout_same_shape(&p->values[out->before].layout, &p->values[out->after].layout);
-}
-
-/* The module that a parameter belongs to; the root when no scope has its path. */
-static uint32_t owner_of(const lb_program *p, const char *name)
-{
-    const char *dot = strrchr(name, '.');
-    for (uint32_t s = 1; dot && s < p->n_scopes; s++) {
-        const char *path = lb_program_text(p, p->scopes[s].path);
-        if (strlen(path) == (size_t)(dot - name) && !strncmp(path, name, (size_t)(dot - name))) return s;
-    }
-    return 0;
 }
 
 static lb_status collect(const lb_program *in, const lb_selector *selector, const char *blocks, written **rows,
@@ -84,7 +48,8 @@ static lb_status collect(const lb_program *in, const lb_selector *selector, cons
         const lb_group_param *param = &in->group_params[k];
         bool known = false;
         for (uint32_t i = 0; i < *n; i++) known |= (*rows)[i].storage == param->storage;
-        if (known || !lb_selector_scope(selector, in, owner_of(in, lb_program_text(in, param->name)), blocks))
+        if (known ||
+            !lb_selector_scope(selector, in, lb_program_owner(in, lb_program_text(in, param->name)), blocks))
             continue;
         *n += find_written(in, param->storage, &(*rows)[*n]);
     }
@@ -118,7 +83,7 @@ static bool writes_any(const lb_program *p, const lb_op *op, const written *rows
 {
     if (op->phase != LB_PHASE_OPTIMIZER || op->flags & LB_OP_COLLECTIVE) return false;
     for (uint32_t k = 0; k < n; k++)
-        if (value_written(p, op, rows[k].storage) != LB_NONE) return true;
+        if (lb_op_writes(p, op, rows[k].storage) != LB_NONE) return true;
     return false;
 }
 

@@ -231,6 +231,14 @@ LB_API uint32_t lb_program_scope(lb_program *program, const char *path, const ch
 LB_API uint32_t lb_program_add_value(lb_program *program, const lb_value *value);
 LB_API uint32_t lb_program_add_statistics(lb_program *program, const lb_statistics *statistics);
 LB_API uint32_t lb_program_add_args(lb_program *program, const lb_arg *args, uint32_t count); /* contiguous; returns first */
+/* Args of `from`, lists entered, with the rows of values and strings that `rename` gives for theirs; LB_NONE when out of memory. */
+typedef struct lb_arg_rename {
+    uint32_t (*value)(void *context, uint32_t value);
+    uint32_t (*string)(void *context, uint32_t string);
+    void *context;
+} lb_arg_rename;
+LB_API uint32_t lb_program_copy_args(lb_program *program, const lb_program *from, const lb_arg *args, uint32_t count,
+                                     const lb_arg_rename *rename);
 LB_API uint32_t lb_program_add_refs(lb_program *program, const uint32_t *refs, uint32_t count);
 LB_API uint32_t lb_program_add_op(lb_program *program, const lb_op *op);
 LB_API uint32_t lb_program_add_boundary(lb_program *program, const lb_boundary *row);
@@ -263,6 +271,12 @@ static inline const uint32_t *lb_op_written(const lb_program *program, const lb_
 }
 /* Calls `visit` for every value among the args of an op, lists entered, in schema order. */
 LB_API void lb_op_each_input(const lb_program *program, const lb_op *op, void (*visit)(void *context, uint32_t value), void *context);
+/* The first value among them that lies in `storage`, and the value that the op writes there; LB_NONE for none. */
+LB_API uint32_t lb_op_reads(const lb_program *program, const lb_op *op, int64_t storage);
+LB_API uint32_t lb_op_writes(const lb_program *program, const lb_op *op, int64_t storage);
+
+/* The scope of the module that a parameter of this name belongs to ("model.norm" of "model.norm.weight"); 0 when there is none. */
+LB_API uint32_t lb_program_owner(const lb_program *program, const char *parameter);
 
 /* The op that first gave each value as a result or wrote it, LB_NONE for none; malloc'ed, NULL when out of memory. */
 LB_API uint32_t *lb_program_producers(const lb_program *program);

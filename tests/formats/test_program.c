@@ -82,6 +82,66 @@ static void inputs_are_visited_in_schema_order_lists_entered(void **state)
     lb_program_free(p);
 }
 
+static void what_an_op_reads_and_writes_in_a_storage_is_found(void **state)
+{
+    (void)state;
+    lb_program *p = sample_program(0, 0, data);
+    lb_op *mm = &p->ops[2]; /* reads values 1 and 0, the latter again in a list */
+    const uint32_t y = lb_op_results(p, mm)[0];
+    assert_int_equal(lb_op_reads(p, mm, p->values[0].storage), 0);
+    assert_int_equal(lb_op_reads(p, mm, p->values[1].storage), 1);
+    assert_int_equal(lb_op_reads(p, mm, p->values[y].storage), LB_NONE);
+    assert_int_equal(lb_op_writes(p, mm, p->values[y].storage), LB_NONE); /* a result is no write */
+    mm->written = 1;
+    assert_int_equal(lb_op_writes(p, mm, p->values[y].storage), y);
+    assert_int_equal(lb_op_writes(p, mm, p->values[0].storage), LB_NONE);
+    p->values[0].storage = p->values[1].storage; /* of two, the first in schema order */
+    assert_int_equal(lb_op_reads(p, mm, p->values[1].storage), 1);
+    lb_program_free(p);
+}
+
+static void a_parameter_belongs_to_the_module_that_its_name_begins_with(void **state)
+{
+    (void)state;
+    lb_program *p = sample_program(0, 0, data);
+    assert_string_equal(lb_program_text(p, p->scopes[lb_program_owner(p, "model.layers.0.weight")].path), "model.layers.0");
+    assert_string_equal(lb_program_text(p, p->scopes[lb_program_owner(p, "model.weight")].path), "model");
+    assert_int_equal(lb_program_owner(p, "model.layers.01.weight"), 0);
+    assert_int_equal(lb_program_owner(p, "weight"), 0);
+    lb_program_free(p);
+}
+
+static uint32_t next(void *context, uint32_t value)
+{
+    (void)context;
+    return value + 10;
+}
+
+static uint32_t same_text(void *context, uint32_t string)
+{
+    const lb_program *const *programs = context;
+    return lb_program_string((lb_program *)programs[1], lb_program_text(programs[0], string));
+}
+
+static void args_are_copied_with_their_lists(void **state)
+{
+    (void)state;
+    lb_program *p = sample_program(0, 0, data), *out = lb_program_new(), *both[] = {p, out};
+    lb_program_string(out, "another");
+    const uint32_t first = lb_program_copy_args(out, p, lb_op_args(p, &p->ops[2]), p->ops[2].args, &(lb_arg_rename){next, same_text, both});
+    const lb_arg *copy = out->args + first, *list = out->args + copy[6].u.first, *parts = out->args + copy[7].u.first;
+    assert_int_equal(copy[0].u.value, 11);
+    assert_int_equal(copy[1].u.value, 10);
+    assert_int_equal(copy[4].u.i, LB_BF16);
+    assert_string_equal(lb_program_text(out, copy[5].u.string), "cpu");
+    assert_int_equal(copy[6].count, 2);
+    assert_true(list[0].u.i == INT64_MIN);
+    assert_int_equal(list[1].u.value, 10);
+    assert_true(parts[0].u.f == 0.1);
+    lb_program_free(p);
+    lb_program_free(out);
+}
+
 /* Every row index pushed out of range is named in the error. */
 #define REFUSED(change, undo, text)                                                                          \
     do {                                                                                                     \
@@ -158,6 +218,9 @@ int main(void)
         cmocka_unit_test(a_text_stays_where_it_is_while_the_program_grows),
         cmocka_unit_test(a_copy_is_deep_and_interns_on),
         cmocka_unit_test(inputs_are_visited_in_schema_order_lists_entered),
+        cmocka_unit_test(what_an_op_reads_and_writes_in_a_storage_is_found),
+        cmocka_unit_test(a_parameter_belongs_to_the_module_that_its_name_begins_with),
+        cmocka_unit_test(args_are_copied_with_their_lists),
         cmocka_unit_test(a_broken_rule_is_named_by_table_row_and_field),
         cmocka_unit_test(lists_that_multiply_are_refused),
     };
