@@ -86,6 +86,8 @@ static inline void LEVEL(add_differing_f32)(sums *s, int shift, const float *a, 
     sums t = *s;
     const vec zero = {0};
     const word none = {0};
+    /* Two of each: the next half need not wait for what the last one found. */
+    vec max_abs[2] = {t.max_abs, t.max_abs}, rel_d[2] = {t.rel_d, t.rel_d}, rel_a[2] = {t.rel_a, t.rel_a};
     word most = {0}, count = {0}, bad = {0};
     for (size_t i = 0; i < n; i += 2 * LANES) {
         word x, y;
@@ -110,9 +112,9 @@ static inline void LEVEL(add_differing_f32)(sums *s, int shift, const float *a, 
             vec vx = __builtin_convertvector(fx, vec), vy = __builtin_convertvector(fy, vec);
             vec d = vx - vy, ad = LEVEL(absolute)(d), aa = LEVEL(absolute)(vx);
             t.aa += vx * vx, t.bb += vy * vy, t.dd += d * d, t.ab += vx * vy;
-            t.max_abs = LEVEL(choose)(ad > t.max_abs, ad, t.max_abs);
-            ivec larger = (aa != zero) & (ad * t.rel_a > t.rel_d * aa);
-            t.rel_d = LEVEL(choose)(larger, ad, t.rel_d), t.rel_a = LEVEL(choose)(larger, aa, t.rel_a);
+            max_abs[half] = LEVEL(choose)(ad > max_abs[half], ad, max_abs[half]);
+            ivec larger = (aa != zero) & (ad * rel_a[half] > rel_d[half] * aa);
+            rel_d[half] = LEVEL(choose)(larger, ad, rel_d[half]), rel_a[half] = LEVEL(choose)(larger, aa, rel_a[half]);
         }
     }
     uint32_t any = 0;
@@ -123,6 +125,9 @@ static inline void LEVEL(add_differing_f32)(sums *s, int shift, const float *a, 
         t.max_ulp[0] = most[l] > t.max_ulp[0] ? most[l] : t.max_ulp[0];
         t.differing[0] += count[l];
     }
+    t.max_abs = LEVEL(choose)(max_abs[1] > max_abs[0], max_abs[1], max_abs[0]);
+    ivec second = rel_d[1] * rel_a[0] > rel_d[0] * rel_a[1];
+    t.rel_d = LEVEL(choose)(second, rel_d[1], rel_d[0]), t.rel_a = LEVEL(choose)(second, rel_a[1], rel_a[0]);
     *s = t;
 }
 
