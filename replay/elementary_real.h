@@ -9,7 +9,7 @@
 #ifndef LB_ELEMENTARY_REAL_H
 #define LB_ELEMENTARY_REAL_H
 
-#include <lastbit/processor.h>
+#include "real_bits.h"
 
 #include <math.h>
 #include <string.h>
@@ -18,21 +18,10 @@
 #define LB_LN2_LO 0x1.9ef35793c7673p-41
 #define LB_ROUNDER 0x1.8p52 /* adding it leaves the nearest integer in the low bits */
 
-LB_INLINE uint64_t real_bits(double x)
+LB_INLINE double real_abs(double x)
 {
-    uint64_t u;
-    memcpy(&u, &x, sizeof u);
-    return u;
+    return real_of(real_bits(x) & 0x7fffffffffffffffu);
 }
-
-LB_INLINE double real_of(uint64_t u)
-{
-    double x;
-    memcpy(&x, &u, sizeof x);
-    return x;
-}
-
-LB_INLINE double real_abs(double x) { return real_of(real_bits(x) & 0x7fffffffffffffffu); }
 LB_INLINE double real_copysign(double x, double sign)
 {
     return real_of((real_bits(x) & 0x7fffffffffffffffu) | (real_bits(sign) & 0x8000000000000000u));
@@ -46,7 +35,10 @@ LB_INLINE double real_pick(int condition, double a, double b)
 }
 
 /* Which of two NaNs an operation hands on is the compiler's choice: results are made canonical. */
-LB_INLINE double real_clean(double x) { return real_pick(x != x, NAN, x); }
+LB_INLINE double real_clean(double x)
+{
+    return real_pick(x != x, NAN, x);
+}
 
 LB_INLINE double real_clamp(double x, double low, double high) /* NaN stays */
 {
@@ -84,7 +76,10 @@ LB_INLINE real_pair real_product(double a, double b)
 /* --- exponentials ---------------------------------------------------------------------------------------------- */
 
 /* 2^k, -1022 <= k <= 1023, from a double that is LB_ROUNDER + k. */
-LB_INLINE double real_power_of_two(double rounder_plus_k) { return real_of((real_bits(rounder_plus_k) + 1023) << 52); }
+LB_INLINE double real_power_of_two(double rounder_plus_k)
+{
+    return real_of((real_bits(rounder_plus_k) + 1023) << 52);
+}
 
 /* y * 2^k for any k in [-2100, 2100], rounded once: by two exact factors, of which only the last can leave the range. */
 LB_INLINE double real_scale(double y, double k)
@@ -217,7 +212,8 @@ LB_INLINE double real_log2(double x)
 
 LB_INLINE double real_log10(double x)
 {
-    return real_log_base(x, 0x1.bcb7b15000000p-2, 0x1.37287195355bbp-33, 0x1.34413509f6000p-2, 0x1.9fef311f12b36p-42);
+    return real_log_base(x, 0x1.bcb7b15000000p-2, 0x1.37287195355bbp-33, 0x1.34413509f6000p-2,
+                         0x1.9fef311f12b36p-42);
 }
 
 /* log(1 + x), x > -1 finite or NaN. */
@@ -267,10 +263,16 @@ LB_INLINE real_pair real_log_pair(double x)
 
 /* --- powers ---------------------------------------------------------------------------------------------------- */
 
-LB_INLINE double real_rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
+LB_INLINE double real_rsqrt(double x)
+{
+    return 1.0 / __builtin_sqrt(x);
+}
 
 /* The nearest integer to x >= 0; x itself from 2^52 on. */
-LB_INLINE double real_whole(double x) { return real_pick(x < 0x1p52, (x + 0x1p52) - 0x1p52, x); }
+LB_INLINE double real_whole(double x)
+{
+    return real_pick(x < 0x1p52, (x + 0x1p52) - 0x1p52, x);
+}
 
 /* IEEE 754 pow, special cases included. */
 LB_INLINE double real_pow(double x, double y)
@@ -360,7 +362,10 @@ LB_INLINE double real_sin_near(double x)
     const double y = real_trig_of(real_reduce(x), 0);
     return real_pick(x == 0.0, x, y);
 }
-LB_INLINE double real_cos_near(double x) { return real_trig_of(real_reduce(x), 1); }
+LB_INLINE double real_cos_near(double x)
+{
+    return real_trig_of(real_reduce(x), 1);
+}
 
 /* --- what networks use ----------------------------------------------------------------------------------------- */
 

@@ -2,6 +2,7 @@
  * that the usual f32 step copies nothing. */
 #include "frame.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -126,7 +127,8 @@ const void *lb_frame_input(lb_frame *frame, uint32_t i)
 const int64_t *lb_frame_integers(lb_frame *frame, const lb_tensor *tensor)
 {
     if (!tensor || !tensor->dtype || frame->status != LB_OK) return NULL;
-    if (tensor->dtype == LB_I64 && lb_layout_is_contiguous(&tensor->layout) && tensor->data) return tensor->data;
+    if (tensor->dtype == LB_I64 && lb_layout_is_contiguous(&tensor->layout) && tensor->data)
+        return tensor->data;
     int64_t *dst = lb_frame_scratch(frame, (size_t)lb_tensor_numel(tensor) * 8), done = 0;
     if (!dst) return NULL;
     for (lb_rows r = lb_rows_of(&tensor->layout); lb_rows_next(&r); done += r.count)
@@ -167,7 +169,8 @@ static void *output(lb_frame *frame, const lb_tensor *target, lb_dtype type, int
         lb_frame_fail(frame, LB_ERR_INVALID, "a recorded result has another number of elements");
         return NULL;
     }
-    if (target->dtype == type && lb_layout_is_contiguous(&target->layout) && !is_input(frame->call, target->data))
+    if (target->dtype == type && lb_layout_is_contiguous(&target->layout) &&
+        !is_input(frame->call, target->data))
         return target->data;
     LB_CHECK(frame->n_outputs < 16);
     void *data = lb_frame_scratch(frame, (size_t)elements * size);
@@ -211,8 +214,8 @@ int64_t *lb_frame_output_view_integers(lb_frame *frame, const lb_tensor *target,
 }
 
 /* Elements done..done+n of the result; stochastic rounding numbers its draws by element. */
-static void store_run(const lb_frame *frame, const lb_tensor *target, int64_t offset, int64_t stride, const char *src,
-                      lb_dtype type, int64_t n, int64_t done)
+static void store_run(const lb_frame *frame, const lb_tensor *target, int64_t offset, int64_t stride,
+                      const char *src, lb_dtype type, int64_t n, int64_t done)
 {
     lb_cast moved, *cast = frame->call->method.cast;
     if (cast) moved = *cast, moved.counter += (uint64_t)done, cast = &moved;
@@ -325,6 +328,16 @@ lb_tensor lb_tensor_dim_last(const lb_tensor *tensor, int dim)
     return moved;
 }
 
+void lb_frame_absolute(const lb_frame *frame, const void *x, void *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (frame->wide)
+            ((double *)y)[i] = fabs(((const double *)x)[i]);
+        else
+            ((float *)y)[i] = fabsf(((const float *)x)[i]);
+    }
+}
+
 void lb_frame_round(const lb_frame *frame, void *x, int64_t n, lb_dtype dtype)
 {
     if (dtype != LB_BF16 && dtype != LB_F16) return;
@@ -343,6 +356,7 @@ double lb_twin_scale(const lb_call *call, uint32_t i)
 
 double lb_twin_rounding(const lb_call *call, uint32_t i)
 {
-    double scale = lb_twin_scale(call, i), factor = (double)call->row->roundings + (double)call->row->roundings_per_term * lb_call_terms(call);
+    double scale = lb_twin_scale(call, i),
+           factor = (double)call->row->roundings + (double)call->row->roundings_per_term * lb_call_terms(call);
     return scale > 1 && factor > 0 ? scale / factor : 0;
 }

@@ -34,7 +34,10 @@ typedef struct lb_frame {
 
 lb_frame lb_frame_begin(lb_call *call);
 lb_status lb_frame_end(lb_frame *frame);
-static inline bool lb_frame_ok(const lb_frame *frame) { return frame->status == LB_OK; }
+static inline bool lb_frame_ok(const lb_frame *frame)
+{
+    return frame->status == LB_OK;
+}
 /* Keeps the first failure. */
 void lb_frame_fail(lb_frame *frame, lb_status status, const char *message);
 
@@ -57,6 +60,21 @@ int64_t *lb_frame_output_view_integers(lb_frame *frame, const lb_tensor *target,
 void *lb_frame_scratch(lb_frame *frame, size_t bytes);
 void *lb_frame_reals(lb_frame *frame, int64_t elements); /* of the frame's type */
 
+/* One real of the frame's type among those that the above gave. */
+static inline double lb_frame_get(const lb_frame *frame, const void *x, int64_t i)
+{
+    return frame->wide ? ((const double *)x)[i] : ((const float *)x)[i];
+}
+static inline void lb_frame_set(const lb_frame *frame, void *x, int64_t i, double value)
+{
+    if (frame->wide)
+        ((double *)x)[i] = value;
+    else
+        ((float *)x)[i] = (float)value;
+}
+/* y = |x|, which may be the same. */
+void lb_frame_absolute(const lb_frame *frame, const void *x, void *y, int64_t n);
+
 /* ---- args ------------------------------------------------------------------------------------------------------ */
 
 /* NULL when arg `i` is absent, NONE or no tensor. */
@@ -78,7 +96,10 @@ typedef struct lb_around {
 lb_around lb_shape_around(const lb_layout *layout, int dim);
 /* The same elements with `dim` moved to the end, so that what runs along it is a dense row. */
 lb_tensor lb_tensor_dim_last(const lb_tensor *tensor, int dim);
-static inline int64_t lb_tensor_numel(const lb_tensor *tensor) { return lb_layout_numel(&tensor->layout); }
+static inline int64_t lb_tensor_numel(const lb_tensor *tensor)
+{
+    return lb_layout_numel(&tensor->layout);
+}
 
 /* ---- 16-bit partial results ------------------------------------------------------------------------------------- */
 

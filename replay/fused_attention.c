@@ -13,6 +13,7 @@
 #include "elementary.h"
 #include "fused.h"
 #include "product.h"
+#include "real_bits.h"
 #include "schedule.h"
 
 #include <math.h>
@@ -154,38 +155,30 @@ static bool scores(work *w, int64_t head, const float *q, const float *k, int64_
     return true;
 }
 
-static float bits_to_float(int32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
 /* Vectorized<float>::fexp_u20 of torch's vec512_float.h, for 16-bit p: 2^xi times a cubic for 2^xf, put together in the bits of a float
  * (Malossi et al., Fast Exponential Computation on SIMD Architectures). */
 static float fast_exp_narrow(float x)
 {
-    if (x < bits_to_float((int32_t)0xc2aeac50)) return 0;
-    if (x > bits_to_float(0x42b17218)) return INFINITY;
-    const float t = x * bits_to_float(0x3fb8aa3b), f = t - floorf(t);
+    if (x < float_of(0xc2aeac50)) return 0;
+    if (x > float_of(0x42b17218)) return INFINITY;
+    const float t = x * float_of(0x3fb8aa3b), f = t - floorf(t);
     const float c =
         fmaf(f, fmaf(f, fmaf(f, -0.079204240219773236f, -0.22433836478672356f), 0.30354260500649682f),
              0.00010703434948458272f);
-    return bits_to_float((int32_t)fmaf(8388608.0f, t - c, 8388608.0f * 127.0f));
+    return float_of((uint32_t)(int32_t)fmaf(8388608.0f, t - c, 8388608.0f * 127.0f));
 }
 
 /* Vectorized<float>::exp_u20 of the same, for f32 p. */
 static float fast_exp_wide(float x)
 {
-    const float low = bits_to_float((int32_t)0xc2aeac50), high = bits_to_float(0x42b17218);
+    const float low = float_of(0xc2aeac50), high = float_of(0x42b17218);
     const bool under = x < low;
     x = x < high ? x : high, x = x > low ? x : low;
-    const float n = floorf(fmaf(x, bits_to_float(0x3fb8aa3b), 0.5f)),
-                r = fmaf(-n, bits_to_float(0x3f317218), x);
+    const float n = floorf(fmaf(x, float_of(0x3fb8aa3b), 0.5f)), r = fmaf(-n, float_of(0x3f317218), x);
     float y = fmaf(r, 0.00828929059f, 0.0418978221f);
     y = fmaf(r, y, 0.166676521f), y = fmaf(r, y, 0.499991506f), y = fmaf(r, y, 0.999999701f),
     y = fmaf(r, y, 1.0f);
-    return under ? 0 : y * bits_to_float(((int32_t)(n - 1) + 127) << 23) * 2;
+    return under ? 0 : y * float_of((uint32_t)((int32_t)(n - 1) + 127) << 23) * 2;
 }
 
 /* torch's `_exp_reduce_sum_fusion_kernel`: vectors of 16 with the fast exponential, lanes added up by halves, then the tail. */

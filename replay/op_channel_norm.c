@@ -9,19 +9,6 @@
 #include <math.h>
 #include <string.h>
 
-static double get(const lb_frame *f, const void *x, int64_t i)
-{
-    return f->wide ? ((const double *)x)[i] : ((const float *)x)[i];
-}
-
-static void set(const lb_frame *f, void *x, int64_t i, double value)
-{
-    if (f->wide)
-        ((double *)x)[i] = value;
-    else
-        ((float *)x)[i] = (float)value;
-}
-
 static bool wanted(const lb_call *call, uint32_t mask_arg, uint32_t r)
 {
     int64_t mask[3] = {1, 1, 1};
@@ -57,9 +44,9 @@ static bool groups_begin(groups *g, lb_call *call, const lb_tensor *in, uint32_t
 static void moments(const lb_frame *f, const void *x, int64_t from, int64_t n, double *mean, double *var)
 {
     double sum = 0, squares = 0;
-    for (int64_t i = 0; i < n; i++) sum += get(f, x, from + i);
+    for (int64_t i = 0; i < n; i++) sum += lb_frame_get(f, x, from + i);
     *mean = sum / (double)n;
-    for (int64_t i = 0; i < n; i++) squares += (get(f, x, from + i) - *mean) * (get(f, x, from + i) - *mean);
+    for (int64_t i = 0; i < n; i++) squares += (lb_frame_get(f, x, from + i) - *mean) * (lb_frame_get(f, x, from + i) - *mean);
     *var = squares / (double)n;
 }
 
@@ -70,8 +57,8 @@ static void twin_moments(const lb_frame *f, const void *x, int64_t from, int64_t
     double var, mixed = 0;
     moments(f, x, from, n, mean, &var);
     *e = 0;
-    for (int64_t i = 0; i < n; i++) *e += fabs(get(f, x, from + i)) / (double)n;
-    for (int64_t i = 0; i < n; i++) mixed += fabs(get(f, x, from + i) - *mean) * (fabs(get(f, x, from + i)) + *e) / (double)n;
+    for (int64_t i = 0; i < n; i++) *e += fabs(lb_frame_get(f, x, from + i)) / (double)n;
+    for (int64_t i = 0; i < n; i++) mixed += fabs(lb_frame_get(f, x, from + i) - *mean) * (fabs(lb_frame_get(f, x, from + i)) + *e) / (double)n;
     *kappa = mixed / (var + eps);
     *rstd = 1 / sqrt(var + eps);
 }
@@ -99,19 +86,19 @@ static lb_status group_norm_run(lb_call *call, bool twin)
             mean = m;
             rstd = 1 / sqrtf((v > 0 ? v : v * 0) + (float)eps);
         }
-        set(f, means, i, twin ? e : mean);
-        set(f, rstds, i, twin ? rstd * (1 + kappa) : rstd);
+        lb_frame_set(f, means, i, twin ? e : mean);
+        lb_frame_set(f, rstds, i, twin ? rstd * (1 + kappa) : rstd);
         for (int64_t c = 0; c < g.width; c++) {
             int64_t channel = i % g.groups * g.width + c;
-            double w = gamma ? get(f, gamma, channel) : 1, b = beta ? get(f, beta, channel) : 0, scale = rstd * w;
+            double w = gamma ? lb_frame_get(f, gamma, channel) : 1, b = beta ? lb_frame_get(f, beta, channel) : 0, scale = rstd * w;
             if (!f->wide) scale = (float)scale;
             double shift = -scale * mean + b;
             if (!f->wide) shift = (float)shift;
             for (int64_t k = 0; k < g.spatial; k++) {
                 int64_t at = i * n + c * g.spatial + k;
-                double x = get(f, g.x, at);
+                double x = lb_frame_get(f, g.x, at);
                 double size = fabs(scale) * (fabs(x) + fabs(mean) + e + fabs(x - mean) * (1 + kappa)) + fabs(b);
-                set(f, y, at, twin ? size : x * scale + shift);
+                lb_frame_set(f, y, at, twin ? size : x * scale + shift);
             }
         }
     }
@@ -128,27 +115,27 @@ static void group_backward(const groups *g, const void *dy, const void *mean, co
 {
     const lb_frame *f = &g->frame;
     int64_t n = g->width * g->spatial;
-    double m = get(f, mean, i), a = get(f, rstd, i), ds_sum = 0, db_sum = 0;
+    double m = lb_frame_get(f, mean, i), a = lb_frame_get(f, rstd, i), ds_sum = 0, db_sum = 0;
     if (twin) m = fabs(m);
     for (int64_t c = 0; c < g->width; c++) {
         int64_t channel = i % g->groups * g->width + c, from = i * n + c * g->spatial;
-        double ds = 0, db = 0, w = g->gamma ? get(f, g->gamma, channel) : 1;
+        double ds = 0, db = 0, w = g->gamma ? lb_frame_get(f, g->gamma, channel) : 1;
         for (int64_t k = from; k < from + g->spatial; k++) {
-            double d = get(f, dy, k), x = get(f, g->x, k);
+            double d = lb_frame_get(f, dy, k), x = lb_frame_get(f, g->x, k);
             ds += twin ? fabs(d * x) : d * x;
             db += twin ? fabs(d) : d;
         }
         ds_sum += ds * (twin ? fabs(w) : w), db_sum += db * (twin ? fabs(w) : w);
-        if (dgamma) set(f, dgamma, channel, get(f, dgamma, channel) + (twin ? ds + db * m : ds - db * m) * a);
-        if (dbeta) set(f, dbeta, channel, get(f, dbeta, channel) + db);
+        if (dgamma) lb_frame_set(f, dgamma, channel, lb_frame_get(f, dgamma, channel) + (twin ? ds + db * m : ds - db * m) * a);
+        if (dbeta) lb_frame_set(f, dbeta, channel, lb_frame_get(f, dbeta, channel) + db);
     }
     double b = (twin ? db_sum * m + ds_sum : db_sum * m - ds_sum) * a * a * a / (double)n;
     double shift = twin ? b * m + db_sum * a / (double)n : -b * m - db_sum * a / (double)n;
     for (int64_t k = 0; dx && k < n; k++) {
         int64_t at = i * n + k;
-        double w = g->gamma ? get(f, g->gamma, i % g->groups * g->width + k / g->spatial) : 1;
-        double first = a * get(f, dy, at) * w, x = get(f, g->x, at);
-        set(f, dx, at, twin ? fabs(first) + b * fabs(x) + shift : first + b * x + shift);
+        double w = g->gamma ? lb_frame_get(f, g->gamma, i % g->groups * g->width + k / g->spatial) : 1;
+        double first = a * lb_frame_get(f, dy, at) * w, x = lb_frame_get(f, g->x, at);
+        lb_frame_set(f, dx, at, twin ? fabs(first) + b * fabs(x) + shift : first + b * x + shift);
     }
 }
 
@@ -166,8 +153,8 @@ static lb_status group_norm_backward_run(lb_call *call, bool twin)
     void *dbeta = wanted(call, 9, 2) ? lb_frame_output(f, 2, g.channels) : NULL;
     if (!lb_frame_ok(f)) return lb_frame_end(f);
     for (int64_t c = 0; c < g.channels; c++) {
-        if (dgamma) set(f, dgamma, c, 0);
-        if (dbeta) set(f, dbeta, c, 0);
+        if (dgamma) lb_frame_set(f, dgamma, c, 0);
+        if (dbeta) lb_frame_set(f, dbeta, c, 0);
     }
     for (int64_t i = 0; i < count; i++) group_backward(&g, dy, mean, rstd, dx, dgamma, dbeta, i, twin);
     return lb_frame_end(f);
@@ -213,16 +200,16 @@ static channel channel_moments(const batch *b, int64_t c, double eps)
 {
     const lb_frame *f = &b->frame;
     channel m = {0};
-    for (int64_t i = 0; i < b->n; i++) m.mean += get(f, b->x, place(b, c, i));
+    for (int64_t i = 0; i < b->n; i++) m.mean += lb_frame_get(f, b->x, place(b, c, i));
     m.mean /= (double)b->n;
     for (int64_t i = 0; i < b->n; i++) {
-        double x = get(f, b->x, place(b, c, i));
+        double x = lb_frame_get(f, b->x, place(b, c, i));
         m.var += (x - m.mean) * (x - m.mean);
         m.e += fabs(x) / (double)b->n;
     }
     m.var /= (double)b->n;
     for (int64_t i = 0; i < b->n; i++) {
-        double x = get(f, b->x, place(b, c, i));
+        double x = lb_frame_get(f, b->x, place(b, c, i));
         m.kappa += fabs(x - m.mean) * (fabs(x) + m.e) / (double)b->n / (m.var + eps);
     }
     return m;
@@ -252,10 +239,10 @@ static void blend_running(const lb_frame *f, void *out, const void *old, int64_t
                           double coarse)
 {
     if (!out || !old) return;
-    double before = get(f, old, c);
+    double before = lb_frame_get(f, old, c);
     if (coarse > 0) before = fabs(before);
     double blended = momentum * value + (1 - momentum) * before;
-    set(f, out, c, !training ? before : coarse > 0 ? blended * coarse : blended);
+    lb_frame_set(f, out, c, !training ? before : coarse > 0 ? blended * coarse : blended);
 }
 
 /* Results: y, saved mean, saved 1/std, and for ops that write them the running mean and variance. */
@@ -273,19 +260,19 @@ static lb_status batch_norm_run(lb_call *call, batch_args at, bool twin)
     void *y = lb_frame_output(f, 0, b.n * b.channels), *saved = per_channel(&b, 1), *inverse = per_channel(&b, 2);
     void *new_mean = per_channel(&b, at.updated), *new_var = per_channel(&b, at.updated + 1);
     for (int64_t c = 0; lb_frame_ok(f) && c < b.channels; c++) {
-        channel m = training ? channel_moments(&b, c, eps) : (channel){get(f, mean, c), get(f, var, c), 0, 0};
-        double invstd = 1 / sqrt(m.var + eps), w = gamma ? get(f, gamma, c) : 1, shift = beta ? get(f, beta, c) : 0;
+        channel m = training ? channel_moments(&b, c, eps) : (channel){lb_frame_get(f, mean, c), lb_frame_get(f, var, c), 0, 0};
+        double invstd = 1 / sqrt(m.var + eps), w = gamma ? lb_frame_get(f, gamma, c) : 1, shift = beta ? lb_frame_get(f, beta, c) : 0;
         double unbiased = m.var * (double)b.n / (double)(b.n > 1 ? b.n - 1 : 1);
-        if (saved && training) set(f, saved, c, twin ? m.e : m.mean);
-        if (inverse && training) set(f, inverse, c, twin ? invstd * (1 + m.kappa) * lb_twin_scale(call, 0) : invstd);
+        if (saved && training) lb_frame_set(f, saved, c, twin ? m.e : m.mean);
+        if (inverse && training) lb_frame_set(f, inverse, c, twin ? invstd * (1 + m.kappa) * lb_twin_scale(call, 0) : invstd);
         blend_running(f, new_mean, mean, c, momentum, twin ? m.e : m.mean, training, coarse);
         blend_running(f, new_var, var, c, momentum, unbiased, training, coarse);
         double a = invstd * w, b_shift = shift - m.mean * a;
         if (!f->wide) a = (float)a, b_shift = (float)b_shift;
         for (int64_t i = 0; i < b.n; i++) {
-            double x = get(f, b.x, place(&b, c, i));
+            double x = lb_frame_get(f, b.x, place(&b, c, i));
             double size = fabs(a) * (fabs(x) + fabs(m.mean) + m.e + fabs(x - m.mean) * (1 + m.kappa)) + fabs(shift);
-            set(f, y, place(&b, c, i), twin ? size * lb_twin_scale(call, 0) : x * a + b_shift);
+            lb_frame_set(f, y, place(&b, c, i), twin ? size * lb_twin_scale(call, 0) : x * a + b_shift);
         }
     }
     return lb_frame_end(f);
@@ -319,22 +306,22 @@ static lb_status batch_norm_backward_run(lb_call *call, batch_backward_args at, 
     void *dgamma = wanted(call, at.mask, 1) ? lb_frame_output(f, 1, b.channels) : NULL;
     void *dbeta = wanted(call, at.mask, 2) ? lb_frame_output(f, 2, b.channels) : NULL;
     for (int64_t c = 0; lb_frame_ok(f) && c < b.channels; c++) {
-        double m = get(f, mean, c), invstd = training ? get(f, spread, c) : 1 / sqrt(get(f, spread, c) + eps);
-        double w = gamma ? get(f, gamma, c) : 1, sum = 0, dot = 0;
+        double m = lb_frame_get(f, mean, c), invstd = training ? lb_frame_get(f, spread, c) : 1 / sqrt(lb_frame_get(f, spread, c) + eps);
+        double w = gamma ? lb_frame_get(f, gamma, c) : 1, sum = 0, dot = 0;
         for (int64_t i = 0; i < b.n; i++) {
-            double d = get(f, dy, place(&b, c, i)), x = get(f, b.x, place(&b, c, i));
+            double d = lb_frame_get(f, dy, place(&b, c, i)), x = lb_frame_get(f, b.x, place(&b, c, i));
             sum += twin ? fabs(d) : d;
             dot += twin ? fabs(d) * (fabs(x) + fabs(m)) : d * (x - m);
         }
         double k = dot * invstd * invstd / n, center = sum / n;
         for (int64_t i = 0; dx && i < b.n; i++) {
-            double d = get(f, dy, place(&b, c, i)), x = get(f, b.x, place(&b, c, i));
+            double d = lb_frame_get(f, dy, place(&b, c, i)), x = lb_frame_get(f, b.x, place(&b, c, i));
             double value = training ? (d - center - (x - m) * k) * invstd * w : d * invstd * w;
             if (twin) value = (fabs(d) + (training ? center + (fabs(x) + fabs(m)) * k : 0)) * invstd * fabs(w) * coarse;
-            set(f, dx, place(&b, c, i), value);
+            lb_frame_set(f, dx, place(&b, c, i), value);
         }
-        if (dgamma) set(f, dgamma, c, dot * invstd * coarse);
-        if (dbeta) set(f, dbeta, c, sum * coarse);
+        if (dgamma) lb_frame_set(f, dgamma, c, dot * invstd * coarse);
+        if (dbeta) lb_frame_set(f, dbeta, c, sum * coarse);
     }
     return lb_frame_end(f);
 }

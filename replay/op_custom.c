@@ -49,15 +49,12 @@ static const lb_tensor *at(const lb_call *call, uint8_t position)
 }
 static double get(const work *w, const void *x, int64_t i)
 {
-    return w->frame.wide ? ((const double *)x)[i] : ((const float *)x)[i];
+    return lb_frame_get(&w->frame, x, i);
 }
 static void put(const work *w, void *y, int64_t i, double value)
 {
     if (w->twin) value = fabs(value) * w->slack;
-    if (w->frame.wide)
-        ((double *)y)[i] = value;
-    else
-        ((float *)y)[i] = (float)value;
+    lb_frame_set(&w->frame, y, i, value);
 }
 static int64_t last(const lb_tensor *t)
 {

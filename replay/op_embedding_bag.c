@@ -10,19 +10,6 @@
 
 enum mode { MODE_SUM, MODE_MEAN, MODE_MAX };
 
-static double get(const lb_frame *f, const void *x, int64_t i)
-{
-    return f->wide ? ((const double *)x)[i] : ((const float *)x)[i];
-}
-
-static void set(const lb_frame *f, void *x, int64_t i, double v)
-{
-    if (f->wide)
-        ((double *)x)[i] = v;
-    else
-        ((float *)x)[i] = (float)v;
-}
-
 static double step(const lb_frame *f, double v) { return f->wide ? v : (float)v; }
 
 /* acc + a b with one rounding for f32 frames and one for the product elsewhere. */
@@ -40,19 +27,19 @@ static void pool_bag(const lb_frame *f, const void *weight, const int64_t *index
                      int64_t padding, int64_t mode, int64_t width, void *y, int64_t row, bool twin)
 {
     int64_t count = 0;
-    for (int64_t d = 0; d < width; d++) set(f, y, row * width + d, 0);
+    for (int64_t d = 0; d < width; d++) lb_frame_set(f, y, row * width + d, 0);
     for (int64_t i = first; i < last; i++) {
         if (index[i] == padding) continue;
         for (int64_t d = 0; d < width; d++) {
-            const double v = get(f, weight, index[i] * width + d), s = scale ? get(f, scale, i) : 1;
-            const double old = get(f, y, row * width + d);
+            const double v = lb_frame_get(f, weight, index[i] * width + d), s = scale ? lb_frame_get(f, scale, i) : 1;
+            const double old = lb_frame_get(f, y, row * width + d);
             const double more = mode == MODE_MAX ? (count == 0 || v > old ? v : old) : add_product(f, old, twin ? fabs(v) : v, twin ? fabs(s) : s);
-            set(f, y, row * width + d, more);
+            lb_frame_set(f, y, row * width + d, more);
         }
         count++;
     }
     for (int64_t d = 0; mode == MODE_MEAN && count && d < width; d++)
-        set(f, y, row * width + d, get(f, y, row * width + d) / (double)count);
+        lb_frame_set(f, y, row * width + d, lb_frame_get(f, y, row * width + d) / (double)count);
 }
 
 /* Args: weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset, padding_idx. */
@@ -74,7 +61,7 @@ static lb_status bag_run(lb_call *call, bool twin)
         }
         pool_bag(&f, weight, index, scale, start[b], last, lb_call_int(call, 8, -1), lb_call_int(call, 4, 0), width, y, b, twin);
     }
-    for (int64_t i = 0; twin && lb_frame_ok(&f) && i < bags * width; i++) set(&f, y, i, fabs(get(&f, y, i)) * lb_twin_scale(call, 0));
+    for (int64_t i = 0; twin && lb_frame_ok(&f) && i < bags * width; i++) lb_frame_set(&f, y, i, fabs(lb_frame_get(&f, y, i)) * lb_twin_scale(call, 0));
     return lb_frame_end(&f);
 }
 
@@ -108,11 +95,11 @@ static void add_row(bags *b, void *dw, int64_t i, bool twin)
     lb_frame *f = &b->frame;
     const int64_t bag_index = b->bag_of[i], row = b->index[i];
     if (row == b->padding) return;
-    double scale = b->scale ? get(f, b->scale, i) : 1;
+    double scale = b->scale ? lb_frame_get(f, b->scale, i) : 1;
     if (b->mode == MODE_MEAN) scale = step(f, scale / (double)(b->size[bag_index] > 0 ? b->size[bag_index] : 1));
     for (int64_t d = 0; d < b->width; d++) {
-        const double g = get(f, b->dy, bag_index * b->width + d), old = get(f, dw, row * b->width + d);
-        set(f, dw, row * b->width + d, add_product(f, old, twin ? fabs(g) : g, twin ? fabs(scale) : scale));
+        const double g = lb_frame_get(f, b->dy, bag_index * b->width + d), old = lb_frame_get(f, dw, row * b->width + d);
+        lb_frame_set(f, dw, row * b->width + d, add_product(f, old, twin ? fabs(g) : g, twin ? fabs(scale) : scale));
     }
 }
 
@@ -123,8 +110,8 @@ static void add_chosen(bags *b, void *dw, bool twin)
         for (int64_t d = 0; d < b->width; d++) {
             const int64_t row = b->chosen[k * b->width + d];
             if (b->size && b->size[k] == 0) continue;
-            const double g = get(f, b->dy, k * b->width + d);
-            set(f, dw, row * b->width + d, step(f, get(f, dw, row * b->width + d) + (twin ? fabs(g) : g)));
+            const double g = lb_frame_get(f, b->dy, k * b->width + d);
+            lb_frame_set(f, dw, row * b->width + d, step(f, lb_frame_get(f, dw, row * b->width + d) + (twin ? fabs(g) : g)));
         }
 }
 
@@ -159,7 +146,7 @@ static lb_status backward_run(lb_call *call, const backward_args *at, bool twin)
     memset(dw, 0, (size_t)(b.rows * b.width) * (f->wide ? 8 : 4));
     if (b.mode == MODE_MAX) add_chosen(&b, dw, twin);
     for (int64_t i = 0; b.mode != MODE_MAX && lb_frame_ok(f) && i < b.n; i++) add_row(&b, dw, i, twin);
-    for (int64_t i = 0; twin && lb_frame_ok(f) && i < b.rows * b.width; i++) set(f, dw, i, get(f, dw, i) * lb_twin_scale(call, 0));
+    for (int64_t i = 0; twin && lb_frame_ok(f) && i < b.rows * b.width; i++) lb_frame_set(f, dw, i, lb_frame_get(f, dw, i) * lb_twin_scale(call, 0));
     return lb_frame_end(f);
 }
 
@@ -184,10 +171,10 @@ static lb_status weights_backward_run(lb_call *call, bool twin)
     for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
         double sum = 0;
         for (int64_t d = 0; index[i] != padding && d < width; d++) {
-            const double a = get(&f, dy, bags[i] * width + d), b = get(&f, weight, index[i] * width + d);
+            const double a = lb_frame_get(&f, dy, bags[i] * width + d), b = lb_frame_get(&f, weight, index[i] * width + d);
             sum = add_product(&f, sum, twin ? fabs(a) : a, twin ? fabs(b) : b);
         }
-        set(&f, y, i, twin ? sum * lb_twin_scale(call, 0) : sum);
+        lb_frame_set(&f, y, i, twin ? sum * lb_twin_scale(call, 0) : sum);
     }
     return lb_frame_end(&f);
 }
@@ -208,15 +195,15 @@ static lb_status renorm_run(lb_call *call, bool twin)
     const void *x = lb_frame_tensor(&f, table);
     void *y = lb_frame_output(&f, 0, rows * width);
     if (!lb_frame_ok(&f) || !rows_exist(&f, index, n, rows)) return lb_frame_end(&f);
-    for (int64_t i = 0; i < rows * width; i++) set(&f, y, i, twin ? fabs(get(&f, x, i)) : get(&f, x, i));
+    for (int64_t i = 0; i < rows * width; i++) lb_frame_set(&f, y, i, twin ? fabs(lb_frame_get(&f, x, i)) : lb_frame_get(&f, x, i));
     for (int64_t k = 0; k < n; k++) {
         double sum = 0;
         for (int64_t d = index[k] * width; d < (index[k] + 1) * width; d++)
-            sum += p == 2 ? get(&f, x, d) * get(&f, x, d) : lb_pow(fabs(get(&f, x, d)), p);
+            sum += p == 2 ? lb_frame_get(&f, x, d) * lb_frame_get(&f, x, d) : lb_pow(fabs(lb_frame_get(&f, x, d)), p);
         const double norm = p == 2 ? sqrt(sum) : lb_pow(sum, 1 / p);
         for (int64_t d = index[k] * width; norm > most && d < (index[k] + 1) * width; d++) {
-            const double v = get(&f, x, d) * (most / (norm + 1e-7));
-            set(&f, y, d, twin ? fabs(v) * lb_twin_scale(call, 0) : v);
+            const double v = lb_frame_get(&f, x, d) * (most / (norm + 1e-7));
+            lb_frame_set(&f, y, d, twin ? fabs(v) * lb_twin_scale(call, 0) : v);
         }
     }
     return lb_frame_end(&f);

@@ -19,16 +19,6 @@ typedef struct factors {
     bool twin;
 } factors;
 
-static void absolute(const lb_frame *f, const void *x, void *y, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        if (f->wide)
-            ((double *)y)[i] = fabs(((const double *)x)[i]);
-        else
-            ((float *)y)[i] = fabsf(((const float *)x)[i]);
-    }
-}
-
 /* A tensor's elements, or their magnitudes for a twin. */
 static const void *reals(lb_frame *f, const lb_tensor *tensor, bool twin)
 {
@@ -36,7 +26,7 @@ static const void *reals(lb_frame *f, const lb_tensor *tensor, bool twin)
     if (!twin || !x) return x;
     int64_t n = lb_tensor_numel(tensor);
     void *y = lb_frame_reals(f, n);
-    if (y) absolute(f, x, y, n);
+    if (y) lb_frame_absolute(f, x, y, n);
     return y;
 }
 
@@ -344,11 +334,6 @@ static lb_status grouped_mm_twin(lb_call *call) { return grouped_run(call, true)
 
 /* ---- scaled ------------------------------------------------------------------------------------------------------- */
 
-static double number(const lb_frame *f, const void *x, int64_t i)
-{
-    return f->wide ? ((const double *)x)[i] : ((const float *)x)[i];
-}
-
 /* Args: self, mat2, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum. Scales of one element, or one per row
  * and column. The sum is scaled by the product of the scales, then the bias is added. */
 static lb_status scaled_run(lb_call *call, bool twin)
@@ -365,11 +350,11 @@ static lb_status scaled_run(lb_call *call, bool twin)
     void *y = lb_frame_output(f, 0, p.shape.m * p.shape.n);
     if (lb_frame_ok(f)) multiply(&p, y);
     for (int64_t i = 0; lb_frame_ok(f) && i < p.shape.m * p.shape.n; i++) {
-        double scale_a = number(f, sa, na == 1 ? 0 : i / p.shape.n), scale_b = number(f, sb, nb == 1 ? 0 : i % p.shape.n);
+        double scale_a = lb_frame_get(f, sa, na == 1 ? 0 : i / p.shape.n), scale_b = lb_frame_get(f, sb, nb == 1 ? 0 : i % p.shape.n);
         if (f->wide)
-            ((double *)y)[i] = ((double *)y)[i] * (scale_a * scale_b) + (bias ? number(f, bias, i % p.shape.n) : 0);
+            ((double *)y)[i] = ((double *)y)[i] * (scale_a * scale_b) + (bias ? lb_frame_get(f, bias, i % p.shape.n) : 0);
         else
-            ((float *)y)[i] = ((float *)y)[i] * ((float)scale_a * (float)scale_b) + (float)(bias ? number(f, bias, i % p.shape.n) : 0);
+            ((float *)y)[i] = ((float *)y)[i] * ((float)scale_a * (float)scale_b) + (float)(bias ? lb_frame_get(f, bias, i % p.shape.n) : 0);
     }
     return lb_frame_end(f);
 }
@@ -390,7 +375,7 @@ typedef struct triangle {
 static double entry(const triangle *t, int64_t i, int64_t j)
 {
     if (t->flip) i = t->n - 1 - i, j = t->n - 1 - j;
-    return number(t->f, t->a, t->turn ? j * t->n + i : i * t->n + j);
+    return lb_frame_get(t->f, t->a, t->turn ? j * t->n + i : i * t->n + j);
 }
 
 /* x_i = (b_i - sum a_ij x_j) / a_ii, each operation rounded. The twin is the error recursion
@@ -444,7 +429,7 @@ static lb_status solve_run(lb_call *call, bool twin)
         triangle t = {&f, (const char *)matrix + batch * n * n * size, n, flip, !left, unit};
         for (int64_t i = 0; i < n; i++) {
             int64_t at = flip ? n - 1 - i : i;
-            x[i] = number(&f, right, base + (left ? at * columns + k : k * columns + at));
+            x[i] = lb_frame_get(&f, right, base + (left ? at * columns + k : k * columns + at));
         }
         solve_column(&t, x, twin ? e : NULL);
         for (int64_t i = 0; i < n; i++) {

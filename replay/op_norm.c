@@ -55,19 +55,6 @@ static bool rows_begin(rows *r, lb_call *call, const lb_tensor *in, uint32_t sha
     return lb_frame_ok(&r->frame);
 }
 
-static double get(const lb_frame *f, const void *x, int64_t i)
-{
-    return f->wide ? ((const double *)x)[i] : ((const float *)x)[i];
-}
-
-static void set(const lb_frame *f, void *x, int64_t i, double value)
-{
-    if (f->wide)
-        ((double *)x)[i] = value;
-    else
-        ((float *)x)[i] = (float)value;
-}
-
 /* ---- layer norm ----------------------------------------------------------------------------------------------------- */
 
 static void layer_row(const rows *r, int64_t i, double eps, void *row, void *y, void *mean, void *rstd)
@@ -272,7 +259,7 @@ static lb_status rms_norm_run(lb_call *call, bool twin)
     const lb_method *method = &call->method;
     for (int64_t i = 0; lb_frame_ok(f) && i < r.count; i++) {
         int64_t at = i * r.size;
-        for (int64_t k = 0; k < r.size; k++) set(f, row, k, get(f, r.x, at + k) * get(f, r.x, at + k));
+        for (int64_t k = 0; k < r.size; k++) lb_frame_set(f, row, k, lb_frame_get(f, r.x, at + k) * lb_frame_get(f, r.x, at + k));
         if (f->wide) {
             double s = lb_sum_f64(method->schedule, row, r.size, method->accumulate) / (double)r.size;
             s = ((double *)rstd)[i] = 1 / sqrt(s + eps);

@@ -58,19 +58,6 @@ static void span(const window *w, int d, int64_t o, int64_t *from, int64_t *end)
     while (*from < 0) *from += w->dilation[d];
 }
 
-static double get(const lb_frame *f, const void *x, int64_t i)
-{
-    return f->wide ? ((const double *)x)[i] : ((const float *)x)[i];
-}
-
-static void set(const lb_frame *f, void *x, int64_t i, double v)
-{
-    if (f->wide)
-        ((double *)x)[i] = v;
-    else
-        ((float *)x)[i] = (float)v;
-}
-
 /* The element of a plane (which starts at `base`) that output `o` takes. */
 static int64_t choose(const lb_frame *f, const window *w, const void *x, int64_t base, int64_t o)
 {
@@ -82,7 +69,7 @@ static int64_t choose(const lb_frame *f, const window *w, const void *x, int64_t
         for (int64_t q = from[1]; q < end[1]; q += w->dilation[1])
             for (int64_t r = from[2]; r < end[2]; r += w->dilation[2]) {
                 int64_t i = (p * w->in[1] + q) * w->in[2] + r;
-                double v = get(f, x, base + i);
+                double v = lb_frame_get(f, x, base + i);
                 if (v > top || v != v) top = v, best = i;
             }
     return best;
@@ -139,8 +126,8 @@ static lb_status maximum_backward(lb_call *call, int dims, uint32_t indices, boo
             return lb_frame_end(&f);
         }
         int64_t to = i / w.places * w.pixels + index[i];
-        double g = get(&f, dy, i);
-        set(&f, dx, to, get(&f, dx, to) + (twin ? fabs(g) : g));
+        double g = lb_frame_get(&f, dy, i);
+        lb_frame_set(&f, dx, to, lb_frame_get(&f, dx, to) + (twin ? fabs(g) : g));
         if (!twin) lb_frame_round(&f, (char *)dx + to * (f.wide ? 8 : 4), 1, call->results[0].dtype);
         if (meets) meets[to]++;
     }
@@ -203,7 +190,7 @@ static lb_status im2col(lb_call *call)
     void *y = lb_frame_output(&f, 0, n);
     for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
         int64_t from = image_at(&p, i);
-        set(&f, y, i, from < 0 ? 0 : get(&f, x, from));
+        lb_frame_set(&f, y, i, from < 0 ? 0 : lb_frame_get(&f, x, from));
     }
     return lb_frame_end(&f);
 }
@@ -224,8 +211,8 @@ static lb_status col2im_run(lb_call *call, bool twin)
     for (int64_t i = 0; i < n; i++) {
         int64_t to = image_at(&p, i);
         if (to < 0) continue;
-        double v = get(&f, x, i);
-        set(&f, y, to, get(&f, y, to) + (twin ? fabs(v) * (double)(p.kernel[0] * p.kernel[1]) * lb_twin_scale(call, 0) : v));
+        double v = lb_frame_get(&f, x, i);
+        lb_frame_set(&f, y, to, lb_frame_get(&f, y, to) + (twin ? fabs(v) * (double)(p.kernel[0] * p.kernel[1]) * lb_twin_scale(call, 0) : v));
         if (!twin) lb_frame_round(&f, (char *)y + to * (f.wide ? 8 : 4), 1, call->results[0].dtype);
     }
     return lb_frame_end(&f);

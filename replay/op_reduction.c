@@ -9,16 +9,6 @@
 #include <math.h>
 #include <string.h>
 
-static void absolute(const lb_frame *f, const void *x, void *y, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        if (f->wide)
-            ((double *)y)[i] = fabs(((const double *)x)[i]);
-        else
-            ((float *)y)[i] = fabsf(((const float *)x)[i]);
-    }
-}
-
 static void fold_sum(lb_frame *f, const lb_fold *fold, const void *x, void *out)
 {
     const lb_method *method = &f->call->method;
@@ -65,7 +55,7 @@ static lb_status sum_reals(lb_call *call, const lb_fold *fold, bool mean, bool t
     } else {
         const void *x = lb_frame_tensor(&f, &fold->view);
         void *positive = twin ? lb_frame_reals(&f, fold->results * fold->size) : NULL;
-        if (lb_frame_ok(&f) && twin) absolute(&f, x, positive, fold->results * fold->size);
+        if (lb_frame_ok(&f) && twin) lb_frame_absolute(&f, x, positive, fold->results * fold->size);
         if (lb_frame_ok(&f)) fold_sum(&f, fold, twin ? positive : x, y);
     }
     for (int64_t i = 0; mean && lb_frame_ok(&f) && i < fold->results; i++) {
@@ -259,7 +249,7 @@ static void logsumexp_one(const lb_frame *f, const lb_fold *fold, const void *x,
     double top = -INFINITY;
     for (int64_t k = 0; k < n; k++) {
         int64_t at = from + k * fold->inner;
-        double value = f->wide ? ((const double *)x)[at] : ((const float *)x)[at];
+        double value = lb_frame_get(f, x, at);
         top = isnan(value) || isnan(top) ? NAN : value > top ? value : top;
     }
     if (isinf(top)) top = 0; /* all -inf gives -inf, any inf gives inf */

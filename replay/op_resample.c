@@ -106,7 +106,7 @@ static double weight_at(const lb_axis *a, int64_t o, int64_t k, sum_kind kind)
 
 static double value(const lb_frame *f, const void *x, int64_t i, sum_kind kind)
 {
-    const double v = f->wide ? ((const double *)x)[i] : ((const float *)x)[i];
+    const double v = lb_frame_get(f, x, i);
     return kind == VALUES ? v : fabs(v);
 }
 

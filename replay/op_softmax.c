@@ -192,19 +192,6 @@ static loss_shape loss_shape_of(const lb_tensor *scores)
     return s;
 }
 
-static double real(const lb_frame *f, const void *x, int64_t i)
-{
-    return f->wide ? ((const double *)x)[i] : ((const float *)x)[i];
-}
-
-static void set_real(const lb_frame *f, void *x, int64_t i, double value)
-{
-    if (f->wide)
-        ((double *)x)[i] = value;
-    else
-        ((float *)x)[i] = (float)value;
-}
-
 /* One operation's rounding: to the frame's type, and to the loss's own dtype where that has 16 bits. */
 static double rounded(const lb_frame *f, double x, lb_dtype dtype)
 {
@@ -260,7 +247,7 @@ static lb_status nll_forward(lb_call *call, bool twin)
     int power = level_power(n);
     for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
         int64_t t = target[i];
-        if (each) set_real(&f, loss, i, 0);
+        if (each) lb_frame_set(&f, loss, i, 0);
         if (t == ignore) {
             ignored++;
             continue;
@@ -269,12 +256,12 @@ static lb_status nll_forward(lb_call *call, bool twin)
             lb_frame_fail(&f, LB_ERR_INVALID, "a target is no class");
             break;
         }
-        double w = weight ? real(&f, weight, t) : 1;
-        double score = real(&f, x, (i / s.spatial * s.classes + t) * s.spatial + i % s.spatial);
+        double w = weight ? lb_frame_get(&f, weight, t) : 1;
+        double score = lb_frame_get(&f, x, (i / s.spatial * s.classes + t) * s.spatial + i % s.spatial);
         double term = weight ? rounded(&f, score * w, dtype) : score;
         if (twin) term = -fabs(term);
         if (each) {
-            set_real(&f, loss, i, -term);
+            lb_frame_set(&f, loss, i, -term);
             continue;
         }
         p.loss[0] = rounded(&f, p.loss[0] - term, dtype);
@@ -286,8 +273,8 @@ static lb_status nll_forward(lb_call *call, bool twin)
         double value = total(&f, p.loss, dtype);
         if (reduction == REDUCE_MEAN) value = rounded(&f, value / weights, dtype);
         if (twin) value *= lb_twin_scale(call, 0), weights *= lb_twin_scale(call, 0);
-        if (!each) set_real(&f, loss, 0, value);
-        set_real(&f, sum, 0, each ? 0 : weights);
+        if (!each) lb_frame_set(&f, loss, 0, value);
+        lb_frame_set(&f, sum, 0, each ? 0 : weights);
     }
     return lb_frame_end(&f);
 }
@@ -313,14 +300,14 @@ static lb_status nll_backward(lb_call *call, bool twin)
     for (int64_t i = 0; i < n; i++) {
         int64_t t = target[i];
         if (t == ignore || t < 0 || t >= s.classes) continue;
-        double grad = real(&f, g, each ? i : 0);
-        if (reduction == REDUCE_MEAN) grad = rounded(&f, grad / real(&f, sum, 0), dtype);
-        if (weight) grad = rounded(&f, grad * real(&f, weight, t), dtype);
+        double grad = lb_frame_get(&f, g, each ? i : 0);
+        if (reduction == REDUCE_MEAN) grad = rounded(&f, grad / lb_frame_get(&f, sum, 0), dtype);
+        if (weight) grad = rounded(&f, grad * lb_frame_get(&f, weight, t), dtype);
         if (twin) { /* the quotient is rounded to 16 bits, f16 also to its subnormals */
             grad = fabs(grad) * lb_twin_scale(call, 1);
-            if (scores->dtype == LB_F16) grad += weight ? fabs(real(&f, weight, t)) : 1;
+            if (scores->dtype == LB_F16) grad += weight ? fabs(lb_frame_get(&f, weight, t)) : 1;
         }
-        set_real(&f, d, (i / s.spatial * s.classes + t) * s.spatial + i % s.spatial, twin ? grad : -grad);
+        lb_frame_set(&f, d, (i / s.spatial * s.classes + t) * s.spatial + i % s.spatial, twin ? grad : -grad);
     }
     return lb_frame_end(&f);
 }

@@ -19,14 +19,11 @@ typedef struct conv {
 
 static double get(const conv *c, const void *x, int64_t i)
 {
-    return c->frame.wide ? ((const double *)x)[i] : ((const float *)x)[i];
+    return lb_frame_get(&c->frame, x, i);
 }
 static void put(const conv *c, void *x, int64_t i, double value)
 {
-    if (c->frame.wide)
-        ((double *)x)[i] = value;
-    else
-        ((float *)x)[i] = (float)value;
+    lb_frame_set(&c->frame, x, i, value);
 }
 
 /* The element of row `r` (a channel of a sample) at time t; before its start the initial state (batch, channels, taps - 1), or 0. */

@@ -2,6 +2,8 @@
  * losses are gathered per band range and added in order, so that threads change nothing. */
 #include "quantiser.h"
 
+#include "real_bits.h"
+
 #include <lastbit/processor.h>
 
 #include <float.h>
@@ -10,20 +12,6 @@
 #include <string.h>
 
 enum { LANES = 16, RANGE_ELEMENTS = 32768 };
-
-static uint32_t bits_of(float x)
-{
-    uint32_t u;
-    memcpy(&u, &x, sizeof u);
-    return u;
-}
-
-static float float_of(uint32_t u)
-{
-    float x;
-    memcpy(&x, &u, sizeof x);
-    return x;
-}
 
 /* Magnitudes order like their bits, NaN above infinity. */
 LB_INLINE void amax_body(const float *x, int64_t n, uint32_t *most)
@@ -38,7 +26,7 @@ LB_INLINE void amax_body(const float *x, int64_t n, uint32_t *most)
             lane[l] = u > lane[l] ? u : lane[l];
         }
     for (; i < n; i++) {
-        const uint32_t u = bits_of(x[i]) & 0x7fffffffu;
+        const uint32_t u = float_bits(x[i]) & 0x7fffffffu;
         lane[0] = u > lane[0] ? u : lane[0];
     }
     for (int l = 0; l < LANES; l++) *most = lane[l] > *most ? lane[l] : *most;
@@ -73,7 +61,7 @@ float lb_scale_of_amax(float amax, float max, bool pow2, float largest)
     if (!(amax > 0) || isinf(amax)) return 1;
     float scale = max / amax;
     if (isinf(scale)) scale = largest;
-    return pow2 ? float_of(bits_of(scale) & 0xff800000u) : scale;
+    return pow2 ? float_of(float_bits(scale) & 0xff800000u) : scale;
 }
 
 /* What the scales of all blocks of one tensor have in common. */
@@ -87,10 +75,10 @@ typedef struct scaler {
 
 static int mx_exponent(const lb_quantiser *q, float max, float amax)
 {
-    uint32_t bits = bits_of(amax);
+    uint32_t bits = float_bits(amax);
     const int fraction = lb_dtype_precision(q->element) - 1;
     if (q->rule == LB_SCALE_RCEIL) {
-        bits = bits_of(amax * (1.0f / max));
+        bits = float_bits(amax * (1.0f / max));
         const uint32_t exponent = bits >> 23, mantissa = bits & 0x7fffffu;
         if (exponent == 255) return 255;
         return (int)exponent + (exponent ? mantissa != 0 : mantissa > 0x400000u);
