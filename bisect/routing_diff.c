@@ -2,12 +2,11 @@
 #include "routing_diff.h"
 
 #include "diff_report.h"
+#include "flip.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { MOST_CHOICES = 64 };
 
 /* One decision of one side, row-major. */
 typedef struct decision {
@@ -28,27 +27,6 @@ static void release_decision(decision *d)
     free(d->ids), free(d->logits);
 }
 
-static bool load_integers(const lb_tensor *t, int64_t *out)
-{
-    int64_t done = 0;
-    size_t size = lb_dtype_bits(t->dtype) / 8;
-    if (t->dtype != LB_I64 && t->dtype != LB_I32) return false;
-    for (lb_rows r = lb_rows_of(&t->layout); lb_rows_next(&r);)
-        for (int64_t i = 0; i < r.count; i++) {
-            const char *at = (const char *)t->data + (r.offset + i * r.stride) * (int64_t)size;
-            out[done++] = t->dtype == LB_I64 ? *(const int64_t *)at : *(const int32_t *)at;
-        }
-    return true;
-}
-
-static void load_reals(const lb_tensor *t, double *out)
-{
-    for (lb_rows r = lb_rows_of(&t->layout); lb_rows_next(&r); out += r.count)
-        lb_load_f64_strided(out, t->dtype,
-                            (const char *)t->data + r.offset * (int64_t)(lb_dtype_bits(t->dtype) / 8), r.stride,
-                            (size_t)r.count);
-}
-
 static bool load_decision(const lb_witness *w, const lb_routing *row, decision *d)
 {
     const lb_program *p = w->program;
@@ -58,15 +36,15 @@ static bool load_decision(const lb_witness *w, const lb_routing *row, decision *
     if (row->ids == LB_NONE || !lb_witness_value(w, row->ids, &t, &exact)) return false;
     int64_t n = lb_layout_numel(&t.layout);
     d->choices = last_dim(p, row->ids);
-    if (d->choices < 1 || d->choices > MOST_CHOICES || !(d->ids = malloc((size_t)n * sizeof *d->ids + 1)))
+    if (d->choices < 1 || d->choices > LB_MOST_CHOICES || !(d->ids = malloc((size_t)n * sizeof *d->ids + 1)))
         return false;
     d->tokens = n / d->choices;
-    if (!load_integers(&t, d->ids)) return false;
+    if (!lb_flip_load_ids(&t, d->ids)) return false;
     if (row->logits == LB_NONE || !lb_witness_value(w, row->logits, &t, &exact)) return true;
     d->experts = last_dim(p, row->logits), d->dtype = t.dtype;
     if (lb_layout_numel(&t.layout) != d->tokens * d->experts || !lb_dtype_is_float(t.dtype)) return true;
     d->logits = malloc((size_t)(d->tokens * d->experts) * sizeof *d->logits + 1);
-    if (d->logits) load_reals(&t, d->logits);
+    if (d->logits) lb_flip_load_scores(&t, d->logits);
     for (int64_t i = 0; d->logits && i < n; i++)
         if (d->ids[i] < 0 || d->ids[i] >= d->experts) free(d->logits), d->logits = NULL;
     return true;
@@ -74,45 +52,24 @@ static bool load_decision(const lb_witness *w, const lb_routing *row, decision *
 
 /* ---- one token ---- */
 
-static bool holds(const int64_t *ids, int64_t n, int64_t id)
-{
-    for (int64_t i = 0; i < n; i++)
-        if (ids[i] == id) return true;
-    return false;
-}
-
-/* The ids of `x` that `y` lacks, by A's logits if there are any, largest first. */
-static int64_t only_in(const int64_t *x, const int64_t *y, int64_t n, const double *logits, int64_t *out)
-{
-    int64_t found = 0;
-    for (int64_t i = 0; i < n; i++) {
-        if (holds(y, n, x[i])) continue;
-        int64_t at = found++;
-        for (; logits && at > 0 && logits[out[at - 1]] < logits[x[i]]; at--) out[at] = out[at - 1];
-        out[at] = x[i];
-    }
-    return found;
-}
-
-static void weigh_flip(const decision *a, const decision *b, int64_t token, int64_t lost, int64_t won,
-                       lb_diff_routing *row)
+static void weigh_flip(const decision *a, const decision *b, int64_t token, lb_flip f, lb_diff_routing *row)
 {
     const double *la = a->logits + token * a->experts, *lb = b->logits ? b->logits + token * b->experts : NULL;
-    double margin = la[lost] - la[won], most = 0;
-    for (int64_t e = 0; e < a->experts; e++) most = fmax(most, fabs(la[e]));
+    const double margin = la[f.lost] - la[f.won];
     if (!(margin <= row->largest_margin)) row->largest_margin = margin;
-    row->near_ties += margin <= 8 * lb_dtype_unit_roundoff(a->dtype) * most;
-    row->explained += lb && margin <= fabs(la[lost] - lb[lost]) + fabs(la[won] - lb[won]);
+    row->near_ties += margin <= lb_flip_rounding(la, a->experts, a->dtype);
+    row->explained += lb && margin <= fabs(la[f.lost] - lb[f.lost]) + fabs(la[f.won] - lb[f.won]);
 }
 
 static void compare_token(const decision *a, const decision *b, int64_t token, lb_diff_routing *row)
 {
-    int64_t lost[MOST_CHOICES], won[MOST_CHOICES], k = a->choices;
-    const int64_t *x = a->ids + token * k, *y = b->ids + token * k;
+    lb_flip flips[LB_MOST_CHOICES];
+    const int64_t k = a->choices, *x = a->ids + token * k, *y = b->ids + token * k;
     const double *logits = a->logits ? a->logits + token * a->experts : NULL;
-    int64_t n = only_in(x, y, k, logits, lost), m = only_in(y, x, k, logits, won);
+    const int64_t n = lb_flips_of(x, y, k, logits, flips);
     row->flips += n;
-    for (int64_t i = 0; logits && i < n && i < m; i++) weigh_flip(a, b, token, lost[i], won[m - 1 - i], row);
+    for (int64_t i = 0; logits && i < n; i++)
+        if (flips[i].won >= 0) weigh_flip(a, b, token, flips[i], row);
 }
 
 /* ---- layers ---- */

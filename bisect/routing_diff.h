@@ -1,8 +1,7 @@
 /* Routing of two runs: which choices of experts differ, and by how little.
  *
- * A flip is an expert that A chose for a token and B did not; slots don't matter. Its margin is A's router logit of that
- * expert less A's logit of the expert that B chose in its place (the best remaining of A's paired with the worst of B's, so
- * that the margin of several flips is not made smaller than it is). A near tie has a margin of at most 8 u max|logit| of
+ * A flip is an expert that A chose for a token and B did not, paired as in replay/flip.h with one that B chose in its place. Its margin
+ * is A's router logit of that expert less A's logit of the other. A near tie has a margin of at most 8 u max|logit| of
  * that token, u the unit roundoff of the logits' dtype. A flip is explained when its margin is no more than what the two
  * logits moved by between the sides: then the sides route alike, from inputs that differ.
  */

@@ -3,6 +3,7 @@
 #include "cmd_coverage.h"
 #include "cmd_kernels.h"
 #include "cmd_missing.h"
+#include "cmd_routing.h"
 #include "cmd_tensorfile.h"
 
 #include <lastbit/precision.h>
@@ -16,7 +17,7 @@ enum { WORST = 10, MAX_RANKS = 4096 };
 typedef struct options {
     char *mode, *steps, *ranks, *memory, *write, *select, *backend, *python;
     char **imports;
-    int threads, coverage, kernels, worst, digest, force, table;
+    int threads, coverage, kernels, worst, digest, force, table, routing;
     lb_swap_list swaps;
 } options;
 
@@ -354,6 +355,19 @@ static lb_status parse_memory(const char *text, uint64_t *bytes, lb_err *err)
     return LB_OK;
 }
 
+static lb_status check_routing_report(const options *o, const lb_plan *plan, lb_err *err)
+{
+    if (plan->mode != LB_REPLAY_CHAINED)
+        return lb_fail(err, LB_ERR_INVALID, "--routing-report compares where chains end: leave --mode out, or make it chained");
+    if (o->table || o->write || o->digest || o->coverage || o->kernels || o->force)
+        return lb_fail(err, LB_ERR_INVALID, "--routing-report replays several times: --table, --write, --digest, --coverage, "
+                                            "--kernels and --force-decisions do not go with it");
+    for (uint32_t i = 0; i < o->swaps.n; i++)
+        if (o->swaps.rows[i].kind == LB_SWAP_ROUTING)
+            return lb_fail(err, LB_ERR_INVALID, "--routing-report forces routing in every way by itself: leave --routing out");
+    return LB_OK;
+}
+
 static lb_status make_plan(const options *o, lb_plan *plan, int32_t *ranks, lb_err *err)
 {
     static const struct {
@@ -378,7 +392,8 @@ static lb_status make_plan(const options *o, lb_plan *plan, int32_t *ranks, lb_e
     plan->n_swaps = o->swaps.n;
     plan->threads = o->threads;
     plan->force_decisions = o->force || o->table;
-    if (o->table && !o->mode) plan->mode = LB_REPLAY_CHAINED;
+    if ((o->table || o->routing) && !o->mode) plan->mode = LB_REPLAY_CHAINED;
+    if (o->routing) LB_TRY(check_routing_report(o, plan, err));
     plan->select = o->select;
     if (o->backend && strcmp(o->backend, "torch")) return lb_fail(err, LB_ERR_INVALID, "--backend %s: the one that there is is torch", o->backend);
     if (!o->backend && (o->imports || o->python)) return lb_fail(err, LB_ERR_INVALID, "--backend-import and --backend-python go with --backend torch");
@@ -443,9 +458,12 @@ static int run(const char *path, const options *o, bool json)
     }
     if (status == LB_OK) status = lb_replay_open(capture, &replay, &err);
     if (status == LB_OK && o->backend) status = open_backend(o, &plan, &err);
+    bool routers_differ = false;
+    if (status == LB_OK && o->routing)
+        status = lb_routing_print(capture, replay, &plan, r.room, json, &routers_differ, &err);
     if (status == LB_OK && o->write) status = lb_tensorfile_open(o->write, &r.file, &err);
     if (status == LB_OK && o->table) status = run_plain(replay, &plan, &r, &err);
-    if (status == LB_OK) status = lb_replay_run(replay, &plan, &observer, &summary, &err);
+    if (status == LB_OK && !o->routing) status = lb_replay_run(replay, &plan, &observer, &summary, &err);
     lb_progress_end();
     if (r.file) {
         lb_status closed = lb_tensorfile_close(r.file, status == LB_OK, status == LB_OK ? &err : NULL);
@@ -454,6 +472,8 @@ static int run(const char *path, const options *o, bool json)
     int code = LB_EXIT_SAME;
     if (status != LB_OK) {
         code = err.status == LB_ERR_INVALID ? lb_command_misused("replay", "%s", err.message) : lb_command_fail("replay", &err);
+    } else if (o->routing) {
+        code = routers_differ ? LB_EXIT_DIFFERENT : LB_EXIT_SAME;
     } else {
         r.missing_text = lb_missing_text(&r.missing, capture);
         if (json) lb_print_json("replay", as_json(&plan, &summary, &r, o->coverage));
@@ -494,6 +514,9 @@ int lb_cmd_replay(int argc, const char **argv)
         {"table", 0, POPT_ARG_NONE, &o.table, 0,
          "what the precision swaps do to each layer's inputs, weights and gradients, and to the loss; implies --mode chained and "
          "--force-decisions", NULL},
+        {"routing-report", 0, POPT_ARG_NONE, &o.routing, 0,
+         "replay with routing recomputed and with the recorded ids, weights and slots in force: how much of the gap each recovers, and which "
+         "choices of experts change, by near ties or by the router itself (exit code 1); implies --mode chained", NULL},
         {"kernels", 0, POPT_ARG_NONE, &o.kernels, 0, "replay nothing: list what the steps are made of, and the kernels and orders that could take its place", NULL},
         {"coverage", 0, POPT_ARG_NONE, &o.coverage, 0, "count every op: how often, how often with the recorded bits, and what was not computed and why", NULL},
         {"backend", 0, POPT_ARG_STRING, &o.backend, 0, "who runs ops that are not known: torch is PyTorch on the CPU, in a child process", "torch"},
@@ -525,6 +548,7 @@ int lb_cmd_replay(int argc, const char **argv)
                    "  lastbit replay run.lb --mode chained --muon f32 --order 'op=allreduce_=ring' --write after.safetensors\n"
                    "  lastbit replay run.lb --precision 'layer=model.layers=fp8-delayed,history:16' --table\n"
                    "  lastbit replay run.lb --kernels\n"
+                   "  lastbit replay run.lb --routing-report --precision 'phase=forward=bf16'\n"
                    "  lastbit replay run.lb --mode chained --fuse rms_norm=butterfly --fuse 'layer=model.layers.3=attention:splitkv:4'",
         .min_args = 1,
         .max_args = 1};

@@ -148,13 +148,18 @@ lb_status lb_decision_take(lb_machine *machine, lb_execution *e, bool *taken)
     return LB_OK;
 }
 
+static bool is_forced(const uint8_t *routed, uint32_t value, uint8_t upto)
+{
+    return value != LB_NONE && routed[value] && routed[value] <= upto;
+}
+
 lb_status lb_decision_route(lb_machine *machine, lb_execution *e)
 {
     const uint8_t upto = lb_machine_choice(machine)->routing, *routed = machine->prepared->routed;
     if (!upto || !routed || machine->is_shadow || machine->run->plan->mode == LB_REPLAY_ISOLATED) return LB_OK;
     for (uint32_t i = 0; i < e->outputs.n; i++) {
         const uint32_t v = e->outputs.values[i];
-        if (v == LB_NONE || !routed[v] || routed[v] > upto) continue;
+        if (!is_forced(routed, v, upto)) continue;
         machine->state[v] = LB_STATE_UNKNOWN;
         if (changed(machine, v)) machine->conditional = true;
         bool loaded;
@@ -164,7 +169,7 @@ lb_status lb_decision_route(lb_machine *machine, lb_execution *e)
             return LB_OK;
         }
         e->outputs.tensors[i] = lb_storage_window(lb_storage_of(machine, v), &machine->prepared->program->values[v]);
-        if (routed[v] == LB_ROUTE_IDS) select_values(e);
+        if (routed[v] == LB_ROUTE_IDS && !is_forced(routed, e->outputs.values[0], upto)) select_values(e);
     }
     return LB_OK;
 }

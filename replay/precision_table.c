@@ -1,6 +1,8 @@
 /* The table of what a precision swap does, and its effect on the loss: see lastbit/precision.h. */
 #include <lastbit/precision.h>
 
+#include "ending.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -137,20 +139,6 @@ void lb_precision_table_add(lb_precision_table *table, const lb_quantisation *q)
 
 /* ---- the loss --------------------------------------------------------------------------------------------------- */
 
-/* Backward starts from ones like the loss, made outside of any autograd node. The last such loss counts. */
-static uint32_t loss_value(const lb_program *p)
-{
-    uint32_t value = LB_NONE;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const lb_op *op = &p->ops[i];
-        if (op->phase != LB_PHASE_BACKWARD || *lb_program_text(p, op->node_name) || !op->args) continue;
-        if (strncmp(lb_op_name(p, op), "aten::ones_like", 15) || lb_op_args(p, op)[0].tag != LB_ARG_VALUE)
-            continue;
-        value = lb_op_args(p, op)[0].u.value;
-    }
-    return value;
-}
-
 static bool same_contents(const lb_program *p, uint32_t a, uint32_t b)
 {
     return a != LB_NONE && p->values[a].storage == p->values[b].storage &&
@@ -160,7 +148,7 @@ static bool same_contents(const lb_program *p, uint32_t a, uint32_t b)
 static loss_place find_loss(const lb_program *p)
 {
     loss_place place = {p, LB_NONE, 0};
-    const uint32_t value = loss_value(p);
+    const uint32_t value = lb_ending_loss(p).value;
     for (uint32_t i = 0; value != LB_NONE && i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
         if (op->flags & LB_OP_VIEW) continue;

@@ -1,0 +1,94 @@
+/* Routing replay: steps with mixtures of experts run again under swaps, with their routing recomputed and with parts of it as it
+ * was recorded. How far each run ends from the recording says how much of the gap is the routing's; and each choice of experts that
+ * would have changed is told apart: a near tie, or another router.
+ *
+ *      hidden states ──▶ router ──▶ scores ──▶ ids, weights ──▶ slots ──▶ experts ──▶ … ──▶ output, loss
+ *         upstream        own                  forced from here on, or not
+ *
+ * A flip is an expert that was chosen for a token and would not be under the swaps; it is paired as in replay/flip.h with the one
+ * chosen in its place. Flips are looked for with the recorded ids in force, so that no layer inherits another one's choices. The
+ * margin of a flip is how far apart both experts' recorded scores were: logits, where the scores are a softmax or sigmoid of them.
+ * Upstream: what both scores move by when the router as it was recorded gets the hidden states of the replay. A flip is a near tie
+ * when its margin is at most upstream and rounding together (8 u max|score| of that token, u the unit roundoff of the scores); a
+ * wider one is a router difference: the router itself (its weights, precision or order) has changed.
+ */
+#ifndef LASTBIT_ROUTING_H
+#define LASTBIT_ROUTING_H
+
+#include <lastbit/replay.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The runs, in order. Weights and slots are forced together with what stands before them. */
+typedef enum lb_routing_mode {
+    LB_ROUTING_PLAIN, /* without any swap: what kernels of other bits do by themselves */
+    LB_ROUTING_RECOMPUTE,
+    LB_ROUTING_IDS,
+    LB_ROUTING_WEIGHTS,
+    LB_ROUTING_SLOTS
+} lb_routing_mode;
+#define LB_ROUTING_MODES 5
+LB_API const char *lb_routing_mode_name(lb_routing_mode mode); /* "plain", then as `--routing` has them */
+
+/* Relative Euclidean distances from the recording; NaN where a run did not get there or nothing can be compared. */
+typedef struct lb_routing_gap {
+    double output, loss;
+} lb_routing_gap;
+
+/* What a step of a rank ends in. */
+typedef struct lb_routing_ending {
+    int64_t step;
+    int32_t rank;
+    char *output; /* the last module that gave more than one number; "": none */
+    lb_routing_gap gaps[LB_ROUTING_MODES];
+} lb_routing_ending;
+/* The part of the gap that a mode takes away: 1 - gap / gap of recompute; NaN when that is 0 or unknown. */
+LB_API double lb_routing_recovered(double recomputed, double gap);
+
+/* One decision: a call of a router. */
+typedef struct lb_routing_layer {
+    int64_t step;
+    int32_t rank;
+    uint32_t call;
+    char *layer;
+    int64_t tokens, choices; /* choices: tokens times experts per token */
+    int64_t flips;           /* near ties + router differences + unjudged; -1: not known */
+    int64_t near_ties, router_differences;
+    int64_t unjudged; /* scores were not to be had, or this router cannot be run by itself */
+    int64_t
+        recomputed; /* choices that differ where routing is recomputed, those inherited included; -1: not reached */
+    double largest_margin;   /* of a flip; NaN: there is none */
+    double largest_upstream; /* of the scores of a flip; NaN */
+} lb_routing_layer;
+
+typedef enum lb_flip_kind { LB_FLIP_NEAR_TIE, LB_FLIP_ROUTER, LB_FLIP_UNJUDGED } lb_flip_kind;
+LB_API const char *lb_flip_kind_name(lb_flip_kind kind); /* "near tie", "router difference", "unjudged" */
+
+typedef struct lb_routing_flip {
+    uint32_t layer; /* row of layers */
+    lb_flip_kind kind;
+    int64_t token, lost, won;          /* won: -1 when no expert stands in its place */
+    double margin, upstream, rounding; /* of the scores; NaN when unjudged */
+} lb_routing_flip;
+
+typedef struct lb_routing_report {
+    lb_routing_ending *endings; /* by rank and step */
+    lb_routing_layer *layers;   /* in order of execution */
+    lb_routing_flip *flips;     /* in order of layers and tokens */
+    uint32_t n_endings, n_layers, n_flips;
+    bool undecided[LB_ROUTING_MODES]; /* the chain ended: other experts mean other ops */
+    char undecided_at[160];           /* of the first such run */
+} lb_routing_report;
+
+/* Replays the plan's window (chained) in every mode. plan->swaps must hold no routing swap. LB_ERR_NOT_CAPTURED: no routing was
+ * recorded in it. The report is to be released also after a failure. */
+LB_API lb_status lb_routing_report_make(lb_capture *capture, lb_replay *replay, const lb_plan *plan,
+                                        lb_routing_report *report, lb_err *err);
+LB_API void lb_routing_report_release(lb_routing_report *report);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

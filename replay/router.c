@@ -1,0 +1,183 @@
+/* Cutting a router out of a recorded program: see router.h. */
+#include "router.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct cut {
+    const lb_recogniser *t;
+    lb_router *router;
+    uint32_t ops_room, list_room;
+    const char *path; /* of the module that chooses */
+    bool failed;
+} cut;
+
+static bool is_product(const lb_recogniser *t, uint32_t op)
+{
+    static const char *const names[] = {"mm",     "addmm", "bmm",   "baddbmm", "linear",
+                                        "matmul", "mv",    "addmv", NULL};
+    return lb_recogniser_is_any(t, op, names);
+}
+
+static bool keeps_the_order(const lb_recogniser *t, uint32_t op)
+{
+    static const char *const names[] = {"_softmax", "softmax",  "_log_softmax", "log_softmax",
+                                        "sigmoid",  "_to_copy", "clone",        NULL};
+    return lb_recogniser_is_any(t, op, names);
+}
+
+static bool append(uint32_t **rows, uint32_t *n, uint32_t *room, uint32_t row)
+{
+    for (uint32_t i = 0; i < *n; i++)
+        if ((*rows)[i] == row) return true;
+    if (*n == *room) {
+        const uint32_t more = *room ? 2 * *room : 8;
+        uint32_t *grown = realloc(*rows, more * sizeof *grown);
+        if (!grown) return false;
+        *rows = grown, *room = more;
+    }
+    (*rows)[(*n)++] = row;
+    return true;
+}
+
+static bool inside(const cut *c, uint32_t op)
+{
+    const char *path = lb_op_layer(c->t->program, &c->t->program->ops[op]);
+    const size_t n = strlen(c->path);
+    return n && !strncmp(path, c->path, n) && (!path[n] || path[n] == '.');
+}
+
+/* Contents that no forward op of this step computed. */
+static bool given(const lb_recogniser *t, lb_reading r)
+{
+    uint32_t defs[4];
+    const uint32_t n = lb_flow_defs_of(t->flow, r.op, r.value, defs, 4);
+    for (uint32_t i = 0; i < n && i < 4; i++)
+        if (t->program->ops[defs[i]].phase == LB_PHASE_FORWARD) return false;
+    return n <= 4;
+}
+
+/* Whether the op belongs to the router; `behind`: its product reads what the op gives. */
+static bool belongs(const cut *c, uint32_t op, bool behind)
+{
+    const lb_op *row = &c->t->program->ops[op];
+    if (row->phase != LB_PHASE_FORWARD || row->flags & (LB_OP_RANDOM | LB_OP_COLLECTIVE)) return false;
+    if (!behind) return inside(c, op);
+    const lb_reading from = lb_recogniser_arg(c->t, op, 0);
+    if (from.op == LB_NONE || !(lb_recogniser_is(c->t, op, "_to_copy") || lb_recogniser_is(c->t, op, "clone")))
+        return false;
+    return inside(c, op) || given(c->t, from);
+}
+
+static void enter(cut *c, lb_reading reading, bool behind);
+
+typedef struct visit {
+    cut *c;
+    uint32_t op;
+    bool behind;
+} visit;
+
+static void enter_input(void *context, uint32_t value)
+{
+    visit *v = context;
+    enter(v->c, (lb_reading){v->op, value}, v->behind);
+}
+
+static void enter(cut *c, lb_reading reading, bool behind)
+{
+    uint32_t defs[8];
+    lb_router *r = c->router;
+    const uint32_t n = lb_flow_defs_of(c->t->flow, reading.op, reading.value, defs, 8);
+    bool all = n > 0 && n <= 8 && !given(c->t, reading);
+    for (uint32_t i = 0; i < n && all; i++) all = belongs(c, defs[i], behind);
+    if (!all) {
+        c->failed |= !append(&r->path.list, &r->path.n_list, &c->list_room, reading.value);
+        return;
+    }
+    for (uint32_t i = 0; i < n && !c->failed; i++) {
+        const uint32_t before = r->path.n_ops;
+        c->failed |= !append(&r->path.ops, &r->path.n_ops, &c->ops_room, defs[i]);
+        visit v = {c, defs[i], behind || is_product(c->t, defs[i])};
+        if (r->path.n_ops > before)
+            lb_op_each_input(c->t->program, &c->t->program->ops[defs[i]], enter_input, &v);
+    }
+}
+
+static int ascending(const void *a, const void *b)
+{
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* An input's own if the ops that read it find nothing computed there. */
+static void mark_own(const cut *c)
+{
+    const lb_program *p = c->t->program;
+    lb_router *r = c->router;
+    for (uint32_t i = 0; i < r->path.n_list; i++) {
+        const lb_value *v = &p->values[r->path.list[i]];
+        r->own[i] = (v->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE)) != 0 ||
+                    v->source == LB_SOURCE_PARAMETER || v->source == LB_SOURCE_STATE;
+        for (uint32_t k = 0; k < r->path.n_ops && !r->own[i]; k++) {
+            const lb_op *op = &p->ops[r->path.ops[k]];
+            for (uint32_t a = 0; a < op->args; a++)
+                if (lb_op_args(p, op)[a].tag == LB_ARG_VALUE && lb_op_args(p, op)[a].u.value == r->path.list[i])
+                    r->own[i] = given(c->t, (lb_reading){r->path.ops[k], r->path.list[i]});
+        }
+    }
+}
+
+/* Back from what the choice reads through what keeps the order of the scores. */
+static lb_reading strip(const lb_recogniser *t, lb_reading r)
+{
+    for (uint32_t maker; (maker = lb_recogniser_maker(t, r)) != LB_NONE && keeps_the_order(t, maker);) {
+        const lb_reading from = lb_recogniser_arg(t, maker, 0);
+        if (from.op == LB_NONE) break;
+        const lb_value *a = lb_recogniser_value(t, from.value), *b = lb_recogniser_value(t, r.value);
+        if (!lb_dtype_is_float(a->dtype) || lb_layout_numel(&a->layout) != lb_layout_numel(&b->layout)) break;
+        r = from;
+    }
+    return r;
+}
+
+static bool find_choice(const lb_recogniser *t, lb_router *r)
+{
+    uint32_t *producers = lb_program_producers(t->program);
+    if (!producers) return false;
+    const uint32_t op = r->row->ids == LB_NONE ? LB_NONE : producers[r->row->ids];
+    free(producers);
+    if (op == LB_NONE || !lb_recogniser_is(t, op, "topk") || lb_recogniser_arg(t, op, 0).op == LB_NONE)
+        return true;
+    r->choice.inputs[0] = lb_recogniser_arg(t, op, 0).value;
+    r->choice.outputs[0] = r->row->ids;
+    r->choice.ops = malloc(sizeof *r->choice.ops);
+    if (!r->choice.ops) return false;
+    r->choice.ops[0] = r->topk = op, r->choice.n_ops = 1;
+    return true;
+}
+
+lb_status lb_router_find(const lb_program *program, lb_flow *flow, const lb_routing *row, lb_router *r,
+                         lb_err *err)
+{
+    const lb_recogniser t = {.program = program, .flow = flow, .err = err};
+    *r = (lb_router){.row = row, .topk = LB_NONE, .scores = LB_NONE, .made = LB_NONE};
+    r->path = r->choice = lb_recogniser_composite(&t, LB_COMPOSITE_ROUTER);
+    if (!find_choice(&t, r)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a router");
+    if (r->topk == LB_NONE) return LB_OK;
+    const lb_reading scores = strip(&t, lb_recogniser_arg(&t, r->topk, 0));
+    r->scores = scores.value, r->made = scores.op;
+    cut c = {&t, r, 0, 0, lb_op_layer(program, &program->ops[r->topk]), false};
+    enter(&c, scores, false);
+    r->own = calloc(r->path.n_list + 1, 1);
+    if (c.failed || !r->own) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a router");
+    if (r->path.n_ops) qsort(r->path.ops, r->path.n_ops, sizeof *r->path.ops, ascending);
+    r->path.outputs[0] = r->scores;
+    mark_own(&c);
+    return LB_OK;
+}
+
+void lb_router_release(lb_router *r)
+{
+    free(r->path.ops), free(r->path.list), free(r->choice.ops), free(r->own);
+    *r = (lb_router){0};
+}

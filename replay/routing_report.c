@@ -1,0 +1,472 @@
+/* Running a window in every routing mode, and judging flips: see lastbit/routing.h. */
+#define _GNU_SOURCE /* strdup */
+#include <lastbit/routing.h>
+
+#include "eager.h"
+#include "ending.h"
+#include "flip.h"
+#include "router.h"
+#include "snapshot.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *lb_routing_mode_name(lb_routing_mode mode)
+{
+    static const char *const names[LB_ROUTING_MODES] = {"plain", "recompute", "ids", "ids+weights",
+                                                        "ids+weights+slots"};
+    return mode < LB_ROUTING_MODES ? names[mode] : "unknown";
+}
+
+const char *lb_flip_kind_name(lb_flip_kind kind)
+{
+    return kind == LB_FLIP_NEAR_TIE ? "near tie" : kind == LB_FLIP_ROUTER ? "router difference" : "unjudged";
+}
+
+double lb_routing_recovered(double recomputed, double gap)
+{
+    return recomputed > 0 ? 1 - gap / recomputed : NAN;
+}
+
+/* Rows of both snapshot sets, which want the same values in the same order. */
+typedef struct decision {
+    const lb_program *program;
+    lb_router router;
+    uint32_t ids, scores, read; /* read: what the choice reads */
+    uint32_t *inputs;           /* per row of router.path.list */
+} decision;
+
+typedef struct last {
+    const lb_program *program;
+    lb_ending output, loss;
+    uint32_t output_row, loss_row;
+} last;
+
+typedef struct maker {
+    lb_capture *capture;
+    lb_replay *replay;
+    const lb_plan *plan;
+    lb_routing_report *report;
+    lb_snapshots reference,
+        current;         /* of the run without swaps, which stands in where bytes were not kept; of this one */
+    decision *decisions; /* as report->layers */
+    last *lasts;         /* as report->endings */
+    lb_err *err;
+} maker;
+
+static lb_status no_memory(maker *m)
+{
+    return lb_fail(m->err, LB_ERR_NOMEM, "out of memory for routing replay");
+}
+
+/* ---- what is looked at --------------------------------------------------------------------------------------------- */
+
+static uint32_t want(maker *m, const lb_program *program, uint32_t value, uint32_t before)
+{
+    lb_snapshots_want(&m->reference, program, value, before);
+    return lb_snapshots_want(&m->current, program, value, before);
+}
+
+static lb_status add_decision(maker *m, const lb_program *p, lb_flow *flow, const lb_routing *row)
+{
+    lb_routing_report *report = m->report;
+    const uint32_t n = report->n_layers + 1;
+    decision *decisions = realloc(m->decisions, n * sizeof *decisions);
+    if (decisions) m->decisions = decisions;
+    lb_routing_layer *layers = realloc(report->layers, n * sizeof *layers);
+    if (layers) report->layers = layers;
+    if (!decisions || !layers) return no_memory(m);
+    decision *d = &decisions[n - 1];
+    *d = (decision){.program = p, .ids = LB_NONE, .scores = LB_NONE, .read = LB_NONE};
+    lb_status status = lb_router_find(p, flow, row, &d->router, m->err);
+    d->inputs = calloc(d->router.path.n_list + 1, sizeof *d->inputs);
+    layers[n - 1] = (lb_routing_layer){.step = p->step,
+                                       .rank = p->rank,
+                                       .call = row->call,
+                                       .flips = -1,
+                                       .recomputed = -1,
+                                       .largest_margin = NAN,
+                                       .largest_upstream = NAN,
+                                       .layer = strdup(lb_program_text(p, p->scopes[row->scope].path))};
+    report->n_layers = n;
+    if (status != LB_OK) return status;
+    if (!d->inputs || !layers[n - 1].layer) return no_memory(m);
+    if (d->router.topk == LB_NONE) return LB_OK;
+    d->ids = want(m, p, row->ids, d->router.topk + 1);
+    d->read = want(m, p, d->router.choice.inputs[0], d->router.topk);
+    d->scores = want(m, p, d->router.scores, d->router.made);
+    for (uint32_t i = 0; i < d->router.path.n_list; i++)
+        d->inputs[i] = want(m, p, d->router.path.list[i], d->router.path.ops ? d->router.path.ops[0] : 0);
+    return LB_OK;
+}
+
+static lb_status add_ending(maker *m, const lb_program *p)
+{
+    lb_routing_report *report = m->report;
+    const uint32_t n = report->n_endings + 1;
+    last *lasts = realloc(m->lasts, n * sizeof *lasts);
+    if (lasts) m->lasts = lasts;
+    lb_routing_ending *endings = realloc(report->endings, n * sizeof *endings);
+    if (endings) report->endings = endings;
+    if (!lasts || !endings) return no_memory(m);
+    uint32_t scope = 0;
+    last *l = &lasts[n - 1];
+    *l = (last){.program = p, .output = lb_ending_output(p, &scope), .loss = lb_ending_loss(p)};
+    l->output_row = want(m, p, l->output.value, l->output.before);
+    l->loss_row = want(m, p, l->loss.value, l->loss.before);
+    lb_routing_ending *e = &endings[n - 1];
+    *e = (lb_routing_ending){
+        .step = p->step,
+        .rank = p->rank,
+        .output = strdup(l->output.value == LB_NONE ? "" : lb_program_text(p, p->scopes[scope].path))};
+    for (int i = 0; i < LB_ROUTING_MODES; i++) e->gaps[i] = (lb_routing_gap){NAN, NAN};
+    report->n_endings = n;
+    return e->output ? LB_OK : no_memory(m);
+}
+
+static lb_status add_program(maker *m, const lb_program *p)
+{
+    lb_flow *flow = NULL;
+    LB_TRY(add_ending(m, p));
+    if (!p->n_routings) return LB_OK;
+    LB_TRY(lb_flow_new(p, &flow, m->err));
+    lb_status status = LB_OK;
+    for (uint32_t r = 0; r < p->n_routings && status == LB_OK; r++)
+        status = add_decision(m, p, flow, &p->routings[r]);
+    lb_flow_free(flow);
+    return status;
+}
+
+static bool has_rank(const lb_plan *plan, int32_t rank)
+{
+    for (uint32_t i = 0; i < plan->n_ranks; i++)
+        if (plan->ranks[i] == rank) return true;
+    return !plan->ranks;
+}
+
+static lb_status add_window(maker *m)
+{
+    const int32_t *ranks;
+    const int64_t *steps;
+    const uint32_t n_ranks = lb_capture_ranks(m->capture, &ranks),
+                   n_steps = lb_capture_steps(m->capture, &steps);
+    for (uint32_t r = 0; r < n_ranks; r++)
+        for (uint32_t s = 0; has_rank(m->plan, ranks[r]) && s < n_steps; s++) {
+            const lb_program *program;
+            if (steps[s] < m->plan->first_step || steps[s] > m->plan->last_step) continue;
+            const lb_status status = lb_capture_program(m->capture, ranks[r], steps[s], &program, m->err);
+            if (status == LB_ERR_NOT_FOUND)
+                lb_err_clear(m->err);
+            else if (status != LB_OK)
+                return status;
+            else
+                LB_TRY(add_program(m, program));
+        }
+    if (m->reference.failed || m->current.failed) return no_memory(m);
+    if (m->report->n_layers) return LB_OK;
+    return lb_fail(m->err, LB_ERR_NOT_CAPTURED,
+                   "no routing of experts was recorded in these steps: a choice by top-k inside a module is "
+                   "what counts as one");
+}
+
+/* ---- numbers --------------------------------------------------------------------------------------------------------- */
+
+static int64_t numel(const lb_tensor *t)
+{
+    return lb_layout_numel(&t->layout);
+}
+
+/* What the recording has; where its bytes were not kept, what the run without swaps computed. */
+static bool recorded(maker *m, const lb_program *p, uint32_t value, uint32_t row, lb_tensor *tensor)
+{
+    lb_err quiet = LB_ERR_INIT;
+    if (value != LB_NONE && lb_capture_value(m->capture, p, value, tensor, &quiet) == LB_OK) return true;
+    const lb_tensor *seen = lb_snapshots_of(&m->reference, row);
+    if (seen) *tensor = *seen;
+    return seen != NULL;
+}
+
+static double *as_numbers(const lb_tensor *t)
+{
+    double *out = malloc((size_t)numel(t) * sizeof *out + 1);
+    if (out) lb_flip_load_scores(t, out);
+    return out;
+}
+
+/* |x - y| / |y|. */
+static double distance(const lb_tensor *x, const lb_tensor *y)
+{
+    const int64_t n = numel(x);
+    double gap = 0, norm = 0, *a = as_numbers(x), *b = as_numbers(y);
+    for (int64_t i = 0; a && b && i < n; i++) gap += (a[i] - b[i]) * (a[i] - b[i]), norm += b[i] * b[i];
+    const bool known = a && b && n == numel(y) && norm > 0;
+    free(a), free(b);
+    return known ? sqrt(gap / norm) : NAN;
+}
+
+static double gap_of(maker *m, const lb_program *p, lb_ending end, uint32_t row)
+{
+    lb_tensor then;
+    const lb_tensor *now = lb_snapshots_of(&m->current, row);
+    return now && recorded(m, p, end.value, row, &then) ? distance(now, &then) : NAN;
+}
+
+static void note_gaps(maker *m, lb_routing_mode mode)
+{
+    for (uint32_t i = 0; i < m->report->n_endings; i++) {
+        const last *l = &m->lasts[i];
+        m->report->endings[i].gaps[mode] = (lb_routing_gap){gap_of(m, l->program, l->output, l->output_row),
+                                                            gap_of(m, l->program, l->loss, l->loss_row)};
+    }
+}
+
+/* ---- one decision ---------------------------------------------------------------------------------------------------- */
+
+/* Both sides of a decision, row-major. NULL: not to be had. */
+typedef struct choices {
+    int64_t tokens, per_token, experts;
+    int64_t *then, *now;
+    double *scores, *upstream; /* recorded; of the recorded router over what the replay gave it */
+    lb_dtype dtype;            /* of the scores */
+} choices;
+
+static bool load_ids(const lb_tensor *t, int64_t **ids)
+{
+    *ids = malloc((size_t)numel(t) * sizeof **ids + 1);
+    return *ids && lb_flip_load_ids(t, *ids);
+}
+
+static bool load_then(maker *m, const decision *d, choices *c)
+{
+    lb_tensor t;
+    *c = (choices){0};
+    if (d->router.topk == LB_NONE || !recorded(m, d->program, d->router.row->ids, d->ids, &t) ||
+        t.layout.ndim < 1)
+        return false;
+    c->per_token = t.layout.shape[t.layout.ndim - 1];
+    if (c->per_token < 1 || c->per_token > LB_MOST_CHOICES || !load_ids(&t, &c->then)) return false;
+    c->tokens = numel(&t) / c->per_token;
+    if (!recorded(m, d->program, d->router.scores, d->scores, &t) || t.layout.ndim < 1) return true;
+    c->experts = t.layout.shape[t.layout.ndim - 1], c->dtype = t.dtype;
+    if (numel(&t) == c->tokens * c->experts) c->scores = as_numbers(&t);
+    return true;
+}
+
+static void release_choices(choices *c)
+{
+    free(c->then), free(c->now), free(c->scores), free(c->upstream);
+}
+
+static lb_tensor room_for(const lb_program *p, uint32_t value)
+{
+    const lb_value *v = &p->values[value];
+    lb_tensor t = {NULL, v->dtype, lb_layout_contiguous(v->layout.ndim, v->layout.shape)};
+    t.data = malloc(lb_dtype_bytes(v->dtype, (size_t)lb_layout_numel(&v->layout)) + 1);
+    return t;
+}
+
+/* What the router would choose now: the ids that the run holds may be forced ones. */
+static bool choose_now(maker *m, const decision *d, choices *c)
+{
+    lb_tensor inputs[LB_COMPOSITE_INPUTS] = {{0}}, outputs[LB_COMPOSITE_OUTPUTS] = {{0}};
+    lb_err quiet = LB_ERR_INIT;
+    const lb_tensor *read = lb_snapshots_of(&m->current, d->read);
+    if (!read) return false;
+    inputs[0] = *read, outputs[0] = room_for(d->program, d->router.row->ids);
+    const bool done = outputs[0].data && lb_eager_run(&d->router.choice, inputs, outputs, &quiet) == LB_OK &&
+                      load_ids(&outputs[0], &c->now);
+    free(outputs[0].data);
+    return done;
+}
+
+/* The scores of the recorded router over what the replay gave it. */
+static void score_upstream(maker *m, const decision *d, choices *c)
+{
+    const lb_composite *path = &d->router.path;
+    lb_tensor *inputs = calloc(LB_COMPOSITE_INPUTS + path->n_list + 1, sizeof *inputs),
+              outputs[LB_COMPOSITE_OUTPUTS] = {{0}};
+    lb_err quiet = LB_ERR_INIT;
+    bool known = inputs && path->n_ops && c->scores;
+    for (uint32_t i = 0; known && i < path->n_list; i++) {
+        const lb_tensor *now = d->router.own[i] ? NULL : lb_snapshots_of(&m->current, d->inputs[i]);
+        if (now)
+            inputs[LB_COMPOSITE_INPUTS + i] = *now;
+        else
+            known = recorded(m, d->program, path->list[i], d->inputs[i], &inputs[LB_COMPOSITE_INPUTS + i]);
+    }
+    if (known) outputs[0] = room_for(d->program, d->router.scores);
+    if (outputs[0].data && lb_eager_run(path, inputs, outputs, &quiet) == LB_OK)
+        c->upstream = as_numbers(&outputs[0]);
+    free(outputs[0].data);
+    free(inputs);
+}
+
+static lb_routing_flip judge(const choices *c, int64_t token, lb_flip pair)
+{
+    lb_routing_flip f = {.kind = LB_FLIP_UNJUDGED,
+                         .token = token,
+                         .lost = pair.lost,
+                         .won = pair.won,
+                         .margin = NAN,
+                         .upstream = NAN,
+                         .rounding = NAN};
+    if (!c->scores || pair.won < 0 || pair.lost >= c->experts || pair.won >= c->experts) return f;
+    const double *then = c->scores + token * c->experts;
+    f.margin = then[pair.lost] - then[pair.won], f.rounding = lb_flip_rounding(then, c->experts, c->dtype);
+    if (!c->upstream || isnan(f.margin)) return f;
+    const double *moved = c->upstream + token * c->experts;
+    f.upstream = fabs(moved[pair.lost] - then[pair.lost]) + fabs(moved[pair.won] - then[pair.won]);
+    f.kind = f.margin <= f.upstream + f.rounding ? LB_FLIP_NEAR_TIE : LB_FLIP_ROUTER;
+    return f;
+}
+
+static bool in_range(const choices *c)
+{
+    for (int64_t i = 0; c->scores && i < c->tokens * c->per_token; i++)
+        if (c->then[i] < 0 || c->then[i] >= c->experts || c->now[i] < 0 || c->now[i] >= c->experts)
+            return false;
+    return true;
+}
+
+static bool add_flip(lb_routing_report *report, const lb_routing_flip *flip)
+{
+    lb_routing_layer *layer = &report->layers[flip->layer];
+    if (report->n_flips % 256 == 0) {
+        lb_routing_flip *more = realloc(report->flips, (report->n_flips + 256) * sizeof *more);
+        if (!more) return false;
+        report->flips = more;
+    }
+    report->flips[report->n_flips++] = *flip;
+    layer->flips++;
+    layer->near_ties += flip->kind == LB_FLIP_NEAR_TIE,
+        layer->router_differences += flip->kind == LB_FLIP_ROUTER;
+    layer->unjudged += flip->kind == LB_FLIP_UNJUDGED;
+    layer->largest_margin = fmax(layer->largest_margin, flip->margin); /* the one that is no NaN */
+    layer->largest_upstream = fmax(layer->largest_upstream, flip->upstream);
+    return true;
+}
+
+/* Flips with the recorded ids in force. */
+static lb_status judge_layer(maker *m, uint32_t at)
+{
+    choices c;
+    lb_routing_layer *layer = &m->report->layers[at];
+    lb_status status = LB_OK;
+    if (load_then(m, &m->decisions[at], &c)) {
+        layer->tokens = c.tokens, layer->choices = c.tokens * c.per_token;
+        if (choose_now(m, &m->decisions[at], &c) && in_range(&c)) {
+            score_upstream(m, &m->decisions[at], &c);
+            layer->flips = 0;
+            for (int64_t t = 0; t < c.tokens && status == LB_OK; t++) {
+                lb_flip pairs[LB_MOST_CHOICES];
+                const int64_t n = lb_flips_of(c.then + t * c.per_token, c.now + t * c.per_token, c.per_token,
+                                              c.scores ? c.scores + t * c.experts : NULL, pairs);
+                for (int64_t i = 0; i < n && status == LB_OK; i++) {
+                    lb_routing_flip f = judge(&c, t, pairs[i]);
+                    f.layer = at;
+                    if (!add_flip(m->report, &f)) status = no_memory(m);
+                }
+            }
+        }
+    }
+    release_choices(&c);
+    return status;
+}
+
+/* Choices that differ in a run whose routing is its own. */
+static void count_recomputed(maker *m, uint32_t at)
+{
+    choices c;
+    lb_flip pairs[LB_MOST_CHOICES];
+    const decision *d = &m->decisions[at];
+    const lb_tensor *now = lb_snapshots_of(&m->current, d->ids);
+    if (load_then(m, d, &c) && now && load_ids(now, &c.now) && numel(now) == c.tokens * c.per_token) {
+        m->report->layers[at].recomputed = 0;
+        for (int64_t t = 0; t < c.tokens; t++)
+            m->report->layers[at].recomputed +=
+                lb_flips_of(c.then + t * c.per_token, c.now + t * c.per_token, c.per_token, NULL, pairs);
+    }
+    release_choices(&c);
+}
+
+/* ---- runs ------------------------------------------------------------------------------------------------------------ */
+
+static bool take_snapshots(void *context, const lb_event *event)
+{
+    lb_snapshots_event(context, event);
+    return true;
+}
+
+static lb_status run(maker *m, lb_routing_mode mode)
+{
+    lb_plan plan = *m->plan;
+    lb_snapshots *snapshots = mode == LB_ROUTING_PLAIN ? &m->reference : &m->current;
+    lb_observer observer = {.context = snapshots, .op = take_snapshots};
+    lb_replay_summary summary = {0};
+    const uint32_t n = mode == LB_ROUTING_PLAIN ? 0 : m->plan->n_swaps + 1;
+    lb_swap *swaps = calloc(n + 1, sizeof *swaps);
+    uint64_t *touched = calloc(n + 1, sizeof *touched);
+    if (swaps && touched) {
+        for (uint32_t i = 0; i + 1 < n; i++) swaps[i] = m->plan->swaps[i];
+        if (n) swaps[n - 1] = (lb_swap){LB_SWAP_ROUTING, "", lb_routing_mode_name(mode)};
+        plan.mode = LB_REPLAY_CHAINED, plan.swaps = swaps, plan.n_swaps = n, plan.touched = touched,
+        plan.select = NULL;
+    }
+    lb_status status =
+        swaps && touched ? lb_replay_run(m->replay, &plan, &observer, &summary, m->err) : no_memory(m);
+    for (uint32_t i = 0; status == LB_OK && i + 1 < n && m->plan->touched; i++)
+        m->plan->touched[i] = touched[i];
+    free(swaps);
+    free(touched);
+    if (status == LB_OK && snapshots->failed) status = no_memory(m);
+    m->report->undecided[mode] = summary.undecided;
+    if (summary.undecided && !*m->report->undecided_at)
+        snprintf(m->report->undecided_at, sizeof m->report->undecided_at, "%s", summary.undecided_at);
+    return status;
+}
+
+static lb_status run_mode(maker *m, lb_routing_mode mode)
+{
+    LB_TRY(run(m, mode));
+    if (mode == LB_ROUTING_PLAIN) { /* is its own current */
+        const lb_snapshots mine = m->current;
+        m->current = m->reference;
+        note_gaps(m, mode);
+        m->current = mine;
+        return LB_OK;
+    }
+    note_gaps(m, mode);
+    for (uint32_t i = 0; i < m->report->n_layers; i++) {
+        if (mode == LB_ROUTING_RECOMPUTE) count_recomputed(m, i);
+        if (mode == LB_ROUTING_IDS) LB_TRY(judge_layer(m, i));
+    }
+    lb_snapshots_clear(&m->current);
+    return LB_OK;
+}
+
+lb_status lb_routing_report_make(lb_capture *capture, lb_replay *replay, const lb_plan *plan,
+                                 lb_routing_report *report, lb_err *err)
+{
+    maker m = {.capture = capture, .replay = replay, .plan = plan, .report = report, .err = err};
+    *report = (lb_routing_report){0};
+    lb_status status = add_window(&m);
+    for (int mode = 0; mode < LB_ROUTING_MODES && status == LB_OK; mode++)
+        status = run_mode(&m, (lb_routing_mode)mode);
+    for (uint32_t i = 0; i < report->n_layers; i++)
+        lb_router_release(&m.decisions[i].router), free(m.decisions[i].inputs);
+    lb_snapshots_release(&m.reference);
+    lb_snapshots_release(&m.current);
+    free(m.decisions);
+    free(m.lasts);
+    return status;
+}
+
+void lb_routing_report_release(lb_routing_report *report)
+{
+    for (uint32_t i = 0; i < report->n_layers; i++) free(report->layers[i].layer);
+    for (uint32_t i = 0; i < report->n_endings; i++) free(report->endings[i].output);
+    free(report->layers), free(report->endings), free(report->flips);
+    *report = (lb_routing_report){0};
+}
