@@ -1,4 +1,5 @@
-"""Custom ops by the names and schemas of vLLM, SGLang, FlashInfer, TensorRT-LLM, Transformer Engine and causal-conv1d, computed by their public definitions in plain torch.
+"""Custom ops by the names and schemas of vLLM, SGLang, FlashInfer, TensorRT-LLM, Transformer Engine, causal-conv1d, mamba_ssm and
+flash-linear-attention, computed by their public definitions in plain torch.
 
 Stands for a serving stack: recorded unchanged, its custom ops must replay without torch. Definitions follow the native (torch) versions in
 vllm/model_executor/layers/{layernorm,activation,rotary_embedding}.py and vllm/model_executor/layers/fused_moe/, sglang's sgl-kernel tests,
@@ -104,6 +105,57 @@ def causal_conv(x, weight, bias, seq_idx, initial, out, final, silu):
         final.copy_(whole[..., whole.shape[-1] - weight.shape[1] + 1:])
 
 
+def causal_conv_update(x, state, weight, bias, out, silu, seqlens, indices):
+    tokens = x[..., None] if x.dim() == 2 else x
+    whole = torch.cat([state, tokens], -1)
+    state.copy_(whole[..., -state.shape[-1]:])
+    y = F.conv1d(whole.float(), weight.float()[:, None], None if bias is None else bias.float(), groups=weight.shape[0])[..., -tokens.shape[-1]:]
+    out.copy_((F.silu(y) if silu else y).view(out.shape))
+
+
+def causal_conv_backward(x, weight, bias, dout, seq_idx, initial, dfinal, dx, dweight, dbias, dinitial, silu):
+    padded, taps = F.pad(x.float(), (weight.shape[1] - 1, 0)), weight.float()[:, None]
+    y = F.conv1d(padded, taps, None if bias is None else bias.float(), groups=x.shape[1])
+    g = torch.ops.aten.silu_backward(dout.float(), y) if silu else dout.float()
+    dx.copy_(torch.nn.grad.conv1d_input(padded.shape, taps, g, groups=x.shape[1])[..., weight.shape[1] - 1:])
+    dweight.add_(torch.nn.grad.conv1d_weight(padded, taps.shape, g, groups=x.shape[1])[:, 0])
+    if bias is not None:
+        dbias.add_(g.sum((0, 2)))
+
+
+def selective_scan(u, delta, A, B, C, D, z, bias, softplus, keep):
+    """h = exp(delta A) h + delta B u; y = C h + D u, times silu(z)."""
+    def spread(t):  # to (batch, channels, states, length)
+        if t.dim() == 2:
+            return t.float()[None, :, :, None].expand(len(u), -1, -1, u.shape[2])
+        t = t.float()[:, None] if t.dim() == 3 else t.float()
+        return t.repeat_interleave(u.shape[1] // t.shape[1], 1)
+    wide, dt = u.float(), delta.float() + (0 if bias is None else bias.float()[:, None])
+    dt = F.softplus(dt) if softplus else dt
+    decay, add = torch.exp(dt[:, :, None] * A.float()[..., None]), dt[:, :, None] * spread(B) * wide[:, :, None]
+    h, y, states = torch.zeros_like(add[..., 0]), [], spread(C)
+    for t in range(u.shape[2]):
+        h = decay[..., t] * h + add[..., t]
+        y.append((h * states[..., t]).sum(-1))
+    y = torch.stack(y, -1) + (0 if D is None else wide * D.float()[:, None])
+    final = y if z is None else y * F.silu(z.float())
+    checkpoint = torch.stack([decay.prod(-1), h], -1).flatten(-2)[:, :, None]
+    return final.to(u.dtype), h if keep else u.new_empty(0), y.to(u.dtype), checkpoint, B.dim() == 3, C.dim() == 3, z is not None
+
+
+def rwkv_k(k, a, ka):
+    return (k.float() * (1 + (a.float() - 1) * ka.float())).to(k.dtype)
+
+
+def rwkv_addcmul(hidden, delta, *factors):
+    return torch.stack([torch.zeros_like(hidden) if x is None else hidden + delta * x for x in factors])
+
+
+def rwkv_gate(o, r, k, r_k, v, g):
+    correction = (r.float() * k.float() * r_k.float()).sum(-1, keepdim=True) * v.float()
+    return ((o.float() + correction.flatten(-2)) * g.float()).to(o.dtype)
+
+
 INTO = "(Tensor! out, Tensor input) -> ()"
 NORM = "(Tensor! out, Tensor input, Tensor weight, float eps{}) -> ()"
 ADD = "(Tensor! input, Tensor! residual, Tensor weight, float eps{}) -> ()"
@@ -155,6 +207,18 @@ OPS = {
     "tex_ts::layernorm_fwd_inf_ts": ("(Tensor _0, Tensor _1, Tensor _2, float _3, int _4, bool _5) -> Tensor", te_layer_norm),
     "DaoAILab::_causal_conv1d_fwd_cpp": ("(Tensor x, Tensor weight, Tensor? bias, Tensor? seq_idx, Tensor? initial_states, Tensor! out, "
                                          "Tensor!? final_states_out, bool silu_activation) -> ()", causal_conv),
+    "DaoAILab::_causal_conv1d_bwd_cpp": ("(Tensor x, Tensor weight, Tensor? bias, Tensor dout, Tensor? seq_idx, Tensor? initial_states, "
+                                         "Tensor!? dfinal_states, Tensor! dx, Tensor! dweight, Tensor!? dbias, Tensor!? dinitial_states, "
+                                         "bool silu_activation) -> ()", causal_conv_backward),
+    "DaoAILab::_causal_conv1d_update_cpp": ("(Tensor x, Tensor! conv_state, Tensor weight, Tensor? bias, Tensor! out, bool silu_activation, "
+                                            "Tensor? cache_seqlens, Tensor? conv_state_indices) -> ()", causal_conv_update),
+    "custom_ops::selective_scan_fwd": ("(Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z, Tensor? delta_bias, "
+                                       "bool delta_softplus, bool return_last_state) -> (Tensor, Tensor, Tensor, Tensor, bool, bool, bool)",
+                                       selective_scan),
+    "fla::fused_k_rwkv7": ("(Tensor k, Tensor a, Tensor ka) -> Tensor", rwkv_k),
+    "fla::fused_addcmul_rwkv7": ("(Tensor hidden, Tensor delta, Tensor x_r, Tensor x_w, Tensor x_k, Tensor x_v, Tensor x_a, Tensor? x_g) -> Tensor",
+                                 rwkv_addcmul),
+    "fla::gate_output_correction_rwkv7": ("(Tensor o, Tensor r, Tensor k, Tensor r_k, Tensor v, Tensor g) -> Tensor", rwkv_gate),
     "_moe_C::moe_sum": ("(Tensor input, Tensor! output) -> ()", lambda x, out: out.copy_(x.float().sum(1))),
     "sgl_kernel::moe_sum": ("(Tensor input, Tensor! output) -> ()", lambda x, out: out.copy_(x.float().sum(1))),
 }
@@ -206,6 +270,24 @@ class Serve(torch.nn.Module):
             if name.startswith("tex_ts"):
                 for zero_centered in (False, True):
                     call(name, r(6, 64) + 1, r(64), *([r(64)] if "layer" in name else []), 1e-5, 0, zero_centered)
+            elif "conv1d_bwd" in name:
+                for silu, bias in ((True, r(12)), (False, None)):
+                    call(name, r(2, 12, 10), r(12, 4), bias, r(2, 12, 10), None, None, None, torch.empty(2, 12, 10, dtype=dtype), torch.zeros(12, 4),
+                         None if bias is None else torch.zeros(12), None, silu)
+            elif "conv1d_update" in name:
+                call(name, r(2, 12), r(2, 12, 3), r(12, 4), r(12), torch.empty(2, 12, dtype=dtype), True, None, None)
+                call(name, r(2, 12, 2), r(2, 12, 5), r(12, 4), None, torch.empty(2, 12, 2, dtype=dtype), False, None, None)
+            elif "selective_scan" in name:
+                A = -r(8, 4, of=torch.float32).exp()
+                call(name, r(2, 8, 12), r(2, 8, 12), A, r(2, 4, 12), r(2, 2, 4, 12), r(8, of=torch.float32), r(2, 8, 12), r(8, of=torch.float32), True, True)
+                call(name, r(2, 8, 12), r(2, 8, 12).abs(), A, r(8, 4), r(2, 1, 4, 12), None, None, None, False, False)
+            elif "fused_k" in name:
+                call(name, r(2, 5, 32), r(2, 5, 32), r(32))
+            elif "addcmul" in name:
+                call(name, r(2, 5, 32), r(2, 5, 32), *(r(1, 1, 32) for _ in range(6)))
+                call(name, r(2, 5, 32), r(2, 5, 32), *(r(1, 1, 32) for _ in range(5)), None)
+            elif "gate_output" in name:
+                call(name, r(2, 5, 32), r(2, 5, 4, 8), r(2, 5, 4, 8), r(4, 8), r(2, 5, 4, 8), r(2, 5, 32))
             elif "conv1d" in name:
                 call(name, r(2, 12, 10), r(12, 4), r(12), None, None, torch.empty(2, 12, 10, dtype=dtype), None, True)
                 call(name, r(2, 12, 10), r(12, 4), None, None, r(2, 12, 3), torch.empty(2, 12, 10, dtype=dtype), torch.empty(2, 12, 3, dtype=dtype), False)
