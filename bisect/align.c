@@ -11,7 +11,7 @@
 typedef struct entry {
     const char *path;    /* mapped */
     uint64_t kind, name; /* hash of name and shapes; of the name alone */
-    uint32_t phase, part, call, op;
+    uint32_t phase, share, part, call, op;
 } entry;
 
 bool lb_op_computes(const lb_program *program, const lb_op *op)
@@ -97,7 +97,8 @@ static uint64_t kind_of(const lb_program *p, const lb_op *op)
 static int compare_layers(const entry *a, const entry *b)
 {
     if (a->phase != b->phase) return a->phase < b->phase ? -1 : 1;
-    return strcmp(a->path, b->path);
+    int order = strcmp(a->path, b->path);
+    return order || a->share == b->share ? order : a->share < b->share ? -1 : 1;
 }
 
 static int compare_calls(const entry *a, const entry *b)
@@ -114,7 +115,8 @@ static int compare_entries(const void *x, const void *y)
     return order ? order : a->op < b->op ? -1 : a->op > b->op;
 }
 
-static entry *list_entries(const lb_side *side, char *const *paths, uint32_t *count)
+/* `share`: so many parts of this side stand for one of the other. */
+static entry *list_entries(const lb_side *side, char *const *paths, uint32_t share, uint32_t *count)
 {
     const lb_program *p = side->program;
     entry *list = malloc((p->n_ops ? p->n_ops : 1) * sizeof *list);
@@ -122,13 +124,15 @@ static entry *list_entries(const lb_side *side, char *const *paths, uint32_t *co
     for (uint32_t i = 0; list && i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
         if (!lb_op_computes(p, op)) continue;
-        list[(*count)++] = (entry){paths[op->scope],
-                                   kind_of(p, op),
-                                   hash_of(lb_op_name(p, op)),
-                                   op->phase,
-                                   lb_side_part_of(side, i),
-                                   op->call,
-                                   i};
+        const uint32_t part = lb_side_part_of(side, i);
+        list[(*count)++] = (entry){.path = paths[op->scope],
+                                   .kind = kind_of(p, op),
+                                   .name = hash_of(lb_op_name(p, op)),
+                                   .phase = op->phase,
+                                   .share = part / share,
+                                   .part = part,
+                                   .call = op->call,
+                                   .op = i};
     }
     if (list) qsort(list, *count, sizeof *list, compare_entries);
     return list;
@@ -207,9 +211,20 @@ static void pair_calls(aligner *al, group a, group b, bool sure)
 
 /* ---- one call against several ---- */
 
+/* What collectives leave depends on who takes part: lists of gathered pieces are as long as the group, and an all-to-all mixes the
+ * pieces of all ranks in each. */
+static bool is_mixed(const aligner *al, const lb_join *join)
+{
+    const lb_op *whole = &al->a->ops[join->whole], *part = &al->b->ops[al->out->joins.part_ops[join->first]];
+    return whole->flags & LB_OP_COLLECTIVE &&
+           (whole->written != part->written || strstr(lb_op_name(al->a, whole), "alltoall") ||
+            strstr(lb_op_name(al->a, whole), "all_to_all"));
+}
+
 static bool can_join(const aligner *al, const lb_join *join, uint32_t *values)
 {
     const lb_op *whole = &al->a->ops[join->whole];
+    if (is_mixed(al, join)) return false;
     for (uint32_t i = 0; i < whole->results + whole->written; i++) {
         uint32_t v = i < whole->results ? lb_op_results(al->a, whole)[i]
                                         : lb_op_written(al->a, whole)[i - whole->results];
@@ -347,30 +362,32 @@ static void pair_sources(const lb_program *a, const lb_program *b, const sources
     }
 }
 
-/* One side is several programs: a source of the other is one of each of them, put together. Of unnamed ones the place in the
- * program decides, and whether they can be put together. */
-static void join_source(aligner *al, const lb_side *b, const sources *sa, uint32_t i, const sources *sb,
-                        uint8_t *taken, uint32_t *room)
+/* B is more programs: a source of A is one of each of those that stand for its own, put together. Of unnamed ones the place in
+ * the program decides, and whether they can be put together. */
+static void join_source(aligner *al, const lb_side *a, const lb_side *b, const sources *sa, uint32_t i,
+                        const sources *sb, uint8_t *taken, uint32_t *room)
 {
-    uint32_t *ops = room, *rows = room + b->n_parts, found = 0;
+    const uint32_t parts = b->n_parts / a->n_parts, first = lb_side_part_of(a, sa->ops[i]) * parts;
+    uint32_t *ops = room, *rows = room + parts, found = 0;
     const lb_value *va = source_value(al->a, sa->ops[i]);
-    for (uint32_t j = 0; j < sb->n && found < b->n_parts; j++) {
+    for (uint32_t j = 0; j < sb->n && found < parts; j++) {
         const lb_value *vb = source_value(al->b, sb->ops[j]);
-        if (taken[j] || lb_side_part_of(b, sb->ops[j]) != found || va->dtype != vb->dtype) continue;
+        if (taken[j] || lb_side_part_of(b, sb->ops[j]) != first + found || va->dtype != vb->dtype) continue;
         if (strcmp(sa->names[i], sb->names[j]) != 0) continue;
         if (!*sa->names[i] && va->layout.ndim != vb->layout.ndim) continue;
         ops[found] = sb->ops[j], rows[found++] = j;
     }
-    if (found < b->n_parts) return;
-    add_join(al, sa->ops[i], ops, found, room + 2 * b->n_parts);
+    if (found < parts) return;
+    add_join(al, sa->ops[i], ops, found, room + 2 * parts);
     if (al->out->join_of_a[sa->ops[i]] == LB_NONE) return;
     for (uint32_t k = 0; k < found; k++) taken[rows[k]] = 1;
 }
 
-static bool join_sources(aligner *al, const lb_side *b, const sources *sa, const sources *sb, uint8_t *taken)
+static bool join_sources(aligner *al, const lb_side *a, const lb_side *b, const sources *sa, const sources *sb,
+                         uint8_t *taken)
 {
     uint32_t *room = malloc(3 * b->n_parts * sizeof *room);
-    for (uint32_t i = 0; room && i < sa->n; i++) join_source(al, b, sa, i, sb, taken, room);
+    for (uint32_t i = 0; room && i < sa->n; i++) join_source(al, a, b, sa, i, sb, taken, room);
     free(room);
     return room != NULL;
 }
@@ -384,7 +401,7 @@ static lb_status align_sources(const lb_side *a, const lb_side *b, const lb_map_
     bool done = list_sources(a->program, rules_a, &sa) && list_sources(b->program, rules_b, &sb) && taken;
     lb_status status = done ? lb_names_meet(sa.names, sa.n, sb.names, sb.n, err) : LB_ERR_NOMEM;
     if (status == LB_OK && b->n_parts > a->n_parts)
-        done = join_sources(&al, b, &sa, &sb, taken);
+        done = join_sources(&al, a, b, &sa, &sb, taken);
     else if (status == LB_OK)
         pair_sources(a->program, b->program, &sa, &sb, taken, out);
     if (!done) status = lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for sources");
@@ -437,7 +454,8 @@ static lb_status align_ops(const lb_side *a, const lb_side *b, char **paths_a, c
     uint32_t na = 0, nb = 0;
     aligner al = {a->program, b->program, out, false};
     LB_TRY(lb_names_meet(paths_a, a->program->n_scopes, paths_b, b->program->n_scopes, err));
-    entry *list_a = list_entries(a, paths_a, &na), *list_b = list_entries(b, paths_b, &nb);
+    entry *list_a = list_entries(a, paths_a, 1, &na),
+          *list_b = list_entries(b, paths_b, b->n_parts / a->n_parts, &nb);
     if (list_a && list_b) align_layers(&al, list_a, na, list_b, nb);
     bool done = list_a && list_b && !al.failed;
     free(list_a), free(list_b);

@@ -29,7 +29,8 @@ typedef struct lb_alignment {
     uint32_t *place_of_b; /* which part of that join it is */
 } lb_alignment;
 
-/* A has at most as many calls of a layer as B: who calls more is B (lb_alignment_finer). */
+/* A has at most as many calls of a layer as B: who calls more is B (lb_alignment_finer). B has as many parts as A, or a multiple: part i
+ * of A stands against that many of B from i times as many on. */
 lb_status lb_alignment_make(const lb_side *a, const lb_side *b, const lb_map_rules *rules_a,
                             const lb_map_rules *rules_b, lb_alignment *out, lb_err *err);
 void lb_alignment_release(lb_alignment *alignment);

@@ -218,7 +218,7 @@ static lb_status measure_noise(lb_walk *w, const lb_diff_options *options, lb_er
     if (!options->n_noise) return LB_OK;
     if (!w->swapped && w->a->n_parts == 1)
         return lb_noise_measure(w->a, options->noise, options->n_noise, &w->noise, err);
-    lb_report_finding(w->report, "--noise was not used: the first side is several programs against one");
+    lb_report_finding(w->report, "--noise was not used: the sides are different numbers of programs");
     return LB_OK;
 }
 
@@ -332,12 +332,14 @@ static bool holds_world(lb_capture *capture, const int32_t *ranks, uint32_t n, i
     return (uint32_t)*world == n;
 }
 
-/* One process against all ranks of several is one against their parts put together. */
+/* All ranks of a run against all of one that has several times as many: each rank, or the one process, is held against that many of the
+ * other side put together. */
 static bool is_sharded(const session *s, const half *first, const half *second)
 {
     int32_t world_a, world_b;
-    return (first->n_ranks == 1) != (second->n_ranks == 1) &&
-           holds_world(s->a, first->ranks, first->n_ranks, &world_a) &&
+    const uint32_t few = first->n_ranks < second->n_ranks ? first->n_ranks : second->n_ranks,
+                   many = first->n_ranks < second->n_ranks ? second->n_ranks : first->n_ranks;
+    return few != many && few && many % few == 0 && holds_world(s->a, first->ranks, first->n_ranks, &world_a) &&
            holds_world(s->b, second->ranks, second->n_ranks, &world_b);
 }
 

@@ -42,20 +42,38 @@ static lb_diff_row row_of(lb_walk *w, uint32_t ia)
     return row;
 }
 
-void lb_walk_report(const lb_walk *w, const lb_diff_row *row)
+/* Of the first side, by its place in one program. */
+static lb_diff_row turned_row(const lb_walk *w, const lb_diff_row *row)
 {
     lb_diff_row turned = *row;
     uint32_t ops[] = {row->index, row->other};
-    int32_t ranks[] = {row->rank, row->rank};
+    int32_t ranks[2];
     const lb_side *sides[] = {w->a, w->b};
+    const uint32_t part_a = lb_side_part_of(w->a, row->index);
     for (int k = 0; k < 2; k++) {
-        if (ops[k] == LB_NONE) continue;
-        const lb_side_part *part = &sides[k]->parts[lb_side_part_of(sides[k], ops[k])];
-        ops[k] -= part->first_op, ranks[k] = part->program->rank;
+        /* Who has no such op speaks for the parts that stand for the other's. */
+        const uint32_t part = k == 0              ? part_a
+                              : ops[k] == LB_NONE ? part_a * (w->b->n_parts / w->a->n_parts)
+                                                  : lb_side_part_of(w->b, ops[k]);
+        const lb_side_part *of = &sides[k]->parts[part];
+        if (ops[k] != LB_NONE) ops[k] -= of->first_op;
+        ranks[k] = of->program->rank;
     }
     turned.index = ops[w->swapped], turned.rank = ranks[w->swapped];
     turned.other = ops[!w->swapped], turned.other_rank = ranks[!w->swapped];
+    return turned;
+}
+
+void lb_walk_report(const lb_walk *w, const lb_diff_row *row)
+{
+    const lb_diff_row turned = turned_row(w, row);
     lb_report_row(w->report, &turned);
+}
+
+static void report_layer(const lb_walk *w, const lb_diff_row *row)
+{
+    const lb_diff_row turned = turned_row(w, row);
+    lb_report_layer(w->report, &turned);
 }
 
 /* ---- sources ---- */
@@ -250,7 +268,7 @@ static void walk_pair(lb_walk *w, uint32_t ia, uint32_t ib)
         w->report->identical++;
         if (!w->alignment.irregular[ia] && !lb_op_same_args(w->pa, a, w->pb, b, false)) note_other_args(w, ia);
         lb_flow_out(w, a, &LB_TAINT_CLEAN(0));
-        lb_report_layer(w->report, &row);
+        report_layer(w, &row);
         return;
     }
     lb_evidence e = evidence_of(w, ia, ib, &in);
@@ -359,7 +377,7 @@ static void walk_join(lb_walk *w, uint32_t ia, const lb_join *join)
     if (!w->differs[ia] || counts_anew(w, a)) {
         w->report->identical++;
         lb_flow_out(w, a, &LB_TAINT_CLEAN(0));
-        lb_report_layer(w->report, &row);
+        report_layer(w, &row);
         return;
     }
     lb_evidence e = evidence_of(w, ia, w->alignment.joins.part_ops[join->first], &in);

@@ -121,14 +121,17 @@ def test_the_text_is_short_and_its_commands_run(lastbit, clean_and_faulty, tmp_p
     assert "optimizer.exp_avg_sq:layers.5.norm.weight " in everything  # the whole name
 
 
+def record_ranks(lastbit, capture, program, ranks, *args):
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
+    lastbit.run("record", "-o", capture, "--level", "ops", "--", *torchrun, ROOT / program, *args, expect=0)
+
+
 @pytest.fixture(scope="module")
 def tensor_parallel(lastbit, tmp_path_factory):
     """The same steps on one process and on two that hold half of every weight; the second rank loses half of a weight after step 1."""
     folder = tmp_path_factory.mktemp("shards")
     lastbit.record(folder / "one.lb", "tests/programs/tensor_parallel.py", expect=0)
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    lastbit.run("record", "-o", folder / "two.lb", "--", *torchrun, ROOT / "tests/programs/tensor_parallel.py", "--ranks", "2",
-                "--fault", "down", expect=0)
+    record_ranks(lastbit, folder / "two.lb", "tests/programs/tensor_parallel.py", 2, "--ranks", "2", "--fault", "down")
     return folder / "one.lb", folder / "two.lb"
 
 
@@ -149,6 +152,29 @@ def test_a_lost_shard_is_named_with_its_slice(lastbit, tensor_parallel, turned):
     assert answer["verdict"] == "diverged" and (first["step"], first["layer"]) == (1, "1.down.weight"), first
     assert f": dimension 1, 32 to 63 of 64 (part 2 of 2); zero on the {side} side; the rest differs by" in first["pattern"], first["pattern"]
     assert first["why"] == f"aten::zero_ writes it last, on the {side} side only; exact values differ"
+
+
+@pytest.fixture(scope="module")
+def four_ranks(lastbit, tensor_parallel):
+    """… and on four that hold a quarter; the last loses it after step 1."""
+    folder = tensor_parallel[0].parent
+    record_ranks(lastbit, folder / "four.lb", "tests/programs/tensor_parallel.py", 4, "--ranks", "4", "--fault", "down")
+    return folder / "four.lb"
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_two_ranks_against_four_are_halves_against_their_quarters(lastbit, tensor_parallel, four_ranks, turned):
+    pair = (four_ranks, tensor_parallel[1]) if turned else (tensor_parallel[1], four_ranks)
+    before = lastbit.json("diff", "--steps", "0", *pair, expect=0)
+    assert before["verdict"] == "rounding" and before["ops"]["aligned"] > 90, before["first"]
+    measured = {(row["layer"], row["rank"]): row["elements"] for row in before["layers"] if row["max_abs"]}
+    ranks = (0, 2) if turned else (0, 1)  # of the first side
+    assert [measured["1.up", rank] for rank in ranks] == [32 * 32] * 2
+    answer = lastbit.json("diff", *pair, expect=1)
+    first = answer["first"]  # the second of two lost columns 32 to 63 of 64, the last of four the half of that
+    assert (first["step"], first["layer"], first["rank"]) == (1, "1.down.weight", ranks[1]), first
+    zero = "second" if turned else "first"
+    assert f": dimension 1, 0 to 15 of 32 (part 1 of 2); zero on the {zero} side" in first["pattern"], first["pattern"]
 
 
 @pytest.fixture()
