@@ -1,6 +1,6 @@
 /* The list of candidates: see candidate.h. Orders whose trees are the same for the number of terms at hand are one
  * candidate under several names. */
-#include "candidate.h"
+#include "contributions.h"
 
 #include "ops.h"
 #include "orders.h"
@@ -22,6 +22,9 @@ static const char product_precisions[] =
     "e4m3fn:delayed "
     "e4m3fn:delayed,start:calibrated e5m2:current compute:bf16 compute:f16 nvfp4 mxfp4";
 static const char accumulations[] = "bf16 f16";
+/* Of a reduction over ranks. */
+static const char collective_orders[] =
+    LB_COLLECTIVE_ORDERS " | ring:2 tree:2 tree:4 tree:8 ring:4 ring:8 ring:16 ring:24 ring:32";
 /* Orders that are tried together with a precision. */
 static const char few_orders[] =
     "torch:1 sequential pairwise cascade:8 cascade:16 blocked:128 splitk:2 splitk:4 splitk:8 exact";
@@ -30,8 +33,10 @@ enum { FEW = 8, MOST = 512, KERNELS = 64, MOST_TERMS = 1 << 14 };
 typedef struct maker {
     lb_candidate *list;
     uint32_t n;
-    bool sums, matrices, narrow;
-    uint32_t terms; /* of the only sum, 0: several, or not known */
+    bool sums, matrices, narrow, ranks; /* ranks: a collective */
+    bool alone;       /* collectives and nothing else that rounds: wider than it is the order `wide` */
+    lb_dtype payload; /* of the last of them */
+    uint32_t terms;   /* of the only sum, 0: several, or not known */
     lb_sum_of of;
     lb_dtype dtype;
     lb_sum_tree **trees;
@@ -118,6 +123,11 @@ static void use_plain_order(maker *m, const char *word, uint32_t few)
     add(m, LB_CAUSE_ORDER, FEW, LB_SWAP_ORDER, word, 0, NULL);
 }
 
+static void use_rank_order(maker *m, const char *word, uint32_t few)
+{
+    add(m, LB_CAUSE_ORDER, few, LB_SWAP_ORDER, word, 0, NULL);
+}
+
 static void use_kernel(maker *m, const char *word, uint32_t few)
 {
     (void)few;
@@ -126,12 +136,18 @@ static void use_kernel(maker *m, const char *word, uint32_t few)
     if (strncmp(word, "tensorcore", 10)) add(m, LB_CAUSE_KERNEL, 0, LB_SWAP_KERNEL, word, 0, NULL);
 }
 
+/* f32 never narrows; of a collective by itself neither it nor f64 is more than another order. */
+static bool means_something(const maker *m, const char *precision)
+{
+    if (m->ranks && m->alone)
+        return strcmp(precision, "f32") && strcmp(precision, "f64") && lb_dtype_parse(precision) != m->payload;
+    return strcmp(precision, "f32") || m->narrow;
+}
+
 static void use_precision(maker *m, const char *word, uint32_t few)
 {
     (void)few;
-    bool wide = !strcmp(word, "f32");
-    if (wide && !m->narrow) return; /* f32 never narrows */
-    add(m, LB_CAUSE_PRECISION, 0, LB_SWAP_PRECISION, word, 0, NULL);
+    if (means_something(m, word)) add(m, LB_CAUSE_PRECISION, 0, LB_SWAP_PRECISION, word, 0, NULL);
 }
 
 static void use_accumulation(maker *m, const char *word, uint32_t few)
@@ -143,7 +159,8 @@ static void use_accumulation(maker *m, const char *word, uint32_t few)
 /* A precision together with each of a few orders. */
 static void cross(maker *m, lb_swap_kind kind, const char *precision)
 {
-    for (const char *at = few_orders; *at; at += strspn(at, " ")) {
+    const char *own = LB_COLLECTIVE_ORDERS;
+    for (const char *at = m->ranks ? own + strcspn(own, " ") + 1 : few_orders; *at; at += strspn(at, " ")) {
         char order[48];
         int n = (int)strcspn(at, " ");
         snprintf(order, sizeof order, "%.*s", n, at);
@@ -155,7 +172,7 @@ static void cross(maker *m, lb_swap_kind kind, const char *precision)
 static void cross_precision(maker *m, const char *word, uint32_t few)
 {
     (void)few;
-    if (strcmp(word, "f32") || m->narrow) cross(m, LB_SWAP_PRECISION, word);
+    if (means_something(m, word)) cross(m, LB_SWAP_PRECISION, word);
 }
 
 static void cross_accumulation(maker *m, const char *word, uint32_t few)
@@ -189,15 +206,19 @@ static void survey(maker *m, const lb_program *p, const uint32_t *ops, uint32_t 
 {
     uint32_t sums = 0;
     size_t used = 0;
+    m->alone = true;
     for (uint32_t i = 0; i < n_ops; i++) {
         const lb_op *op = &p->ops[ops[i]];
         lb_op_form form;
         const lb_op_row *row = lb_op_find(lb_op_name(p, op), &form);
         for (uint32_t k = 0; k < op->results; k++) {
             uint32_t v = lb_op_results(p, op)[k];
-            if (v != LB_NONE && lb_dtype_is_float(p->values[v].dtype))
-                m->narrow |= lb_dtype_bits(p->values[v].dtype) < 32;
+            if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype)) continue;
+            m->narrow |= lb_dtype_bits(p->values[v].dtype) < 32;
+            if (op->flags & LB_OP_COLLECTIVE) m->payload = p->values[v].dtype;
         }
+        m->ranks |= op->flags & LB_OP_COLLECTIVE;
+        m->alone &= op->flags & LB_OP_COLLECTIVE || !row || row->flags & LB_ROW_EXACT;
         if (!row || row->flags & (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)) continue;
         bool matrix = row->flags & LB_ROW_MATMUL, sum = row->flags & (LB_ROW_REDUCTION | LB_ROW_MATMUL);
         m->matrices |= matrix, m->sums |= sum;
@@ -229,13 +250,14 @@ static void add_composites(maker *m, const lb_program *alone)
 
 static void list_all(maker *m, const char *kernels)
 {
+    if (m->ranks) each_word(m, collective_orders, use_rank_order);
     if (m->sums) each_word(m, orders, use_order);
     each_word(m, kernels, use_kernel);
     if (m->matrices) each_word(m, matrix_orders, use_plain_order);
     each_word(m, precisions, use_precision);
     if (m->matrices) each_word(m, product_precisions, use_precision);
     if (m->sums) each_word(m, accumulations, use_accumulation);
-    if (m->sums) each_word(m, precisions, cross_precision);
+    if (m->sums || m->ranks) each_word(m, precisions, cross_precision);
     if (m->matrices) each_word(m, "tf32", cross_precision);
     if (m->sums) each_word(m, accumulations, cross_accumulation);
 }

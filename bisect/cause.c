@@ -171,6 +171,7 @@ static const char *own_name(const finder *f, int runner)
 {
     bool sum = false, product = false;
     for (uint32_t i = 0; i < f->n[runner]; i++) {
+        if (!strcmp(f->list[runner][i].name, "gloo")) return "gloo";
         sum |= !strcmp(f->list[runner][i].name, "pairwise");
         product |= !strncmp(f->list[runner][i].name, "tensorcore", 10);
     }
@@ -200,14 +201,15 @@ static void tell_match(finder *f, int runner, int bits, const scan *s)
     out->matched = out->elements = s->best_score.elements;
     out->tried = s->tried, out->excluded = s->excluded;
     out->cause = narrow ? LB_CAUSE_PRECISION : c->cause;
-    if (narrow && s->matches[0])
+    if (narrow && s->matches[0] && strcmp(c->name, narrow))
         snprintf(out->schedule, sizeof out->schedule, "%s, %.80s", narrow, c->name);
     else
         snprintf(out->schedule, sizeof out->schedule, "%s",
                  narrow ? narrow : name_of(f, runner, s->matches[0]));
     for (uint32_t i = 1; i < s->n; i++) {
         const lb_candidate *other = &f->list[runner][s->matches[i]];
-        if (narrow && !strcmp(other->name, narrow)) continue; /* the same thing by another name */
+        /* The same thing by another name. */
+        if ((narrow && !strcmp(other->name, narrow)) || !strcmp(other->name, own_name(f, runner))) continue;
         if (used + strlen(other->name) + 3 > sizeof out->also) break;
         used += (size_t)snprintf(out->also + used, sizeof out->also - used, "%s%s", used ? "; " : "",
                                  name_of(f, runner, s->matches[i]));
@@ -279,10 +281,14 @@ static lb_status by_program(finder *f, int runner, bool *done)
     if (!plain) LB_TRY(scan_all(f, runner, runner, &mine));
     bool rounds = rounds_at_end(f, runner, other);
     if (!theirs.n || (!plain && !mine.n)) {
-        if (theirs.best_score.matched > f->found->matched && !theirs.n) {
+        if (!theirs.n && (theirs.best_score.matched > f->found->matched || !f->found->elements)) {
             f->found->matched = theirs.best_score.matched, f->found->elements = theirs.best_score.elements;
             snprintf(f->found->schedule, sizeof f->found->schedule, "%s", name_of(f, runner, theirs.best));
             f->found->reversed = runner == 1;
+        } else if (theirs.n && !f->found->elements) { /* it is the runner's own bits that nothing gives */
+            f->found->matched = mine.best_score.matched, f->found->elements = mine.best_score.elements;
+            snprintf(f->found->schedule, sizeof f->found->schedule, "%s", name_of(f, runner, mine.best));
+            f->found->reversed = runner == 0;
         }
         return LB_OK;
     }

@@ -109,15 +109,20 @@ static const struct poptOption options[] = {
 static const lb_command command = {
     .name = "explain",
     .synopsis = "CAPTURE [CAPTURE]",
-    .about = "Two recordings differ: says at each place where they part which kernel, precision or order turns "
-             "the first\n"
-             "into the second. The first side's ops are run on the second side's recorded input bits under one "
-             "candidate\n"
-             "after another, and the second side's output bits are asked for, every one of them. A candidate "
-             "that misses one\n"
-             "element is excluded; what only came in from upstream is said to be `input`. With one capture: "
-             "under which\n"
-             "order or kernel its ops give the bits that were recorded, where replay's own do not.",
+    .about =
+        "Two recordings differ: says at each place where they part which kernel, precision or order turns "
+        "the first\n"
+        "into the second. The first side's ops are run on the second side's recorded input bits under one "
+        "candidate\n"
+        "after another, and the second side's output bits are asked for, every one of them. A candidate "
+        "that misses one\n"
+        "element is excluded; what only came in from upstream is said to be `input`. Of a collective all its "
+        "ranks are\n"
+        "asked what they brought: one brought other numbers, or they were added up in another order, which is "
+        "named, or\n"
+        "no legal order gives these bits. With one capture: under which order or kernel its ops give the bits "
+        "that were\n"
+        "recorded, where replay's own do not.",
     .example = "  OMP_NUM_THREADS=1 lastbit record -o one.lb -- python sum.py\n"
                "  OMP_NUM_THREADS=4 lastbit record -o four.lb -- python sum.py\n"
                "  lastbit explain one.lb four.lb      # order: aten::sum, torch:1 became torch:4",

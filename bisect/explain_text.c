@@ -29,6 +29,12 @@ static void layer_pattern(const char *layer, char *text, size_t room)
     if (!*layer) snprintf(text, room, "(top level)");
 }
 
+/* What it says of ranks is in its reason. */
+static bool is_collective(const lb_explain_finding *x)
+{
+    return !strncmp(x->op, "c10d::", 6) || !strncmp(x->op, "_c10d_functional::", 18);
+}
+
 static bool same_line(const lb_explain_finding *a, const lb_explain_finding *b)
 {
     char x[256], y[256];
@@ -36,6 +42,7 @@ static bool same_line(const lb_explain_finding *a, const lb_explain_finding *b)
         return false;
     if (strcmp(a->op, b->op) || strcmp(a->other_op, b->other_op) || strcmp(a->first, b->first)) return false;
     if (a->cause != LB_CAUSE_UNEXPLAINED && strcmp(a->schedule, b->schedule)) return false;
+    if (is_collective(a) && strcmp(a->why, b->why)) return false;
     layer_pattern(a->layer, x, sizeof x), layer_pattern(b->layer, y, sizeof y);
     return !strcmp(x, y);
 }
@@ -127,6 +134,7 @@ static void print_change(FILE *out, const fold *f)
     fprintf(out, ". %" PRId64 " of %" PRId64 " elements of the %s side", f->matched, f->elements, to);
     if (f->least_excluded) fprintf(out, ", %u alternatives excluded", f->least_excluded);
     print_also(out, f->also);
+    if (is_collective(x) && *x->why) fprintf(out, "; %s", x->why);
     if (x->proof == LB_PROOF_BOUND) fprintf(out, "; not bit by bit: inside the op's bound");
     if (x->proof == LB_PROOF_EXACT) fprintf(out, "; not bit by bit: equal in exact arithmetic");
 }

@@ -120,6 +120,7 @@ lb_status lb_place_open(const lb_stretch *stretch, const lb_stretch_source *sour
     for (int side = 0; side < 2 && room; side++) {
         const lb_stretch_side *s = &stretch->sides[side];
         lb_rehearsal_parts parts = {.program = program_of(p, side),
+                                    .ranks = source->meetings[side] ? side ? source->b : source->a : NULL,
                                     .ops = s->ops,
                                     .n_ops = s->n_ops,
                                     .leaves = s->leaves,

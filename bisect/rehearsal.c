@@ -1,23 +1,9 @@
-/* Ops by themselves: see rehearsal.h. The machine of replay runs them; the recording that it asks for bytes is the list of
- * leaves. */
-#include "rehearsal.h"
-
-#include "choices.h"
-#include "fuse.h"
-#include "machine.h"
-#include "operand_rounding.h"
+/* Making the programs of a rehearsal: see rehearsal.h. performance.c runs them. */
+#include "meeting.h"
+#include "voice.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-struct lb_rehearsal {
-    lb_program *program;
-    lb_prepared *prepared;
-    uint32_t *leaves, n_leaves; /* rows of `program` */
-    uint32_t *outputs, n_outputs;
-};
-
-/* ---- the program ---- */
 
 typedef struct builder {
     const lb_program *in;
@@ -26,6 +12,7 @@ typedef struct builder {
     uint32_t *from, *to; /* open addressing: values of `in` and their rows in `out` */
     uint32_t size;
     uint8_t *loaded; /* per leaf: its source stands */
+    uint32_t part;   /* of `parts->ranks`: which rank's ops these are */
     bool failed;
 } builder;
 
@@ -53,6 +40,18 @@ static uint32_t leaf_row(const builder *b, uint32_t value)
     for (uint32_t i = 0; i < b->parts->n_leaves; i++)
         if (b->parts->leaves[i] == value) return i;
     return LB_NONE;
+}
+
+static bool is_own_op(const builder *b, uint32_t op)
+{
+    return !b->parts->ranks || lb_side_part_of(b->parts->ranks, op) == b->part;
+}
+
+static bool is_own_value(const builder *b, uint32_t value)
+{
+    uint32_t row;
+    const lb_side *ranks = b->parts->ranks;
+    return !ranks || lb_side_recorded(ranks, value, &row) == ranks->parts[b->part].program;
 }
 
 /* What a recipe calls a weight: the contents of a parameter's storage, whatever view of it is read. */
@@ -137,8 +136,26 @@ static void put_sources_of(void *context, uint32_t value)
     }
 }
 
-static void put_op(builder *b, const lb_op *op)
+/* Who meets at the op that comes next. */
+static void put_collective(builder *b, uint32_t op)
 {
+    const lb_program *p;
+    const lb_collective *row = lb_side_collective(b->parts->ranks, op, &p);
+    if (!row) return;
+    lb_collective copy = *row;
+    const uint32_t *texts[] = {&row->group, &row->reduce, &row->algorithm};
+    uint32_t *copies[] = {&copy.group, &copy.reduce, &copy.algorithm};
+    for (int i = 0; i < 3; i++)
+        if (*texts[i] != LB_NONE)
+            *copies[i] = checked(b, lb_program_string(b->out, lb_program_text(p, *texts[i])));
+    copy.op = b->out->n_ops;
+    copy.first_rank = checked(b, lb_program_add_refs(b->out, p->refs + row->first_rank, row->ranks));
+    checked(b, lb_program_add_collective(b->out, &copy));
+}
+
+static void put_op(builder *b, uint32_t at)
+{
+    const lb_op *op = &b->in->ops[at];
     lb_op row = *op;
     lb_op_each_input(b->in, op, put_sources_of, b);
     row.name = text_of(b, op->name);
@@ -149,6 +166,7 @@ static void put_op(builder *b, const lb_op *op)
                                                     &(lb_arg_rename){value_of, text_of, b}));
     row.first_result = refs_of(b, lb_op_results(b->in, op), op->results);
     row.first_written = refs_of(b, lb_op_written(b->in, op), op->written);
+    if (op->flags & LB_OP_COLLECTIVE) put_collective(b, at);
     checked(b, lb_program_add_op(b->out, &row));
 }
 
@@ -188,12 +206,19 @@ static bool computed_by(const lb_rehearsal_parts *parts, uint32_t value)
 static void build(builder *b, lb_rehearsal *r)
 {
     const lb_rehearsal_parts *parts = b->parts;
-    b->out->step = b->in->step, b->out->rank = b->in->rank, b->out->world = 1;
-    for (uint32_t i = 0; i < parts->n_ops; i++) put_op(b, &b->in->ops[parts->ops[i]]);
-    for (uint32_t i = 0; i < parts->n_leaves; i++) r->leaves[i] = value_of(b, parts->leaves[i]);
-    for (uint32_t i = 0; i < parts->n_outputs; i++)
-        r->outputs[i] = computed_by(parts, parts->outputs[i]) ? value_of(b, parts->outputs[i])
-                                                              : put_copy(b, parts->outputs[i]);
+    const uint32_t voice = r->n_voices;
+    b->out->step = b->in->step, b->out->world = parts->ranks ? (int32_t)parts->ranks->n_parts : 1;
+    b->out->rank = parts->ranks ? parts->ranks->parts[b->part].program->rank : b->in->rank;
+    for (uint32_t i = 0; i < parts->n_ops; i++)
+        if (is_own_op(b, parts->ops[i])) put_op(b, parts->ops[i]);
+    for (uint32_t i = 0; i < parts->n_leaves; i++)
+        if (is_own_value(b, parts->leaves[i])) r->leaves[i] = (lb_spot){voice, value_of(b, parts->leaves[i])};
+    for (uint32_t i = 0; i < parts->n_outputs; i++) {
+        const uint32_t output = parts->outputs[i];
+        if (!is_own_value(b, output)) continue;
+        r->outputs[i] =
+            (lb_spot){voice, computed_by(parts, output) ? value_of(b, output) : put_copy(b, output)};
+    }
 }
 
 static uint32_t count_refs(const lb_rehearsal_parts *parts)
@@ -207,36 +232,58 @@ static uint32_t count_refs(const lb_rehearsal_parts *parts)
     return n;
 }
 
-static lb_status make_program(const lb_rehearsal_parts *parts, lb_rehearsal *r, lb_err *err)
+static lb_status make_voice(const lb_rehearsal_parts *parts, uint32_t part, lb_rehearsal *r, lb_err *err)
 {
-    builder b = {.in = parts->program, .out = r->program, .parts = parts, .size = 64};
+    lb_voice *v = &r->voices[r->n_voices];
+    v->program = lb_program_new();
+    builder b = {.in = parts->program, .out = v->program, .parts = parts, .part = part, .size = 64};
     while (b.size < 4 * count_refs(parts)) b.size *= 2;
     b.from = malloc(b.size * sizeof *b.from), b.to = malloc(b.size * sizeof *b.to);
     b.loaded = calloc(parts->n_leaves + 1, 1);
-    b.failed = !b.from || !b.to || !b.loaded;
+    b.failed = !b.out || !b.from || !b.to || !b.loaded;
     if (b.from) memset(b.from, 0xFF, b.size * sizeof *b.from);
     if (!b.failed) build(&b, r);
     free(b.from), free(b.to), free(b.loaded);
+    r->n_voices++;
     if (b.failed)
         return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for a stretch of %u ops", parts->n_ops);
-    LB_TRY(lb_program_validate(r->program, err));
-    return lb_prepare(r->program, NULL, NULL, &r->prepared, err);
+    LB_TRY(lb_program_validate(v->program, err));
+    return lb_prepare(v->program, NULL, NULL, &v->prepared, err);
+}
+
+/* Has a rank anything to do with it? */
+static bool takes_part(const lb_rehearsal_parts *parts, uint32_t part)
+{
+    const builder b = {.parts = parts, .part = part};
+    bool any = false;
+    for (uint32_t i = 0; i < parts->n_ops && !any; i++) any = is_own_op(&b, parts->ops[i]);
+    for (uint32_t i = 0; i < parts->n_outputs && !any; i++) any = is_own_value(&b, parts->outputs[i]);
+    return any;
+}
+
+static lb_status make_voices(const lb_rehearsal_parts *parts, lb_rehearsal *r, lb_err *err)
+{
+    if (!parts->ranks) return make_voice(parts, 0, r, err);
+    for (uint32_t part = 0; part < parts->ranks->n_parts; part++)
+        if (takes_part(parts, part)) LB_TRY(make_voice(parts, part, r, err));
+    return LB_OK;
 }
 
 lb_status lb_rehearsal_new(const lb_rehearsal_parts *parts, lb_rehearsal **out, lb_err *err)
 {
     *out = NULL;
-    for (uint32_t i = 0; i < parts->n_ops; i++)
+    for (uint32_t i = 0; i < parts->n_ops && !parts->ranks; i++)
         if (parts->program->ops[parts->ops[i]].flags & LB_OP_COLLECTIVE)
             return lb_fail(err, LB_ERR_UNSUPPORTED, "%s needs its other ranks",
                            lb_op_name(parts->program, &parts->program->ops[parts->ops[i]]));
     lb_rehearsal *r = calloc(1, sizeof *r);
     if (!r) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory");
-    r->program = lb_program_new();
+    r->voices = calloc(parts->ranks ? parts->ranks->n_parts : 1, sizeof *r->voices);
     r->leaves = malloc((parts->n_leaves + 1) * sizeof *r->leaves), r->n_leaves = parts->n_leaves;
     r->outputs = malloc((parts->n_outputs + 1) * sizeof *r->outputs), r->n_outputs = parts->n_outputs;
     lb_status status = LB_ERR_NOMEM;
-    if (r->program && r->leaves && r->outputs) status = make_program(parts, r, err);
+    if (r->leaves) memset(r->leaves, 0xFF, parts->n_leaves * sizeof *r->leaves);
+    if (r->voices && r->leaves && r->outputs) status = make_voices(parts, r, err);
     if (status == LB_OK)
         *out = r;
     else
@@ -247,167 +294,15 @@ lb_status lb_rehearsal_new(const lb_rehearsal_parts *parts, lb_rehearsal **out, 
 void lb_rehearsal_free(lb_rehearsal *r)
 {
     if (!r) return;
-    lb_prepared_free(r->prepared);
-    lb_program_free(r->program);
-    free(r->leaves), free(r->outputs);
+    for (uint32_t i = 0; r->voices && i < r->n_voices; i++) {
+        lb_prepared_free(r->voices[i].prepared);
+        lb_program_free(r->voices[i].program);
+    }
+    free(r->voices), free(r->leaves), free(r->outputs);
     free(r);
 }
 
 const lb_program *lb_rehearsal_program(const lb_rehearsal *r)
 {
-    return r->program;
-}
-
-/* ---- running it ---- */
-
-typedef struct run {
-    const lb_rehearsal *rehearsal;
-    const lb_tensor *inputs, *targets;
-    lb_tensor *results;
-    uint64_t touched[4]; /* ops that each swap concerns */
-    bool lost;           /* something was not computed */
-    bool out_of_reach, no_memory;
-} run;
-
-static lb_status given_value(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor,
-                             lb_err *err)
-{
-    const run *r = context;
-    const lb_rehearsal *rehearsal = r->rehearsal;
-    (void)program;
-    for (uint32_t i = 0; i < rehearsal->n_leaves; i++)
-        if (rehearsal->leaves[i] == value) {
-            *tensor = r->inputs[i];
-            return LB_OK;
-        }
-    for (uint32_t i = 0; r->targets && i < rehearsal->n_outputs; i++)
-        if (rehearsal->outputs[i] == value && r->targets[i].data) {
-            *tensor = r->targets[i];
-            return LB_OK;
-        }
-    return lb_fail(err, LB_ERR_NOT_CAPTURED, "not given");
-}
-
-static void keep_result(run *r, uint32_t row, const lb_tensor *computed)
-{
-    lb_tensor *kept = &r->results[row];
-    if (kept->data) return;
-    size_t bytes = lb_dtype_bytes(computed->dtype, (size_t)lb_layout_numel(&computed->layout));
-    *kept = (lb_tensor){malloc(bytes + 1), computed->dtype,
-                        lb_layout_contiguous(computed->layout.ndim, computed->layout.shape)};
-    r->no_memory |= !kept->data;
-    if (kept->data && lb_tensor_gather(computed, kept->data, NULL) != LB_OK)
-        free(kept->data), kept->data = NULL;
-}
-
-static bool note_event(void *context, const lb_event *event)
-{
-    run *r = context;
-    r->lost |= event->verdict == LB_VERDICT_OPAQUE || (event->verdict == LB_VERDICT_MISSING && !r->targets);
-    r->out_of_reach |= event->verdict == LB_VERDICT_DIVERGED || event->verdict == LB_VERDICT_MISSING;
-    for (uint32_t i = 0; r->results && i < event->n_results; i++)
-        for (uint32_t k = 0; k < r->rehearsal->n_outputs; k++)
-            if (event->values[i] == r->rehearsal->outputs[k] && event->computed[i].data)
-                keep_result(r, k, &event->computed[i]);
-    return !r->lost && !r->no_memory;
-}
-
-/* The program with a kernel in the place of some of its ops, where a swap asks for that. */
-typedef struct fusion {
-    lb_program *program;
-    uint32_t *origin;
-    lb_prepared *prepared; /* NULL: the program as it is */
-} fusion;
-
-static void release_fusion(fusion *f)
-{
-    lb_prepared_free(f->prepared);
-    lb_program_free(f->program);
-    free(f->origin);
-}
-
-static lb_status fuse_program(run *r, const lb_plan *plan, fusion *f, lb_err *err)
-{
-    for (uint32_t i = 0; i < plan->n_swaps && i < 4; i++) {
-        lb_program *next = NULL;
-        uint32_t *origin = NULL, touched = 0;
-        if (plan->swaps[i].kind != LB_SWAP_FUSE) continue;
-        if (f->program) return lb_fail(err, LB_ERR_UNSUPPORTED, "one fusion at a time");
-        LB_TRY(lb_pass_fuse(r->rehearsal->program, NULL, plan->swaps, plan->n_swaps, i, &next, &origin,
-                            &touched, err));
-        f->program = next, f->origin = origin, r->touched[i] = touched;
-    }
-    return f->program ? lb_prepare(f->program, r->rehearsal->program, f->origin, &f->prepared, err) : LB_OK;
-}
-
-static void note_touched(run *r, const lb_choices *choices, const lb_plan *plan)
-{
-    uint64_t touched[4] = {0};
-    lb_choices_touched(choices, touched);
-    for (uint32_t i = 0; i < plan->n_swaps && i < 4; i++)
-        if (!lb_swap_is_structural(plan->swaps[i].kind)) r->touched[i] = touched[i];
-}
-
-static lb_status perform(run *r, const lb_plan *plan, lb_err *err)
-{
-    lb_choices *choices = NULL;
-    lb_machine *machine = NULL;
-    uint8_t *choice_of = NULL;
-    fusion fused = {0};
-    lb_replay_summary summary = {0};
-    lb_observer observer = {.context = r, .op = note_event};
-    lb_run shared = {plan, &observer, {r, given_value, NULL}, &summary, false};
-    lb_machine_state state;
-    lb_status status = fuse_program(r, plan, &fused, err);
-    const lb_prepared *prepared = fused.prepared ? fused.prepared : r->rehearsal->prepared;
-    if (status == LB_OK) status = lb_choices_new(plan->swaps, plan->n_swaps, &choices, err);
-    if (status == LB_OK) status = lb_choices_make(choices, prepared, NULL, &choice_of, err);
-    if (status == LB_OK && plan->n_swaps) note_touched(r, choices, plan);
-    if (status == LB_OK) status = lb_machine_new(&shared, prepared->program->rank, &machine, err);
-    if (status == LB_OK && lb_choices_round_operands(choices, false)) {
-        machine->rounding = lb_operand_rounding_new();
-        status = machine->rounding ? lb_operand_rounding_step(machine->rounding, prepared, err)
-                                   : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    }
-    if (status == LB_OK) status = lb_machine_declare(machine, prepared, err);
-    if (status == LB_OK) status = lb_machine_begin(machine, prepared, lb_choices_rows(choices), choice_of, err);
-    if (status == LB_OK) status = lb_machine_run(machine, &state, err);
-    if (machine) lb_operand_rounding_free(machine->rounding);
-    lb_machine_free(machine);
-    free(choice_of);
-    lb_choices_free(choices);
-    release_fusion(&fused);
-    return status;
-}
-
-lb_status lb_rehearsal_run(const lb_rehearsal *rehearsal, const lb_tensor *inputs, const lb_swap *swaps,
-                           uint32_t n_swaps, lb_tensor *results, lb_err *err)
-{
-    lb_plan plan = LB_PLAN_INIT;
-    run r = {.rehearsal = rehearsal, .inputs = inputs, .results = results};
-    memset(results, 0, rehearsal->n_outputs * sizeof *results);
-    plan.mode = LB_REPLAY_CHAINED, plan.compare = false;
-    plan.swaps = swaps, plan.n_swaps = n_swaps;
-    lb_status status = perform(&r, &plan, err);
-    if (status == LB_OK && r.no_memory)
-        status = lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for results");
-    for (uint32_t i = 0; status == LB_OK && i < n_swaps && i < 4; i++)
-        if (!r.touched[i])
-            status = lb_fail(err, LB_ERR_UNSUPPORTED, "%s means nothing to these ops", swaps[i].argument);
-    if (status == LB_OK && r.lost) status = lb_fail(err, LB_ERR_UNSUPPORTED, "an op has no kernel here");
-    for (uint32_t i = 0; status != LB_OK && i < rehearsal->n_outputs; i++)
-        free(results[i].data), results[i].data = NULL;
-    return status;
-}
-
-lb_status lb_rehearsal_reaches(const lb_rehearsal *rehearsal, const lb_tensor *inputs, const lb_tensor *targets,
-                               bool *reaches, lb_err *err)
-{
-    lb_plan plan = LB_PLAN_INIT;
-    run r = {.rehearsal = rehearsal, .inputs = inputs, .targets = targets};
-    plan.mode = LB_REPLAY_ISOLATED, plan.compare = true;
-    *reaches = false;
-    LB_TRY(perform(&r, &plan, err));
-    *reaches = !r.lost && !r.out_of_reach;
-    return LB_OK;
+    return r->n_voices == 1 ? r->voices[0].program : NULL;
 }

@@ -3,10 +3,13 @@
  *   leaves (given) ──▶ ops, in the order of the recording ──▶ outputs
  *
  * The ops become a program of their own in which every leaf is a source. It knows nothing of what was recorded beside it,
- * so that one side's program can be run on the other side's bits.
+ * so that one side's program can be run on the other side's bits. Of a side of several ranks each rank's ops become a program,
+ * a voice, and the collectives among them are where these meet.
  */
 #ifndef LB_BISECT_REHEARSAL_H
 #define LB_BISECT_REHEARSAL_H
+
+#include "side.h"
 
 #include <lastbit/replay.h>
 
@@ -17,13 +20,16 @@ typedef struct lb_rehearsal_parts {
     const lb_program *program;
     const uint32_t *ops, *leaves, *outputs;
     uint32_t n_ops, n_leaves, n_outputs;
-    const lb_layout *leaf_layouts, *output_layouts; /* dense ones of other shapes than recorded; NULL: as recorded */
+    const lb_layout *leaf_layouts,
+        *output_layouts; /* dense ones of other shapes than recorded; NULL: as recorded */
+    const lb_side *
+        ranks; /* of whose parts, one per rank, `program` is made: collectives can be run; NULL: it is one rank's */
 } lb_rehearsal_parts;
 
-/* LB_ERR_UNSUPPORTED: a collective, or an output that no op of the list gives and that is no leaf. */
+/* LB_ERR_UNSUPPORTED: a collective of one rank, or an output that no op of the list gives and that is no leaf. */
 lb_status lb_rehearsal_new(const lb_rehearsal_parts *parts, lb_rehearsal **rehearsal, lb_err *err);
 void lb_rehearsal_free(lb_rehearsal *rehearsal);
-/* The ops as a program of their own; the rehearsal's. */
+/* The ops as a program of their own; the rehearsal's. NULL: of several ranks. */
 const lb_program *lb_rehearsal_program(const lb_rehearsal *rehearsal);
 
 /* `inputs`: per leaf, of the leaf's dtype and shape, any strides. `results`: per output, row-major, in the dtype in which it

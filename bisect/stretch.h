@@ -9,12 +9,16 @@
  * aligned ops, and sources. Where several ops of B stand for one of A (a prefill and decode steps), B is only looked at: A's
  * ops are run on what B's parts hold, put together. Such an anchor in a group of ops of which some have no partner is believed only when both
  * sides' recorded numbers are near each other.
+ *
+ * Of several ranks, contents are followed back through a collective that has no partner to what all its members brought; one that has
+ * a partner is a stretch by itself, all its members' ops together.
  */
 #ifndef LB_BISECT_STRETCH_H
 #define LB_BISECT_STRETCH_H
 
 #include "align.h"
 #include "assembly.h"
+#include "meeting.h"
 #include "witness.h"
 
 typedef struct lb_stretch_side {
@@ -28,7 +32,7 @@ typedef struct lb_stretch_side {
 typedef struct lb_stretch {
     lb_stretch_side sides[2];
     uint32_t n_outputs;
-    bool pair; /* one op each */
+    bool pair; /* one op each, or one collective each */
     uint32_t
         parts; /* this many ops of B stand for one of A, or for what A's ops give: B has no ops here. 0: it is not so */
 } lb_stretch;
@@ -45,11 +49,19 @@ typedef struct lb_stretch_source {
     char *const *paths[2];     /* per scope, after the maps: what modules are called on both sides */
     lb_assemblies *assemblies; /* of B, grown as stretches are found */
     bool all;                  /* equal ones too */
+    const lb_meetings
+        *meetings[2]; /* the sides' parts are ranks; NULL: one rank, whose collectives are leaves */
 } lb_stretch_source;
 
 /* Those of which some output has other bits on the other side (or all), in the order of A's program. */
 lb_status lb_stretches_find(const lb_stretch_source *source, lb_stretches *out, lb_err *err);
 void lb_stretches_release(lb_stretches *stretches);
+/* The ops that take part in what an op of a side does: all members of a collective, else the op itself. `*n`: how many. */
+const uint32_t *lb_stretch_members(const lb_stretch_source *source, int side, const uint32_t *op, uint32_t *n);
+/* Is it a collective of which all members are there? */
+bool lb_stretch_is_met(const lb_stretch_source *source, int side, uint32_t op);
+/* Has a side of the stretch a collective of several ranks among its ops? */
+bool lb_stretch_meets(const lb_stretch_source *source, const lb_stretch *stretch, int side);
 
 /* A value of a side, assemblies of B among them: what it is, and its very bytes (false: not kept, nor regenerated). */
 const lb_value *lb_stretch_value(const lb_stretch_source *source, int side, uint32_t value);

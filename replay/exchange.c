@@ -68,6 +68,25 @@ static const struct exchange_name *find_name(const char *op_name)
 
 bool lb_exchange_knows(const char *op_name) { return find_name(op_name) != NULL; }
 
+/* Its place in the group; 0 where there is none. */
+static uint32_t root_of(const struct exchange_name *name, const lb_program *program, const lb_op *op)
+{
+    if (name->root < 0 || (uint32_t)name->root >= op->args) return 0;
+    const lb_arg *arg = &lb_op_args(program, op)[name->root];
+    return arg->tag == LB_ARG_INT && arg->u.i >= 0 && arg->u.i < LB_COLLECTIVE_MAX_RANKS ? (uint32_t)arg->u.i : 0;
+}
+
+static bool is_received(const struct exchange_name *name, uint32_t root, uint32_t who)
+{
+    return (name->kind != EXCHANGE_GATHER && name->kind != EXCHANGE_REDUCE) || who == root;
+}
+
+bool lb_exchange_receives(const lb_program *program, const lb_op *op, uint32_t who)
+{
+    const struct exchange_name *name = find_name(lb_op_name(program, op));
+    return name && is_received(name, root_of(name, program, op), who);
+}
+
 /* ---- members ---------------------------------------------------------------------------------------------------- */
 
 typedef struct list {
@@ -334,11 +353,7 @@ static lb_status assemble(exchange *x, uint32_t who, const char *reduced, receip
     return lb_fail(x->err, LB_ERR_UNSUPPORTED, "the lists of a collective do not fit its group");
 }
 
-/* gather and reduce leave something defined at their root alone. */
-static bool receives(const exchange *x, uint32_t who)
-{
-    return (x->name->kind != EXCHANGE_GATHER && x->name->kind != EXCHANGE_REDUCE) || who == x->root;
-}
+static bool receives(const exchange *x, uint32_t who) { return is_received(x->name, x->root, who); }
 
 static lb_status spread(exchange *x, const member *m, const receipt *from)
 {
@@ -372,11 +387,8 @@ static void read_attributes(exchange *x)
     }
     for (uint32_t r = 0; r < x->n; r++)
         if (x->members[r].choice->order) lb_order_parse(x->members[r].choice->order, &x->order, NULL);
-    int8_t root = x->name->root;
-    if (root >= 0 && (uint32_t)root < m->op->args && lb_op_args(m->program, m->op)[root].tag == LB_ARG_INT) {
-        int64_t rank = lb_op_args(m->program, m->op)[root].u.i;
-        if (rank >= 0 && rank < x->n) x->root = (uint32_t)rank;
-    }
+    const uint32_t root = root_of(x->name, m->program, m->op);
+    if (root < x->n) x->root = root;
 }
 
 static lb_status run_streams(exchange *x)

@@ -11,6 +11,12 @@
  *   routing      other experts were chosen: from near ties, from what upstream moved the logits by, or by another router
  *   unexplained  under no candidate it does; the best one is named with the number of elements it has right
  *
+ * What a collective gave follows from what all its members brought, so that the recorded programs of all ranks of a step are run
+ * together: `input`, a rank brought other numbers (`why` says which); `order` and `precision`, of the same contributions in another
+ * legal order ("rank", "ring:2"), or sent in another type ("bf16, ring"); `unexplained`, no legal order gives these bits, and `why`
+ * says what they are where that can be seen: a contribution that is missing, was added twice or came in a narrower type, a division
+ * too many. One finding stands for all members that were given the same.
+ *
  * A candidate that misses one element of all is excluded. Others that match just as well are named: the data cannot tell them
  * apart. Where replay has not the kernel that ran (a library's own order), `proof` says what is known instead.
  */
@@ -50,7 +56,7 @@ LB_API const char *lb_proof_name(lb_proof proof); /* "none", "bits", "bound", "e
 /* One place where the sides differ for a reason of its own, or inherit. Strings belong to the report. */
 typedef struct lb_explain_finding {
     int64_t step;
-    int32_t rank;
+    int32_t rank;              /* of a collective: the first that was given this */
     lb_phase phase;
     const char *layer;         /* in A */
     const char *op, *other_op; /* "aten::mm"; of a stretch: its ops, "aten::mm x4, aten::add.Tensor x3" */

@@ -1,0 +1,188 @@
+/* Which ops and values of two programs correspond: see stretch_finder.h. */
+#include "stretch_finder.h"
+
+#include <lastbit/compare.h>
+#include <stdlib.h>
+
+enum { UNKNOWN = 0, SURE, DOUBTED };
+#define NEAR 0.1 /* relative L2 distance of what two aligned ops gave, in a group with strangers */
+
+void lb_value_list_add(void *context, uint32_t value)
+{
+    lb_value_list *v = context;
+    if (v->n == v->room) {
+        uint32_t room = v->room ? 2 * v->room : 8, *grown = realloc(v->list, room * sizeof *grown);
+        if (!grown) {
+            v->failed = true;
+            return;
+        }
+        v->list = grown, v->room = room;
+    }
+    v->list[v->n++] = value;
+}
+
+bool lb_value_list_has(const lb_value_list *v, uint32_t value)
+{
+    for (uint32_t i = 0; i < v->n; i++)
+        if (v->list[i] == value) return true;
+    return false;
+}
+
+const lb_value *lb_stretch_value(const lb_stretch_source *s, int side, uint32_t value)
+{
+    return side ? lb_assemblies_row(s->assemblies, value) : &s->a->program->values[value];
+}
+
+bool lb_stretch_bytes(const lb_stretch_source *s, int side, uint32_t value, lb_tensor *tensor)
+{
+    bool exact;
+    if (side && value >= s->b->program->n_values) return lb_assemblies_bytes(s->assemblies, value, tensor);
+    return lb_witness_value(s->bytes[side], value, tensor, &exact) && exact;
+}
+
+static bool bytes_of(const lb_finder *f, int side, uint32_t value, lb_tensor *tensor)
+{
+    return lb_stretch_bytes(f->source, side, value, tensor);
+}
+
+bool lb_finder_same_shape(const lb_finder *f, uint32_t va, uint32_t vb)
+{
+    return lb_layout_same_shape(&lb_stretch_value(f->source, 0, va)->layout,
+                                &lb_stretch_value(f->source, 1, vb)->layout);
+}
+
+bool lb_stretch_differs(const lb_stretch_source *s, uint32_t va, uint32_t vb)
+{
+    const lb_value *a = lb_stretch_value(s, 0, va), *b = lb_stretch_value(s, 1, vb);
+    if ((a->flags | b->flags) & LB_VALUE_UNDEFINED) return false;
+    if (a->dtype == b->dtype && !lb_digest_is_none(a->logical) && !lb_digest_is_none(b->logical))
+        return !lb_digest_equal(a->logical, b->logical);
+    lb_tensor ta, tb;
+    lb_difference d;
+    if (!lb_stretch_bytes(s, 0, va, &ta) || !lb_stretch_bytes(s, 1, vb, &tb)) return true;
+    return lb_compare_numbers(&ta, &tb, &d, NULL) != LB_OK || d.differing > 0;
+}
+
+/* ---- ranks ---- */
+
+static uint32_t meeting_of(const lb_stretch_source *s, int side, uint32_t op)
+{
+    return s->meetings[side] ? s->meetings[side]->of_op[op] : LB_NONE;
+}
+
+const uint32_t *lb_stretch_members(const lb_stretch_source *s, int side, const uint32_t *op, uint32_t *n)
+{
+    const uint32_t row = meeting_of(s, side, *op);
+    *n = 1;
+    if (row == LB_NONE) return op;
+    *n = s->meetings[side]->list[row].n;
+    return s->meetings[side]->ops + s->meetings[side]->list[row].first;
+}
+
+bool lb_stretch_is_met(const lb_stretch_source *s, int side, uint32_t op)
+{
+    return meeting_of(s, side, op) != LB_NONE;
+}
+
+bool lb_stretch_meets(const lb_stretch_source *s, const lb_stretch *stretch, int side)
+{
+    const lb_stretch_side *x = &stretch->sides[side];
+    for (uint32_t i = 0; i < x->n_ops; i++)
+        if (lb_stretch_is_met(s, side, x->ops[i])) return true;
+    return false;
+}
+
+/* ---- anchors ---- */
+
+static bool are_near(const lb_finder *f, uint32_t va, uint32_t vb)
+{
+    lb_tensor a, b;
+    lb_difference d;
+    if (va == LB_NONE || vb == LB_NONE || !lb_finder_same_shape(f, va, vb)) return false;
+    if (!lb_stretch_differs(f->source, va, vb)) return true;
+    if (!bytes_of(f, 0, va, &a) || !bytes_of(f, 1, vb, &b)) return false;
+    return lb_compare_numbers(&a, &b, &d, NULL) == LB_OK && d.rel_l2 < NEAR;
+}
+
+/* What stands for outcome `k` of op `i` of A where several ops of B make it; LB_NONE. */
+uint32_t lb_finder_joined_outcome(lb_finder *f, uint32_t i, uint32_t k)
+{
+    const lb_alignment *al = f->source->alignment;
+    if (al->join_of_a[i] == LB_NONE) return LB_NONE;
+    const lb_join *join = &al->joins.list[al->join_of_a[i]];
+    uint32_t *parts = malloc(join->parts * sizeof *parts), value = LB_NONE,
+             whole = lb_outcome(f->p[0], &f->p[0]->ops[i], k);
+    f->failed |= !parts;
+    if (parts && whole != LB_NONE && lb_join_values(&al->joins, join, f->p[1], k, parts))
+        value = lb_assemblies_value(f->source->assemblies, f->p[0], whole, parts, join->parts);
+    free(parts);
+    return value;
+}
+
+/* Input `k` of the ops of a join, put together; LB_NONE. */
+uint32_t lb_finder_joined_input(lb_finder *f, const lb_join *join, uint32_t whole, uint32_t k, uint32_t count)
+{
+    uint32_t *parts = malloc(join->parts * sizeof *parts), value = LB_NONE;
+    bool all = parts && whole != LB_NONE;
+    f->failed |= !parts;
+    for (uint32_t n = 0; all && n < join->parts; n++) {
+        lb_value_list in = {0};
+        const uint32_t op = f->source->alignment->joins.part_ops[join->first + n];
+        lb_op_each_input(f->p[1], &f->p[1]->ops[op], lb_value_list_add, &in);
+        all = in.n == count && !in.failed;
+        if (all) parts[n] = in.list[k];
+        free(in.list);
+    }
+    if (all) value = lb_assemblies_value(f->source->assemblies, f->p[0], whole, parts, join->parts);
+    free(parts);
+    return value;
+}
+
+/* A join whose inputs cannot be put together (a cache that grows from part to part) is where what they do is no op's business. */
+static bool has_whole_inputs(lb_finder *f, uint32_t i)
+{
+    const lb_join *join = &f->source->alignment->joins.list[f->source->alignment->join_of_a[i]];
+    lb_value_list in = {0};
+    bool all = true;
+    lb_op_each_input(f->p[0], &f->p[0]->ops[i], lb_value_list_add, &in);
+    for (uint32_t k = 0; k < in.n && all; k++)
+        all = in.list[k] == LB_NONE || lb_finder_joined_input(f, join, in.list[k], k, in.n) != LB_NONE;
+    f->failed |= in.failed;
+    free(in.list);
+    return all;
+}
+
+/* Is op `i` of A's partner, or are its parts, really what they are? */
+bool lb_finder_is_trusted(lb_finder *f, uint32_t i)
+{
+    const lb_alignment *al = f->source->alignment;
+    uint32_t j = al->b_of_a[i];
+    if (j == LB_NONE && al->join_of_a[i] == LB_NONE) return false;
+    if (f->trust[i] == UNKNOWN) {
+        const lb_op *a = &f->p[0]->ops[i], *b = j == LB_NONE ? NULL : &f->p[1]->ops[j];
+        bool sure = !al->irregular[i] || !lb_outcomes(a);
+        if (!b && !has_whole_inputs(f, i)) {
+            f->trust[i] = DOUBTED;
+            return false;
+        }
+        if (!sure && !b) sure = are_near(f, lb_outcome(f->p[0], a, 0), lb_finder_joined_outcome(f, i, 0));
+        if (!sure && b && lb_outcomes(a) == lb_outcomes(b))
+            sure = are_near(f, lb_outcome(f->p[0], a, 0), lb_outcome(f->p[1], b, 0));
+        f->trust[i] = sure ? SURE : DOUBTED;
+    }
+    return f->trust[i] == SURE;
+}
+
+/* The op of the other side that gives what op `i` gives; LB_NONE. */
+uint32_t lb_finder_partner_op(lb_finder *f, int side, uint32_t i)
+{
+    const lb_alignment *al = f->source->alignment;
+    uint32_t a = side ? al->a_of_b[i] : i;
+    if (a != LB_NONE && al->b_of_a[a] != LB_NONE && lb_finder_is_trusted(f, a)) return side ? a : al->b_of_a[a];
+    return side ? f->source_a_of_b[i] : al->source_b_of_a[i];
+}
+
+bool lb_finder_is_joined(lb_finder *f, uint32_t i)
+{
+    return f->source->alignment->join_of_a[i] != LB_NONE && lb_finder_is_trusted(f, i);
+}

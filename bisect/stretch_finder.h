@@ -1,0 +1,62 @@
+/* What the finding of stretches is made of: which ops correspond, and what follows from what. Only stretch*.c include it. */
+#ifndef LB_BISECT_STRETCH_FINDER_H
+#define LB_BISECT_STRETCH_FINDER_H
+
+#include "slice.h"
+#include "stretch.h"
+
+typedef struct lb_finder {
+    const lb_stretch_source *source;
+    const lb_program *p[2];
+    lb_flow *flow[2];
+    uint8_t *trust;          /* per op of A: is its pair believed? */
+    uint32_t *source_a_of_b; /* per op of B */
+    uint32_t *ends[2]; /* per op: the op of the other side where a stretch ends together with it; LB_NONE */
+    lb_stretches *out;
+    uint32_t room;
+    uint8_t *marks[2]; /* per op, while a slice is gathered */
+    bool failed;
+} lb_finder;
+
+/* Values, in the order in which they were met. */
+typedef struct lb_value_list {
+    uint32_t *list, n, room;
+    bool failed;
+} lb_value_list;
+
+static inline uint32_t lb_outcomes(const lb_op *op)
+{
+    return op->results + op->written;
+}
+
+/* Result, then written value `i` of an op. */
+static inline uint32_t lb_outcome(const lb_program *p, const lb_op *op, uint32_t i)
+{
+    return i < op->results ? lb_op_results(p, op)[i] : lb_op_written(p, op)[i - op->results];
+}
+
+void lb_value_list_add(void *rows, uint32_t value); /* `rows`: lb_value_list */
+bool lb_value_list_has(const lb_value_list *rows, uint32_t value);
+
+/* ---- who corresponds (stretch_anchor.c) ---- */
+
+bool lb_finder_same_shape(const lb_finder *f, uint32_t value_a, uint32_t value_b);
+/* What stands for outcome `k` of op `i` of A where several ops of B make it; LB_NONE. */
+uint32_t lb_finder_joined_outcome(lb_finder *f, uint32_t i, uint32_t k);
+/* Input `k` of the ops of a join, put together; LB_NONE. */
+uint32_t lb_finder_joined_input(lb_finder *f, const lb_join *join, uint32_t whole, uint32_t k, uint32_t count);
+bool lb_finder_is_joined(lb_finder *f, uint32_t i);
+/* Is op `i` of A's partner, or are its parts, really what they are? */
+bool lb_finder_is_trusted(lb_finder *f, uint32_t i);
+/* The op of the other side that gives what op `i` gives; LB_NONE. */
+uint32_t lb_finder_partner_op(lb_finder *f, int side, uint32_t i);
+
+/* ---- what follows from what (stretch_slice.c) ---- */
+
+/* Can the op be run again: it computes, draws nothing, and of a collective all members are there? */
+bool lb_finder_can_run(const lb_finder *f, int side, uint32_t op);
+/* What gives `value` as op `reader` reads it; reader LB_NONE: as it is left by op `before - 1`. */
+bool lb_finder_make_slice(lb_finder *f, int side, uint32_t reader, uint32_t before, uint32_t value,
+                          lb_stretch_side *out);
+
+#endif

@@ -1,0 +1,129 @@
+"""What collectives made, explained from what all ranks brought: pairs of real runs over torch's gloo, from their recorded bits."""
+
+import pytest
+
+PROGRAM = "tests/programs/reductions.py"
+KINDS = ["rank", "ring", "wide", "payload", "dropped", "twice", "stale", "altered", "reduce_broadcast", "scatter_gather",
+         "gather_sum", "bf16", "functional", "rank:bfloat16", "wide:bfloat16", "stale:bfloat16"]
+
+
+def record(lastbit, folder, name, ranks, steps):
+    lastbit.record(folder / f"{name}.lb", PROGRAM, ranks, *steps, options=("--level", "ops"), expect=0)
+    return folder / f"{name}.lb"
+
+
+@pytest.fixture(scope="module")
+def runs(lastbit, tmp_path_factory):
+    """Four ranks: gloo's all_reduce in every step, and one of KINDS in each."""
+    folder = tmp_path_factory.mktemp("ranks")
+    gloo = ["all_reduce" + kind.partition(":")[1] + kind.partition(":")[2] for kind in KINDS]
+    return record(lastbit, folder, "gloo", 4, gloo), record(lastbit, folder, "many", 4, KINDS)
+
+
+@pytest.fixture(scope="module")
+def findings(lastbit, runs):
+    """Per kind: what is said of the collective when gloo's run comes first."""
+    answer = lastbit.json("explain", *runs, expect=1)
+    return {kind: [f for f in answer["findings"] if f["step"] == step and "c10d" in f["op"]] for step, kind in enumerate(KINDS)}
+
+
+N = 4 * 32 * 60  # elements that four members receive
+
+
+@pytest.mark.parametrize("kind, cause, schedule", [
+    ("rank", "order", "rank"), ("ring", "order", "ring"), ("wide", "order", "wide"), ("payload", "precision", "bf16, rank"),
+    ("rank:bfloat16", "order", "rank"), ("wide:bfloat16", "order", "wide"), ("bf16", "precision", "bf16")])
+def test_another_legal_order_is_named(findings, kind, cause, schedule):
+    (f,) = findings[kind]
+    assert (f["cause"], f["schedule"], f["proof"]) == (cause, schedule, "bits")
+    assert f["first"] == ("f32" if kind == "bf16" else "gloo") and not f["reversed"]
+    assert (f["layer"], f["phase"], f["rank"], f["op"]) == ("down", "communication", 0, "c10d::allreduce_")
+    assert f["matched"] == f["elements"] == N and f["excluded"] >= 20
+    # What the data cannot tell apart is said; everything else that was tried has lost.
+    assert f["also"] == ("rotated" if "wide" in kind else "") and f["tried"] - f["excluded"] == (2 if "wide" in kind else 1)
+    assert kind == "bf16" or "all ranks brought the same bits" in f["why"]
+
+
+@pytest.mark.parametrize("kind, what", [
+    ("dropped", "without the contribution of rank 3, order rank gives all of them"),
+    ("twice", "with the contribution of rank 3 added twice, order rank gives all of them")])
+def test_no_legal_order_and_what_it_is(findings, kind, what):
+    (f,) = findings[kind]
+    assert (f["cause"], f["proof"]) == ("unexplained", "none") and f["excluded"] == f["tried"] >= 20
+    assert f["matched"] < f["elements"] == N
+    assert f["why"].startswith("no legal order of these inputs gives these bits; " + what)
+
+
+@pytest.mark.parametrize("kind", ["stale", "stale:bfloat16"])
+def test_no_legal_order_and_nothing_known(findings, kind):
+    """In bf16 most elements still agree with rank order, which nevertheless loses."""
+    (f,) = findings[kind]
+    assert f["cause"] == "unexplained" and f["why"] == "no legal order of these inputs gives these bits; all ranks brought the same bits"
+    assert f["elements"] == N and (0.5 * N < f["matched"] < N and f["schedule"] == "rank" if "bf" in kind else not f["matched"])
+
+
+def test_the_rank_whose_contribution_differs(lastbit, runs, findings):
+    (f,) = findings["altered"]
+    assert (f["cause"], f["proof"], f["matched"]) == ("input", "bits", N)
+    assert "rank 2 brought other numbers" in f["why"] and "rank 1" not in f["why"]
+    text = lastbit.run("explain", "--all", "--steps", KINDS.index("altered"), *runs, expect=1).stdout
+    assert "inherited" in text and "rank 2 brought other numbers" in text
+
+
+def test_collectives_that_together_are_one(findings):
+    """gloo adds in one order whatever it is asked for; gathered and summed by hand is rank order."""
+    assert not findings["reduce_broadcast"] and not findings["scatter_gather"] and not findings["functional"]
+    (f,) = findings["gather_sum"]
+    assert (f["cause"], f["schedule"], f["first"], f["proof"]) == ("order", "rank", "gloo", "bits")
+    assert "c10d::allgather_" in f["other_op"] and "aten::add.Tensor x3" in f["other_op"]
+    assert f["matched"] == f["elements"] == N / 4 and f["excluded"] >= 20 and not f["also"]
+
+
+def test_one_run_by_itself(lastbit, runs):
+    """Under which order were the recorded bits made, where replay's own does not give them?"""
+    assert not [f for f in lastbit.json("explain", runs[0])["findings"] if "c10d" in f["op"]]
+    answer = lastbit.json("explain", runs[1], expect=1)
+    found = {KINDS[f["step"]]: f for f in answer["findings"] if "c10d" in f["op"]}
+    assert {kind: f["schedule"] for kind, f in found.items() if f["cause"] != "unexplained"} == {
+        "rank": "rank", "ring": "ring", "wide": "wide", "payload": "bf16, rank", "rank:bfloat16": "rank", "wide:bfloat16": "wide"}
+    assert {kind for kind, f in found.items() if f["cause"] == "unexplained"} == {"dropped", "twice", "stale", "stale:bfloat16"}
+    assert "without the contribution of rank 3" in found["dropped"]["why"]
+
+
+def test_turned_round(lastbit, runs):
+    """The run with other orders first: it is its own bits that no legal order gives."""
+    answer = lastbit.json("explain", runs[1], runs[0], expect=1)
+    found = {KINDS[f["step"]]: f for f in answer["findings"] if f["phase"] == "communication" or "allgather" in f["op"]}
+    for kind in ("rank", "ring", "wide"):
+        assert (found[kind]["cause"], found[kind]["first"], found[kind]["schedule"]) == ("order", kind, "gloo")
+    assert "the first side's inputs gives its bits; without the contribution of rank 3" in found["dropped"]["why"]
+    assert (found["gather_sum"]["schedule"], found["gather_sum"]["reversed"]) == ("rank", True)
+
+
+def test_three_ranks_and_hand_written_ones(lastbit, tmp_path):
+    """With three ranks gloo's ring and NCCL's are the same additions, which is said; rank order is another one."""
+    kinds = ["all_reduce", "reduce_broadcast", "scatter_gather", "altered"]
+    one, other = record(lastbit, tmp_path, "rank", 3, ["rank"] * 4), record(lastbit, tmp_path, "hand", 3, kinds)
+    found = {kinds[f["step"]]: f for f in lastbit.json("explain", one, other, expect=1)["findings"] if "c10d" in f["op"]}
+    assert set(found) == set(kinds)
+    for kind, f in found.items():
+        assert (f["cause"], f["first"], f["schedule"], f["also"]) == ("order", "rank", "gloo", "ring")
+        assert f["matched"] == f["elements"] and f["excluded"] >= 20
+        assert ("rank 1 brought other numbers" in f["why"]) == (kind == "altered")
+    assert found["reduce_broadcast"]["other_op"] == "c10d::reduce_, c10d::broadcast_"
+    assert "c10d::_reduce_scatter_base_, c10d::_allgather_base_" in found["scatter_gather"]["other_op"]
+
+
+@pytest.mark.full
+def test_gradients_sent_in_bf16(lastbit, tmp_path):
+    """DistributedDataParallel with and without torch's compression of gradients: each bucket is one op."""
+    sides = []
+    for name, options in (("plain", ()), ("bf16", ("--compress",))):
+        sides.append(tmp_path / f"{name}.lb")
+        lastbit.record(sides[-1], "tests/programs/ddp_accumulate.py", "--spawn", 3, "--steps", 2, *options,
+                       options=("--level", "ops", "--steps", "0-0"), expect=0)
+    found = [f for f in lastbit.json("explain", *sides, expect=1)["findings"] if f["cause"] != "input"]
+    (bucket,) = [f for f in found if f["op"] == "c10d::allreduce_"]
+    assert (bucket["cause"], bucket["first"], bucket["schedule"], bucket["matched"]) == ("precision", "f32", "bf16", 3 * 938)
+    divided = [f for f in found if f["other_op"] == "aten::div_.Tensor"]
+    assert sorted(f["rank"] for f in divided) == [0, 1, 2] and {f["schedule"] for f in divided} == {"bf16"}

@@ -1,0 +1,135 @@
+"""One sum over ranks, computed in many ways: python reductions.py RANKS HOW[:DTYPE] … Each HOW is a step.
+
+HOW is gloo's all_reduce, collectives that together are one, or an all_reduce written out below as other libraries do it, or as it
+goes wrong: the recorder sees the same `c10d::allreduce_`, the bits are of that order.
+"""
+import argparse
+import os
+import socket
+import time
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+
+def rank_order(parts):
+    out = parts[0].clone()
+    for part in parts[1:]:
+        out = out + part
+    return out
+
+
+def nccl_ring(parts):
+    """Chunk c starts at rank c + 1 and walks up (one channel, sums smaller than NCCL's chunk)."""
+    n, flat = len(parts), [p.reshape(-1) for p in parts]
+    pieces = [torch.chunk(f, n) for f in flat]
+    return torch.cat([rank_order([pieces[(c + 1 + i) % n][c] for i in range(n)]) for c in range(n)]).reshape(parts[0].shape)
+
+
+def wide(parts):
+    return rank_order([p.to(torch.float64 if p.dtype == torch.float32 else torch.float32) for p in parts]).to(parts[0].dtype)
+
+
+ORDERS = {"rank": rank_order, "ring": nccl_ring, "wide": wide,
+          "all_reduce": None, "altered": None,
+          "dropped": lambda parts: rank_order(parts[:-1]),
+          "twice": lambda parts: rank_order(parts + parts[-1:]),
+          "payload": lambda parts: rank_order([p.to(torch.bfloat16) for p in parts]).to(parts[0].dtype),
+          "stale": lambda parts: rank_order(parts) + 1e-3 * torch.randn(parts[0].shape, generator=torch.Generator().manual_seed(1))}
+
+
+how = "all_reduce"  # of this step
+
+
+def write_out():
+    """An all_reduce of our own in the place of gloo's: every contribution goes to everyone, who then sums as `how` says."""
+    def all_reduce(tensors, group, *options):
+        gloo = dist.ProcessGroup.unbox(group)._get_backend(torch.device("cpu"))
+        for t in tensors:
+            if not ORDERS.get(how):
+                gloo.allreduce([t]).wait()
+                continue
+            parts = [torch.empty_like(t) for _ in range(gloo.size())]
+            gloo.allgather([parts], [t]).wait()
+            t.copy_(ORDERS[how](parts))
+        return tensors, torch._C._distributed_c10d.FakeWork().boxed()
+
+    library = torch.library.Library("c10d", "IMPL")
+    library.impl("allreduce_", all_reduce, "CPU", allow_override=True)
+    return library
+
+
+def reduce(x):
+    world = dist.get_world_size()
+    if how == "reduce_broadcast":
+        dist.reduce(x, 0)
+        dist.broadcast(x, 0)
+        return x
+    if how == "scatter_gather":
+        part = torch.empty(x.numel() // world, dtype=x.dtype)
+        dist.reduce_scatter_tensor(part, x.reshape(-1))
+        out = torch.empty(x.numel(), dtype=x.dtype)
+        dist.all_gather_into_tensor(out, part)
+        return out.reshape(x.shape)
+    if how == "gather_sum":
+        parts = [torch.empty_like(x) for _ in range(world)]
+        dist.all_gather(parts, x)
+        return rank_order(parts)
+    if how == "bf16":
+        narrow = x.to(torch.bfloat16)
+        dist.all_reduce(narrow)
+        return narrow.to(x.dtype)
+    if how == "functional":
+        return torch.ops._c10d_functional.wait_tensor(torch.ops._c10d_functional.all_reduce(x, "sum", dist.group.WORLD.group_name))
+    dist.all_reduce(x)
+    return x
+
+
+class RowParallel(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(24, 60) / 5)
+
+    def forward(self, x):
+        return reduce(x @ self.weight)
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down, self.norm = RowParallel(), torch.nn.LayerNorm(60)
+
+    def forward(self, x):
+        return self.norm(self.down(x))
+
+
+def work(rank, args):
+    global how
+    os.environ.update(MASTER_ADDR="127.0.0.1", RANK=str(rank), WORLD_SIZE=str(args.ranks))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=args.ranks)
+    library = write_out()
+    torch.manual_seed(100 + rank)
+    model = Model()
+    for word in args.how:
+        how, _, dtype = word.partition(":")
+        dtype = getattr(torch, dtype or "float32")
+        x = torch.randn(32, 24)
+        if how == "altered" and rank == args.ranks - 2:
+            x[3] *= 1 + 2 ** -10
+        with torch.no_grad():
+            model.to(dtype)(x.to(dtype))
+    time.sleep(0.2)  # a gloo thread that lets go of a tensor while Python ends aborts the process (torch 2.13)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("ranks", type=int)
+    parser.add_argument("how", nargs="+")
+    args = parser.parse_args()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        os.environ.setdefault("MASTER_PORT", str(free.getsockname()[1]))
+    mp.spawn(work, (args,), nprocs=args.ranks)
