@@ -201,6 +201,7 @@ static void tell_match(finder *f, int runner, int bits, const scan *s)
     out->matched = out->elements = s->best_score.elements;
     out->tried = s->tried, out->excluded = s->excluded;
     out->cause = narrow ? LB_CAUSE_PRECISION : c->cause;
+    out->fused = c->n_swaps && c->swaps[0].kind == LB_SWAP_FUSE;
     if (narrow && s->matches[0] && strcmp(c->name, narrow))
         snprintf(out->schedule, sizeof out->schedule, "%s, %.80s", narrow, c->name);
     else

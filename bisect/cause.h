@@ -24,6 +24,7 @@ typedef struct lb_cause_found {
     lb_cause cause;
     lb_proof proof;
     bool reversed;
+    bool fused; /* a kernel for a composite gives the bits */
     int64_t matched, elements;
     uint32_t tried, excluded;
     char schedule[160], first[160], also[400], why[320];

@@ -68,22 +68,79 @@ static lb_status explain_place(lb_explain_session *session, const lb_scene *s, c
     return status;
 }
 
-lb_status lb_explain_places(lb_explain_session *session, const lb_scene *s, lb_err *err)
+/* What was found of each stretch, before anything is told: a whole may stand for several. */
+typedef struct answer {
+    const lb_stretch *stretch; /* NULL: nothing to tell */
+    lb_cause_found found;
+} answer;
+
+/* It was seen that other ops ran, or nothing was; not what they are. */
+static bool is_nameless(const lb_cause_found *found)
 {
-    lb_status status = LB_OK;
+    return found->cause == LB_CAUSE_UNEXPLAINED ||
+           (found->cause == LB_CAUSE_KERNEL &&
+            (found->proof != LB_PROOF_BITS || !found->matched || found->excluded == found->tried));
+}
+
+static bool is_part(const lb_stretch *part, const lb_stretch *whole)
+{
+    for (int side = 0; side < 2; side++)
+        for (uint32_t i = 0; i < part->sides[side].n_ops; i++) {
+            bool inside = false;
+            for (uint32_t k = 0; k < whole->sides[side].n_ops && !inside; k++)
+                inside = whole->sides[side].ops[k] == part->sides[side].ops[i];
+            if (!inside) return false;
+        }
+    return part->sides[0].n_ops || part->sides[1].n_ops;
+}
+
+/* A composite's kernel that gives the bits of the whole says more than its parts' ops: it is told in their place. */
+static lb_status try_whole(lb_explain_session *session, const lb_scene *s, answer *answers, uint32_t at,
+                           lb_err *err)
+{
+    const lb_stretch *whole = answers[at].stretch->whole;
+    lb_cause_found *found = calloc(1, sizeof *found);
+    bool own, lacks;
+    if (!found) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory");
+    lb_status status = explain_place(session, s, whole, found, &own, &lacks, err);
+    if (status == LB_OK && !own && found->fused) {
+        for (uint32_t i = 0; i < s->stretches.n; i++)
+            if (answers[i].stretch && is_part(answers[i].stretch, whole)) answers[i].stretch = NULL;
+        answers[at] = (answer){whole, *found};
+    }
+    free(found);
+    return status;
+}
+
+static lb_status answer_all(lb_explain_session *session, const lb_scene *s, answer *answers, lb_err *err)
+{
     const lb_stretch *lacking = NULL;
     uint32_t n_lacking = 0;
-    for (uint32_t i = 0; i < s->stretches.n && status == LB_OK; i++) {
+    for (uint32_t i = 0; i < s->stretches.n; i++) {
         const lb_stretch *stretch = &s->stretches.list[i];
-        lb_cause_found found = {0};
         bool own, lacks;
         if (session->options->progress) session->options->progress("explaining", i, s->stretches.n);
         if (!is_looked_at(session, s, stretch)) continue;
-        status = explain_place(session, s, stretch, &found, &own, &lacks, err);
+        LB_TRY(explain_place(session, s, stretch, &answers[i].found, &own, &lacks, err));
         if (lacks && !n_lacking++) lacking = stretch;
-        if (status == LB_OK && !own) status = lb_findings_add_place(session, s, stretch, &found, err);
+        if (!own) answers[i].stretch = stretch;
     }
     tell_lacking(session, s, lacking, n_lacking);
+    for (uint32_t i = 0; i < s->stretches.n && session->b; i++)
+        if (answers[i].stretch && answers[i].stretch->whole && is_nameless(&answers[i].found))
+            LB_TRY(try_whole(session, s, answers, i, err));
+    return LB_OK;
+}
+
+lb_status lb_explain_places(lb_explain_session *session, const lb_scene *s, lb_err *err)
+{
+    answer *answers = calloc(s->stretches.n + 1, sizeof *answers);
+    if (!answers) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for %u places", s->stretches.n);
+    lb_status status = answer_all(session, s, answers, err);
+    for (uint32_t i = 0; i < s->stretches.n && status == LB_OK; i++)
+        if (answers[i].stretch)
+            status = lb_findings_add_place(session, s, answers[i].stretch, &answers[i].found, err);
+    free(answers);
     return status;
 }
 

@@ -6,23 +6,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void release_side(lb_stretch_side *side)
+/* One value, or another view of all of it. */
+static bool same_output(const lb_finder *f, int side, uint32_t a, uint32_t b)
 {
-    free(side->ops), free(side->leaves), free(side->partners), free(side->outputs);
-    memset(side, 0, sizeof *side);
+    const uint32_t n = f->p[side]->n_values; /* assemblies of B are numbered after them */
+    if (a == b || a >= n || b >= n) return a == b;
+    const lb_value *x = &f->p[side]->values[a], *y = &f->p[side]->values[b];
+    return x->storage == y->storage && x->version == y->version && x->dtype == y->dtype &&
+           x->layout.offset == y->layout.offset && lb_layout_numel(&x->layout) == lb_layout_numel(&y->layout);
 }
 
-static bool same_slice(const lb_stretch_side *a, const lb_stretch_side *b)
+static bool same_slice(const lb_finder *f, int side, const lb_stretch *a, const lb_stretch *b)
 {
-    return a->n_ops == b->n_ops && a->op == b->op && *a->outputs == *b->outputs;
+    const lb_stretch_side *x = &a->sides[side], *y = &b->sides[side];
+    return x->n_ops == y->n_ops && x->op == y->op && same_output(f, side, *x->outputs, *y->outputs);
 }
 
 static bool is_known(const lb_finder *f, const lb_stretch *s)
 {
     for (uint32_t i = f->out->n; i-- > 0;) {
         const lb_stretch *o = &f->out->list[i];
-        if (!o->pair && same_slice(&o->sides[0], &s->sides[0]) && same_slice(&o->sides[1], &s->sides[1]))
-            return true;
+        if (!o->pair && same_slice(f, 0, o, s) && same_slice(f, 1, o, s)) return true;
     }
     return false;
 }
@@ -34,7 +38,7 @@ static void add_stretch(lb_finder *f, lb_stretch *s)
         lb_stretch *grown = realloc(f->out->list, room * sizeof *grown);
         if (!grown) {
             f->failed = true;
-            release_side(&s->sides[0]), release_side(&s->sides[1]);
+            lb_finder_release_side(&s->sides[0]), lb_finder_release_side(&s->sides[1]);
             return;
         }
         f->out->list = grown, f->room = room;
@@ -73,7 +77,7 @@ static void look(lb_finder *f, sight a, sight b)
         note_end(f, &s);
         add_stretch(f, &s);
     } else
-        release_side(&s.sides[0]), release_side(&s.sides[1]);
+        lb_finder_release_side(&s.sides[0]), lb_finder_release_side(&s.sides[1]);
 }
 
 /* ---- pairs ---- */
@@ -164,7 +168,7 @@ static void add_joined(lb_finder *f, lb_stretch *s, uint32_t output, const lb_jo
     if (whole && !f->failed && !is_known(f, s) && lb_stretch_differs(f->source, s->sides[0].outputs[0], output))
         add_stretch(f, s);
     else
-        release_side(&s->sides[0]), release_side(&s->sides[1]);
+        lb_finder_release_side(&s->sides[0]), lb_finder_release_side(&s->sides[1]);
 }
 
 static void look_at_join(lb_finder *f, uint32_t i)
@@ -236,11 +240,11 @@ static bool open_finder(lb_finder *f)
     f->source_a_of_b = malloc((f->p[1]->n_ops + 1) * sizeof *f->source_a_of_b);
     for (int k = 0; k < 2; k++) {
         f->ends[k] = malloc((f->p[k]->n_ops + 1) * sizeof *f->ends[k]);
-        if (!f->ends[k]) return false;
+        f->marks[k] = calloc(f->p[k]->n_ops + 1, 1), f->inside[k] = calloc(f->p[k]->n_ops + 1, 1);
+        if (!f->ends[k] || !f->marks[k] || !f->inside[k]) return false;
         memset(f->ends[k], 0xFF, f->p[k]->n_ops * sizeof *f->ends[k]);
     }
-    f->marks[0] = calloc(f->p[0]->n_ops + 1, 1), f->marks[1] = calloc(f->p[1]->n_ops + 1, 1);
-    if (!f->trust || !f->source_a_of_b || !f->marks[0] || !f->marks[1]) return false;
+    if (!f->trust || !f->source_a_of_b) return false;
     memset(f->source_a_of_b, 0xFF, f->p[1]->n_ops * sizeof *f->source_a_of_b);
     for (uint32_t i = 0; i < f->p[0]->n_ops; i++)
         if (al->source_b_of_a[i] != LB_NONE) f->source_a_of_b[al->source_b_of_a[i]] = i;
@@ -272,20 +276,30 @@ lb_status lb_stretches_find(const lb_stretch_source *source, lb_stretches *out, 
         for (uint32_t i = 0; !f.failed && i < f.p[0]->n_ops; i++) look_at_op(&f, i);
         if (!f.failed) look_at_modules(&f);
     }
+    if (status == LB_OK && !f.failed && out->n) {
+        qsort(out->list, out->n, sizeof *out->list, by_place);
+        status = lb_finder_grow(&f, err);
+    }
     if (status == LB_OK && f.failed)
         status = lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for stretches");
-    if (status == LB_OK && out->n) qsort(out->list, out->n, sizeof *out->list, by_place);
     lb_flow_free(f.flow[0]), lb_flow_free(f.flow[1]);
     free(f.ends[0]), free(f.ends[1]);
     free(f.trust), free(f.source_a_of_b), free(f.marks[0]), free(f.marks[1]);
+    free(f.inside[0]), free(f.inside[1]);
     if (status != LB_OK) lb_stretches_release(out);
     return status;
 }
 
+static void release(lb_stretch *s)
+{
+    if (s->whole) release(s->whole);
+    free(s->whole);
+    lb_finder_release_side(&s->sides[0]), lb_finder_release_side(&s->sides[1]);
+}
+
 void lb_stretches_release(lb_stretches *stretches)
 {
-    for (uint32_t i = 0; i < stretches->n; i++)
-        release_side(&stretches->list[i].sides[0]), release_side(&stretches->list[i].sides[1]);
+    for (uint32_t i = 0; i < stretches->n; i++) release(&stretches->list[i]);
     free(stretches->list);
     memset(stretches, 0, sizeof *stretches);
 }

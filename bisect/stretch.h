@@ -10,6 +10,9 @@
  * ops are run on what B's parts hold, put together. Such an anchor in a group of ops of which some have no partner is believed only when both
  * sides' recorded numbers are near each other.
  *
+ * Where a stretch ends in the output of a composite (lastbit/composite.h) of which it has a part only, since others of its ops align,
+ * it is also known as a whole: then nothing inside the composite is where it begins, so that the composite's kernels can be tried.
+ *
  * Of several ranks, contents are followed back through a collective that has no partner to what all its members brought; one that has
  * a partner is a stretch by itself, all its members' ops together.
  */
@@ -35,6 +38,8 @@ typedef struct lb_stretch {
     bool pair; /* one op each, or one collective each */
     uint32_t
         parts; /* this many ops of B stand for one of A, or for what A's ops give: B has no ops here. 0: it is not so */
+    struct lb_stretch *
+        whole; /* the same output, back to what the composite reads that one side's ops are part of; NULL: none */
 } lb_stretch;
 
 typedef struct lb_stretches {

@@ -3,6 +3,7 @@
 
 #include <lastbit/compare.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { UNKNOWN = 0, SURE, DOUBTED };
 #define NEAR 0.1 /* relative L2 distance of what two aligned ops gave, in a group with strangers */
@@ -152,7 +153,38 @@ static bool has_whole_inputs(lb_finder *f, uint32_t i)
     return all;
 }
 
-/* Is op `i` of A's partner, or are its parts, really what they are? */
+/* The op that gave what op `reader` reads as `value`; LB_NONE when it is not one. */
+static uint32_t maker_of(const lb_finder *f, int side, uint32_t reader, uint32_t value)
+{
+    uint32_t defs[2];
+    return lb_flow_defs_of(f->flow[side], reader, value, defs, 2) == 1 ? defs[0] : LB_NONE;
+}
+
+/* Additions that line up one by one, but add other things: the same number of terms in another order. A term is another when what
+ * gave it lines up with something else, or when it is another part of what does. */
+static bool adds_other_terms(lb_finder *f, uint32_t i, uint32_t j)
+{
+    const lb_op *a = &f->p[0]->ops[i], *b = &f->p[1]->ops[j];
+    lb_value_list x = {0}, y = {0};
+    bool other = false;
+    if (strncmp(lb_op_name(f->p[0], a), "aten::add", 9)) return false;
+    lb_op_each_input(f->p[0], a, lb_value_list_add, &x);
+    lb_op_each_input(f->p[1], b, lb_value_list_add, &y);
+    for (uint32_t k = 0; k < x.n && x.n == y.n && !other; k++) {
+        if (x.list[k] == LB_NONE || y.list[k] == LB_NONE) continue;
+        const uint32_t from = maker_of(f, 0, i, x.list[k]), by = maker_of(f, 1, j, y.list[k]);
+        const lb_layout *l = &f->p[0]->values[x.list[k]].layout, *m = &f->p[1]->values[y.list[k]].layout;
+        if (from == LB_NONE || by == LB_NONE) continue;
+        const uint32_t there = f->source->alignment->b_of_a[from];
+        other =
+            there != LB_NONE && (there != by || (l->offset != m->offset && lb_layout_same_shape(l, m) &&
+                                                 !lb_layout_is_contiguous(l) && !lb_layout_is_contiguous(m)));
+    }
+    f->failed |= x.failed || y.failed;
+    free(x.list), free(y.list);
+    return other;
+}
+
 bool lb_finder_is_trusted(lb_finder *f, uint32_t i)
 {
     const lb_alignment *al = f->source->alignment;
@@ -161,7 +193,7 @@ bool lb_finder_is_trusted(lb_finder *f, uint32_t i)
     if (f->trust[i] == UNKNOWN) {
         const lb_op *a = &f->p[0]->ops[i], *b = j == LB_NONE ? NULL : &f->p[1]->ops[j];
         bool sure = !al->irregular[i] || !lb_outcomes(a);
-        if (!b && !has_whole_inputs(f, i)) {
+        if (b ? adds_other_terms(f, i, j) : !has_whole_inputs(f, i)) {
             f->trust[i] = DOUBTED;
             return false;
         }
@@ -174,12 +206,24 @@ bool lb_finder_is_trusted(lb_finder *f, uint32_t i)
 }
 
 /* The op of the other side that gives what op `i` gives; LB_NONE. */
+static bool is_inside(const lb_finder *f, int side, uint32_t i, uint32_t other)
+{
+    return f->inside[side][i] || (other != LB_NONE && f->inside[!side][other]);
+}
+
 uint32_t lb_finder_partner_op(lb_finder *f, int side, uint32_t i)
 {
     const lb_alignment *al = f->source->alignment;
     uint32_t a = side ? al->a_of_b[i] : i;
-    if (a != LB_NONE && al->b_of_a[a] != LB_NONE && lb_finder_is_trusted(f, a)) return side ? a : al->b_of_a[a];
-    return side ? f->source_a_of_b[i] : al->source_b_of_a[i];
+    uint32_t other = side ? f->source_a_of_b[i] : al->source_b_of_a[i];
+    if (a != LB_NONE && al->b_of_a[a] != LB_NONE && lb_finder_is_trusted(f, a))
+        other = side ? a : al->b_of_a[a];
+    return is_inside(f, side, i, other) ? LB_NONE : other;
+}
+
+uint32_t lb_finder_end(const lb_finder *f, int side, uint32_t i)
+{
+    return is_inside(f, side, i, f->ends[side][i]) ? LB_NONE : f->ends[side][i];
 }
 
 bool lb_finder_is_joined(lb_finder *f, uint32_t i)

@@ -14,7 +14,8 @@ typedef struct lb_finder {
     uint32_t *ends[2]; /* per op: the op of the other side where a stretch ends together with it; LB_NONE */
     lb_stretches *out;
     uint32_t room;
-    uint8_t *marks[2]; /* per op, while a slice is gathered */
+    uint8_t *marks[2];  /* per op, while a slice is gathered */
+    uint8_t *inside[2]; /* per op: of the composite that a stretch is grown to; nothing inside is an anchor */
     bool failed;
 } lb_finder;
 
@@ -50,6 +51,8 @@ bool lb_finder_is_joined(lb_finder *f, uint32_t i);
 bool lb_finder_is_trusted(lb_finder *f, uint32_t i);
 /* The op of the other side that gives what op `i` gives; LB_NONE. */
 uint32_t lb_finder_partner_op(lb_finder *f, int side, uint32_t i);
+/* The op of the other side where a stretch ends together with one that ends in op `i`; LB_NONE. */
+uint32_t lb_finder_end(const lb_finder *f, int side, uint32_t i);
 
 /* ---- what follows from what (stretch_slice.c) ---- */
 
@@ -58,5 +61,11 @@ bool lb_finder_can_run(const lb_finder *f, int side, uint32_t op);
 /* What gives `value` as op `reader` reads it; reader LB_NONE: as it is left by op `before - 1`. */
 bool lb_finder_make_slice(lb_finder *f, int side, uint32_t reader, uint32_t before, uint32_t value,
                           lb_stretch_side *out);
+void lb_finder_release_side(lb_stretch_side *side);
+
+/* ---- stretches grown to composites (stretch_growth.c) ---- */
+
+/* Of stretches found so far: `whole` of those that are part of a composite. */
+lb_status lb_finder_grow(lb_finder *f, lb_err *err);
 
 #endif

@@ -18,7 +18,7 @@ static void add_leaf(lb_finder *f, int side, const lb_op *op, uint32_t at, int64
                      lb_value_list *leaves, lb_value_list *partners)
 {
     uint32_t other = lb_finder_partner_op(f, side, at);
-    if (other == LB_NONE) other = f->ends[side][at];
+    if (other == LB_NONE) other = lb_finder_end(f, side, at);
     const lb_op *o = other == LB_NONE ? NULL : &f->p[!side]->ops[other];
     for (uint32_t k = 0; k < lb_outcomes(op); k++) {
         uint32_t v = lb_outcome(f->p[side], op, k), w = LB_NONE;
@@ -47,7 +47,7 @@ static void enter(slicing *s, uint32_t def, int64_t storage)
     if (f->marks[s->side][def]) return;
     const bool anchored = lb_finder_partner_op(f, s->side, def) != LB_NONE ||
                           (!s->side && lb_finder_is_joined(f, def)) ||
-                          (!s->first && f->ends[s->side][def] != LB_NONE);
+                          (!s->first && lb_finder_end(f, s->side, def) != LB_NONE);
     if (!lb_finder_can_run(f, s->side, def) || anchored || s->ops->n >= MOST_OPS) {
         add_leaf(f, s->side, op, def, storage, s->leaves, s->partners);
         return;
@@ -127,4 +127,10 @@ bool lb_finder_make_slice(lb_finder *f, int side, uint32_t reader, uint32_t befo
     f->failed |= !out->outputs;
     out->op = last_op(f, side, &ops, value);
     return !f->failed;
+}
+
+void lb_finder_release_side(lb_stretch_side *side)
+{
+    free(side->ops), free(side->leaves), free(side->partners), free(side->outputs);
+    memset(side, 0, sizeof *side);
 }

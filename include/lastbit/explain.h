@@ -11,6 +11,10 @@
  *   routing      other experts were chosen: from near ties, from what upstream moved the logits by, or by another router
  *   unexplained  under no candidate it does; the best one is named with the number of elements it has right
  *
+ * Where only other ops can be named, but what they give is the output of a composite (composite.h) on one side, the whole of it is
+ * tried under its kernels: an MoE finalise written out by hand becomes `kernel`, "finalise:slots". One finding then stands for all that
+ * differs inside.
+ *
  * What a collective gave follows from what all its members brought, so that the recorded programs of all ranks of a step are run
  * together: `input`, a rank brought other numbers (`why` says which); `order` and `precision`, of the same contributions in another
  * legal order ("rank", "ring:2"), or sent in another type ("bf16, ring"); `unexplained`, no legal order gives these bits, and `why`

@@ -101,6 +101,16 @@ class Moe(torch.nn.Module):
     def forward(self, x):
         weights, ids = torch.topk(torch.softmax(self.gate(x).float(), -1), K)
         weights = (weights / weights.sum(-1, keepdim=True)).to(x.dtype)
+        how = sys.argv[1]
+        if how in ("running", "batched", "reversed"):
+            rows = torch.zeros(T, K, H, dtype=x.dtype)
+            for e in range(E):
+                token, slot = torch.where(ids == e)
+                rows[token, slot] = self.experts[e](x[token])
+            if how == "batched": return (rows * weights[..., None]).sum(1)
+            out = torch.zeros_like(x)
+            for k in range(K) if how == "running" else reversed(range(K)): out = out + rows[:, k] * weights[:, k, None]
+            return out
         out = torch.zeros(T, H, dtype=torch.float32 if sys.argv[1] == "f32" else x.dtype)
         buf = torch.zeros(T, K, H)
         for e in range(E):
@@ -121,6 +131,56 @@ class Model(torch.nn.Module):
     def forward(self, x): return self.head(self.moe(self.embed(x)))
 m = Model().to(torch.bfloat16)
 with torch.no_grad(): m(torch.randn(T, H).to(torch.bfloat16))
+"""
+
+SUMS = """
+import sys, torch
+torch.manual_seed(0)
+N = 256
+class Total(torch.nn.Module):
+    def forward(self, x):
+        if sys.argv[1] == "op": return x.sum(-1)
+        if sys.argv[1] == "loop":
+            y = x[:, 0]
+            for i in range(1, N): y = y + x[:, i]
+            return y
+        if sys.argv[1] == "inplace":
+            y = torch.zeros(x.shape[0])
+            for i in range(N): y += x[:, i]
+            return y
+        if sys.argv[1] == "chunks":  # partial sums of 64, then those one after the other
+            y = None
+            for k in range(0, N, 64):
+                part = x[:, k]
+                for i in range(k + 1, k + 64): part = part + x[:, i]
+                y = part if y is None else y + part
+            return y
+        if sys.argv[1] == "tree":
+            parts = [x[:, i] for i in range(N)]
+            while len(parts) > 1: parts = [a + b for a, b in zip(parts[::2], parts[1::2])]
+            return parts[0]
+class Norm(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(1 + torch.randn(N) / 8)
+    def forward(self, x):
+        square = x.pow(2)
+        if sys.argv[1] == "op": mean = square.mean(-1, keepdim=True)
+        else:
+            y = None
+            for k in range(0, N, 32):
+                part = square[:, k:k + 1]
+                for i in range(k + 1, k + 32): part = part + square[:, i:i + 1]
+                y = part if y is None else y + part
+            mean = y / N
+        return x * torch.rsqrt(mean + 1e-6) * self.weight
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.norm, self.total, self.down = torch.nn.Linear(32, N), Norm(), Total(), torch.nn.Linear(64, 8)
+    def forward(self, x): return self.down(self.total(self.norm(self.up(x)))[None])
+m = Model()
+with torch.no_grad(): m(torch.randn(64, 32))
 """
 
 LLAMA = """
@@ -306,6 +366,57 @@ def test_moe_finalise_in_bf16_and_f32(lastbit, tmp_path):
     found = own(lastbit.json("explain", bf16, slots, expect=1))
     (f,) = [f for f in found if "index_add_" in f["op"]]
     assert (f["cause"], f["first"], f["schedule"], f["matched"]) == ("precision", "bf16", "f32", f["elements"])
+
+
+def test_moe_finalise_by_hand(lastbit, tmp_path):
+    """Rows gathered by slot, then summed: the loop over experts is grown to the composite that it is, and its kernels are tried."""
+    hf = record(lastbit, tmp_path, "hf", MOE, "bf16")
+    for how, kernels in (("running", {"slots", "score-bf16"}), ("batched", {"batched", "batched,order:expert", "ranks:8"})):
+        for turned in (False, True):
+            sides = [hf, tmp_path / f"{how}.lb"]
+            if not turned:
+                record(lastbit, tmp_path, how, MOE, how)
+            (f,) = own(lastbit.json("explain", *(reversed(sides) if turned else sides), expect=1))
+            assert (f["layer"], f["cause"], f["proof"], f["reversed"]) == ("moe", "kernel", "bits", turned)
+            # Weights are bf16 already, and four terms hide the order of an f32 sum: what cannot be told apart is said.
+            named = {f["schedule"], *filter(None, f["also"].split("; "))}
+            assert named <= {f"finalise:{k}" for k in kernels} and f["schedule"] in ("finalise:slots", "finalise:score-bf16", "finalise:batched")
+            assert f["matched"] == f["elements"] == 32 * 64 and f["excluded"] >= 15
+    # No kernel adds from the last slot to the first: then it is other ops, and no name is made up.
+    (f,) = own(lastbit.json("explain", hf, record(lastbit, tmp_path, "reversed", MOE, "reversed"), expect=1))
+    assert (f["cause"], f["schedule"]) == ("kernel", "the second side's own ops") and f["excluded"] == f["tried"] >= 10
+
+
+@pytest.mark.parametrize("how, schedule", [("loop", "sequential"), ("inplace", "sequential"), ("chunks", "splitk:4"), ("tree", "pairwise")])
+def test_sums_written_out(lastbit, sums, how, schedule):
+    """One op on one side, 255 or 256 on the other."""
+    found = {f["layer"]: f for f in own(lastbit.json("explain", sums("op"), sums(how), expect=1))}
+    assert set(found) == {"norm", "total"}
+    for layer, order in (("total", schedule), ("norm", "splitk:8")):
+        f = found[layer]
+        assert (f["cause"], f["first"], f["schedule"], f["proof"], f["also"]) == ("order", "torch:1", order, "bits", "")
+        assert f["matched"] == f["elements"] == 64 and f["excluded"] == f["tried"] - 1 >= 80
+    assert "x25" in found["total"]["other_op"] and found["norm"]["other_op"] == "aten::add.Tensor x255, aten::div.Tensor"
+
+
+def test_sums_both_written_out(lastbit, sums):
+    """The additions line up one by one, but from some on they add other terms: that is where the sides part."""
+    for how, adds in (("chunks", 192), ("tree", 254)):
+        (f,) = own(lastbit.json("explain", sums("loop"), sums(how), expect=1))
+        assert (f["layer"], f["cause"], f["proof"], f["matched"]) == ("total", "kernel", "bits", 64)
+        assert f["op"] == f["other_op"] == f"aten::add.Tensor x{adds}" and f["excluded"] == f["tried"]
+
+
+@pytest.fixture(scope="module")
+def sums(lastbit, tmp_path_factory):
+    folder, made = tmp_path_factory.mktemp("sums"), {}
+
+    def run(how):
+        if how not in made:
+            made[how] = record(lastbit, folder, how, SUMS, how)
+        return made[how]
+
+    return run
 
 
 @pytest.fixture(scope="module")
