@@ -15,7 +15,7 @@
 /* After the mark: with a parameter, which a few elements fit by chance. */
 static const char orders[] = LB_ORDERS_PLAIN " | " LB_ORDERS_CASCADE " " LB_ORDERS_SPLITK " " LB_ORDERS_BLOCKED
                                              " " LB_ORDERS_LANES " " LB_ORDERS_BUTTERFLY;
-static const char matrix_orders[] = "tensorcore:h100 tensorcore:a100 tensorcore:v100 tensorcore:b200";
+static const char matrix_orders[] = LB_ORDERS_OF_PRODUCTS " tensorcore:h100 tensorcore:a100 tensorcore:v100 tensorcore:b200";
 static const char precisions[] = "f32 bf16 f16 f64";
 static const char product_precisions[] =
     "tf32 tf32:rz fp8-current fp8-delayed fp8-block mxfp8 fp8-delayed,start:calibrated e4m3fn:current "

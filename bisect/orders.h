@@ -12,6 +12,7 @@
     "blocked:8 blocked:16 blocked:32 blocked:64 blocked:128 blocked:256 blocked:512 blocked:1024 "             \
     "blocked:4 blocked:48 blocked:96 blocked:192 blocked:320 blocked:384 blocked:2048 "                        \
     "blocked:4096"
+#define LB_ORDERS_OF_PRODUCTS "dpbf16 torchdot"
 #define LB_ORDERS_SPLITK                                                                                       \
     "splitk:2 splitk:3 splitk:4 splitk:5 splitk:6 splitk:7 splitk:8 splitk:12 splitk:16 splitk:32 splitk:64"
 #define LB_ORDERS_BUTTERFLY                                                                                    \

@@ -11,7 +11,7 @@
 
 /* Likely ones first; "own" is the order that the op has by itself. What has a parameter fits a few elements by chance, so
  * that those after the mark are tried on more than that only. */
-static const char orders[] = "own " LB_ORDERS_PLAIN " | " LB_ORDERS_CASCADE " " LB_ORDERS_LANES
+static const char orders[] = "own " LB_ORDERS_PLAIN " " LB_ORDERS_OF_PRODUCTS " | " LB_ORDERS_CASCADE " " LB_ORDERS_LANES
                              " " LB_ORDERS_BLOCKED " " LB_ORDERS_SPLITK " " LB_ORDERS_BUTTERFLY;
 enum { MOST = 512, FEW = 8 };
 

@@ -211,7 +211,7 @@ static bool concerns(const parsed_swap *p, const lb_prepared_op *op)
     case LB_SWAP_ORDER:
         if (collective) return p->is_order;
         if (!p->is_schedule || !op->row) return false;
-        if (p->schedule.kind == LB_SCHEDULE_TENSOR_CORE || p->schedule.kind == LB_SCHEDULE_STREAMK) return op->row->flags & LB_ROW_MATMUL;
+        if (lb_schedule_of_products(&p->schedule)) return op->row->flags & LB_ROW_MATMUL;
         return op->row->flags & (LB_ROW_REDUCTION | LB_ROW_MATMUL);
     case LB_SWAP_RANK: return collective;
     case LB_SWAP_SOURCE: return op->action == LB_ACT_SOURCE;

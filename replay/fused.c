@@ -183,7 +183,7 @@ bool lb_kernel_text_order(const lb_kernel_text *text, const char *key, lb_schedu
         if (lb_schedule_parse(text->options[i].value, order, NULL) != LB_OK) return false;
         const bool product = !strcmp(key, "gemm");
         if (order->kind == LB_SCHEDULE_TREE ||
-            ((order->kind == LB_SCHEDULE_TENSOR_CORE || order->kind == LB_SCHEDULE_STREAMK) && !product)) {
+            (lb_schedule_of_products(order) && !product)) {
             lb_schedule_release(order);
             return false;
         }

@@ -126,7 +126,7 @@ static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k
     if (*parsed.parameters) strcat(strcat(schedule, ":"), parsed.parameters);
     const bool sequential = !strcmp(parsed.name, "sequential");
     if (lb_schedule_parse(schedule, &k->schedule, NULL) != LB_OK ||
-        k->schedule.kind == LB_SCHEDULE_TENSOR_CORE || k->schedule.kind == LB_SCHEDULE_TREE ||
+        lb_schedule_of_products(&k->schedule) || k->schedule.kind == LB_SCHEDULE_TREE ||
         (k->fma && !sequential)) {
         lb_schedule_release(&k->schedule);
         return lb_kernel_text_refuse(kind, text, err);

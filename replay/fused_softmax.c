@@ -38,7 +38,7 @@ static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k
     for (uint32_t i = 0; ok && i < parsed.n_options; i++) {
         if (strcmp(parsed.options[i].key, "sum")) continue;
         ok = lb_schedule_parse(parsed.options[i].value, &k->sum, NULL) == LB_OK;
-        if (ok && (k->sum.kind == LB_SCHEDULE_TREE || k->sum.kind == LB_SCHEDULE_TENSOR_CORE))
+        if (ok && (k->sum.kind == LB_SCHEDULE_TREE || lb_schedule_of_products(&k->sum)))
             lb_schedule_release(&k->sum), ok = false;
         k->has_sum = ok;
     }

@@ -174,6 +174,15 @@ static void try_units(naming *n)
     }
 }
 
+/* Chains as long as one of the sizes, or one chain of all. */
+static void try_dot_products(naming *n)
+{
+    if (n->of != LB_SUM_PRODUCT || try_name(n, "torchdot") || n->partner != 1 || try_name(n, "dpbf16")) return;
+    for (uint32_t i = 0; i < n->n_sizes; i++)
+        if (try_size(n, "dpbf16", n->sizes[i])) return;
+    try_size(n, "dpbf16", n->terms + n->terms % 2);
+}
+
 static void try_all(naming *n)
 {
     static const char *const plain[] = {"pairwise", "numpy", "cascade:8", "cascade:4", "cascade:16"};
@@ -183,6 +192,7 @@ static void try_all(naming *n)
         return;
     }
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) try_name(n, plain[i]);
+    try_dot_products(n);
     if (n->partner > 1) try_size(n, "lanes", n->partner);
     try_blocks(n);
     if (!n->found || n->of == LB_SUM_PRODUCT) {

@@ -48,11 +48,11 @@ static int64_t chain_block(const lb_product *s, const lb_schedule *order)
     return -1;
 }
 
-/* Chains of fma along a tree: a schedule that is one, or slices that are added in an order of their own. */
+/* Chains of fma along a tree: a schedule that is one, or is run as one. */
 static bool along_tree(const lb_product *s, lb_dtype type, const lb_method *method, const void *a, const void *b, void *c)
 {
     lb_sum_tree *slices = NULL;
-    if (method->schedule->kind == LB_SCHEDULE_SPLITK)
+    if (method->schedule->kind != LB_SCHEDULE_TREE)
         lb_schedule_tree(method->schedule, (uint32_t)s->k, LB_SUM_PRODUCT, type, &slices, NULL);
     const lb_sum_tree *tree = slices ? slices : method->schedule->tree;
     const lb_tree_rule rule = {.accumulate = method->accumulate, .chained = true};
@@ -221,6 +221,57 @@ static lb_status product_of_stream(const shared_product *p, const lb_schedule *o
     return status;
 }
 
+/* ---- dpbf16:K ------------------------------------------------------------------------------------------------------ */
+
+/* x is rows * columns, dense: neighbours of a row change places within each block, the last one of an odd number stays. */
+static void swap_columns(void *x, size_t size, int64_t rows, int64_t columns)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j + 1 < columns; j += 2) {
+            char *pair = (char *)x + (size_t)(i * columns + j) * size, kept[8];
+            memcpy(kept, pair, size);
+            memcpy(pair, pair + size, size);
+            memcpy(pair + size, kept, size);
+        }
+}
+
+static void swap_rows(void *x, size_t size, int64_t rows, int64_t columns, void *room)
+{
+    const size_t row = (size_t)columns * size;
+    for (int64_t i = 0; i + 1 < rows; i += 2) {
+        char *pair = (char *)x + (size_t)i * row;
+        memcpy(room, pair, row);
+        memcpy(pair, pair + row, row);
+        memcpy(pair + row, room, row);
+    }
+}
+
+/* Chains of fma over the terms with pairs swapped. */
+static lb_status product_of_pairs(const lb_product *s, lb_dtype type, const lb_method *method, const lb_matrix *a, const lb_matrix *b,
+                                  bool absolute, void *c)
+{
+    const lb_method chains = {.schedule = &(lb_schedule){.kind = LB_SCHEDULE_BLOCKED, .size = method->schedule->size},
+                              .accumulate = method->accumulate};
+    const size_t size = type == LB_F64 ? 8 : 4, elements[2] = {(size_t)(s->m * s->k), (size_t)(s->k * s->n)};
+    const lb_matrix *operand[2] = {a, b};
+    const int64_t rows[2] = {s->m, s->k}, columns[2] = {s->k, s->n};
+    void *copy[2] = {NULL, NULL}, *room = malloc((size_t)s->n * size + 1);
+    bool done = room;
+    for (int i = 0; i < 2 && done; i++) {
+        const lb_dtype compute = method->compute == type ? LB_NO_DTYPE : method->compute;
+        const void *x = dense(type, operand[i], rows[i], columns[i], compute, (lb_tf32)method->tf32, absolute, &copy[i]);
+        if (x && !copy[i] && (copy[i] = malloc(elements[i] * size + 64))) memcpy(copy[i], x, elements[i] * size);
+        done = copy[i];
+    }
+    if (done) {
+        swap_columns(copy[0], size, s->m, s->k);
+        swap_rows(copy[1], size, s->k, s->n, room);
+        done = lb_product_run(&(lb_product){.m = s->m, .n = s->n, .k = s->k}, type, &chains, copy[0], copy[1], c) == LB_OK;
+    }
+    free(room), free(copy[0]), free(copy[1]);
+    return done ? LB_OK : LB_ERR_NOMEM;
+}
+
 /* ---- tensorcore:ARCH ---------------------------------------------------------------------------------------------- */
 
 /* Whether the method names a matrix unit, as its schedule or as its kernel. */
@@ -293,6 +344,14 @@ lb_status lb_product_matrices(const lb_product *s, lb_dtype type, const lb_metho
         }
         return status;
     }
+    if (method->schedule && method->schedule->kind == LB_SCHEDULE_DPBF16) {
+        lb_status status = LB_OK;
+        for (size_t i = 0; i < batch->batch && status == LB_OK; i++) {
+            const lb_matrix ai = moved(a, (ptrdiff_t)i * batch->a_step), bi = moved(b, (ptrdiff_t)i * batch->b_step);
+            status = product_of_pairs(s, type, method, &ai, &bi, absolute, (char *)c + (ptrdiff_t)i * batch->c_step * (type == LB_F64 ? 8 : 4));
+        }
+        return status;
+    }
     if (block >= 0 && !blas) {
         return type == LB_F64 ? lb_matmul_batched_f64(batch, m, n, k, a, b, c, (ptrdiff_t)n, &options)
                               : lb_matmul_batched_f32(batch, m, n, k, a, b, c, (ptrdiff_t)n, &options);
@@ -308,7 +367,8 @@ lb_status lb_product_matrices(const lb_product *s, lb_dtype type, const lb_metho
             const lb_method order = {.schedule = method->schedule, .accumulate = method->accumulate};
             if (block >= 0) /* OpenBLAS is not there, or the product is empty */
                 done = lb_product_run(&(lb_product){.m = s->m, .n = s->n, .k = s->k}, type, &order, x, y, out) == LB_OK;
-            else if (method->schedule->kind == LB_SCHEDULE_TREE || method->schedule->kind == LB_SCHEDULE_SPLITK)
+            else if (method->schedule->kind == LB_SCHEDULE_TREE || method->schedule->kind == LB_SCHEDULE_SPLITK ||
+                     method->schedule->kind == LB_SCHEDULE_TORCHDOT)
                 done = along_tree(s, type, method, x, y, out);
             else
                 done = type == LB_F64 ? products_f64(s, method, x, y, out) : products_f32(s, method, x, y, out);

@@ -37,6 +37,8 @@ static const struct {
     {"torch", LB_SCHEDULE_TORCH, 1, LB_SCHEDULE_MAX_SIZE},
     {"exact", LB_SCHEDULE_EXACT, -1, 0},
     {"streamk", LB_SCHEDULE_STREAMK, 0, 65536},
+    {"dpbf16", LB_SCHEDULE_DPBF16, 512, INT64_MAX},
+    {"torchdot", LB_SCHEDULE_TORCHDOT, -1, 0},
 };
 
 static bool power_of_two(int64_t n)
@@ -115,6 +117,12 @@ bool lb_schedule_applies(const lb_schedule *schedule, int64_t n)
     return schedule->kind != LB_SCHEDULE_TREE || schedule->tree->leaves == n;
 }
 
+bool lb_schedule_of_products(const lb_schedule *schedule)
+{
+    return schedule->kind == LB_SCHEDULE_TENSOR_CORE || schedule->kind == LB_SCHEDULE_STREAMK ||
+           schedule->kind == LB_SCHEDULE_DPBF16 || schedule->kind == LB_SCHEDULE_TORCHDOT;
+}
+
 lb_status lb_schedule_parse(const char *text, lb_schedule *schedule, lb_err *err)
 {
     if (!strncmp(text, "tree:", 5)) return parse_tree(text + 5, schedule, err);
@@ -127,6 +135,7 @@ lb_status lb_schedule_parse(const char *text, lb_schedule *schedule, lb_err *err
         if (s.size == 0 || (s.size > 0 && s.size > names[i].max)) break;
         if (s.kind != LB_SCHEDULE_BUTTERFLY && s.kind != LB_SCHEDULE_STREAMK && s.vector) break;
         if (s.kind == LB_SCHEDULE_STREAMK && !s.vector) s.vector = 128;
+        if (s.kind == LB_SCHEDULE_DPBF16 && s.size % 2) break;
         if (s.kind == LB_SCHEDULE_CASCADE && !power_of_two(s.size)) break;
         if (s.kind == LB_SCHEDULE_BUTTERFLY) {
             if (!s.vector) s.vector = 1;
@@ -138,7 +147,7 @@ lb_status lb_schedule_parse(const char *text, lb_schedule *schedule, lb_err *err
     }
     return lb_fail(err, LB_ERR_INVALID,
                    "\"%s\" is no order of a sum; one of sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, streamk:C[xTILE], "
-                   "lanes:L, butterfly:THREADS[xVECTOR], numpy, torch[:THREADS], exact, tensorcore:ARCH[:K] (v100 a100 ada h100 "
+                   "dpbf16[:K], torchdot, lanes:L, butterfly:THREADS[xVECTOR], numpy, torch[:THREADS], exact, tensorcore:ARCH[:K] (v100 a100 ada h100 "
                    "h100-fp8 b200), tree:FILE",
                    text);
 }

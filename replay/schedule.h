@@ -18,6 +18,9 @@
  *                     chain every K terms, their sums added in order
  *   streamk:C[xT]     of products alone: the tiles of T x T results (128), 32 terms at a time, lie one after the other and are cut in C
  *                     equal shares; a tile's pieces are chains of their own, added in order (CUTLASS's stream-K)
+ *   dpbf16[:K]        of products alone: terms in pairs, the odd one first, a new chain every K terms (512); sums added in order
+ *   torchdot          of products alone: what torch's own dot of bf16 and f16 does: whole 64s in 64 accumulators, folded by half
+ *                     distances 32, 16, … 1; of what is left whole 16s in 8 of them, folded and added; the rest in order
  *   tree:TREE         any order of additions, written out or in a file (lastbit/order.h); for sums of another number of
  *                     terms it says nothing: they keep the order they have without a schedule
  *
@@ -25,7 +28,10 @@
  * accumulators over blocks of 2^max(4, ceil(log2 n)/4) terms, four rows of lanes interleaved, the tail added first.
  * butterfly is that of FlashInfer's and TensorRT-LLM's norms (block reduction by shuffles). numpy is `pairwise_sum` of
  * NumPy's loops_utils.h.src. torch:N is `two_pass_reduction` of torch's TensorIteratorReduce.cpp with `parallel_for`'s
- * pieces; of MKL's products it is what they were seen to do (lb_schedule_block). */
+ * pieces; of MKL's products it is what they were seen to do (lb_schedule_block). dpbf16 is what VDPBF16PS of AVX512-BF16 does
+ * (Intel's manual: an fma with the odd numbers of each pair, then one with the even ones), in chains as oneDNN's products of
+ * bf16 were seen to have, whatever their shape (`lastbit order --python torch:matmul --as matmul --dtype bf16`). torchdot was seen the
+ * same way without oneDNN: ReducedPrecisionFloatGemvFastPathKernel.cpp with eight AVX2 registers. */
 #ifndef LB_REPLAY_SCHEDULE_H
 #define LB_REPLAY_SCHEDULE_H
 
@@ -44,7 +50,9 @@ typedef enum lb_schedule_kind {
     LB_SCHEDULE_TORCH,
     LB_SCHEDULE_TENSOR_CORE,
     LB_SCHEDULE_TREE,
-    LB_SCHEDULE_STREAMK
+    LB_SCHEDULE_STREAMK,
+    LB_SCHEDULE_DPBF16,
+    LB_SCHEDULE_TORCHDOT
 } lb_schedule_kind;
 
 struct lb_sum_tree;
@@ -65,6 +73,8 @@ void lb_schedule_release(lb_schedule *schedule);
 const char *lb_schedule_print(const lb_schedule *schedule, char *text);
 /* Whether it says how `n` terms are added up: a tree does so for its own number alone. */
 bool lb_schedule_applies(const lb_schedule *schedule, int64_t n);
+/* Whether it says nothing of sums but those of products. */
+bool lb_schedule_of_products(const lb_schedule *schedule);
 
 /* A NULL schedule is what torch's CPU sum does: cascade, with 8 lanes of f32 or 4 of f64.
  *

@@ -254,6 +254,8 @@ static void NAME(columns)(const lb_schedule *s, const REAL *x, int64_t stride, i
         return;
     case LB_SCHEDULE_TENSOR_CORE: /* sums of products alone: choices.c gives them to no other op */
     case LB_SCHEDULE_STREAMK:
+    case LB_SCHEDULE_DPBF16:
+    case LB_SCHEDULE_TORCHDOT:
     case LB_SCHEDULE_CASCADE:
     case LB_SCHEDULE_TORCH:
     case LB_SCHEDULE_SEQUENTIAL: NAME(blocked)(x, stride, n, n ? n : 1, w, out, accumulate); return;

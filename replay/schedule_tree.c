@@ -37,12 +37,14 @@ static uint32_t in_order(lb_tree_builder *b, const terms *x)
     return sum;
 }
 
-static uint32_t in_blocks(lb_tree_builder *b, const terms *x, int64_t block)
+typedef uint32_t (*chain)(lb_tree_builder *b, const terms *x);
+
+static uint32_t in_blocks(lb_tree_builder *b, const terms *x, int64_t block, chain in_block)
 {
     uint32_t sum = LB_TREE_NOTHING;
     for (int64_t i = 0; i < x->count; i += block) {
         const terms slice = part(x, i, x->count - i < block ? x->count - i : block);
-        sum = lb_tree_add(b, sum, in_order(b, &slice));
+        sum = lb_tree_add(b, sum, in_block(b, &slice));
     }
     return sum;
 }
@@ -51,7 +53,7 @@ static uint32_t in_blocks(lb_tree_builder *b, const terms *x, int64_t block)
 static uint32_t in_slices(lb_tree_builder *b, const terms *x, int64_t slices, uint64_t order)
 {
     const int64_t block = x->count ? (x->count + slices - 1) / slices : 1;
-    if (!order) return in_blocks(b, x, block);
+    if (!order) return in_blocks(b, x, block, in_order);
     uint32_t sum = LB_TREE_NOTHING;
     for (int64_t s = 0; s < slices; s++) {
         const int64_t from = (int64_t)(order >> 4 * s & 15) * block;
@@ -59,6 +61,15 @@ static uint32_t in_slices(lb_tree_builder *b, const terms *x, int64_t slices, ui
         const terms slice = part(x, from, x->count - from < block ? x->count - from : block);
         sum = lb_tree_add(b, sum, in_order(b, &slice));
     }
+    return sum;
+}
+
+/* Two by two, the second of each first. */
+static uint32_t in_swapped_pairs(lb_tree_builder *b, const terms *x)
+{
+    uint32_t sum = LB_TREE_NOTHING;
+    for (int64_t i = 0; i < x->count; i++)
+        sum = lb_tree_add(b, sum, term(x, i % 2 ? i - 1 : i + 1 < x->count ? i + 1 : i));
     return sum;
 }
 
@@ -125,6 +136,35 @@ static uint32_t in_halves(lb_tree_builder *b, const terms *x)
         for (int r = 0; r < 8; r += 2 * distance) acc[r] = lb_tree_add(b, acc[r], acc[r + distance]);
     if (whole) sum = acc[0];
     for (int64_t i = whole; i < x->count; i++) sum = lb_tree_add(b, sum, term(x, i));
+    return sum;
+}
+
+/* Term i in accumulator i mod `lanes` (a power of two), which are folded: the upper half onto the lower one. */
+static uint32_t in_folded_lanes(lb_tree_builder *b, const terms *x, int64_t lanes)
+{
+    uint32_t acc[64];
+    for (int64_t l = 0; l < lanes; l++) {
+        const terms own = {term(x, l), x->step * (uint32_t)lanes, x->count / lanes};
+        acc[l] = in_order(b, &own);
+    }
+    for (int64_t distance = lanes / 2; distance; distance /= 2)
+        for (int64_t l = 0; l < distance; l++) acc[l] = lb_tree_add(b, acc[l], acc[l + distance]);
+    return acc[0];
+}
+
+static uint32_t in_torch_dot(lb_tree_builder *b, const terms *x)
+{
+    const int64_t body = x->count - x->count % 64, vectors = x->count - x->count % 16;
+    uint32_t sum = LB_TREE_NOTHING;
+    if (body) {
+        const terms whole = part(x, 0, body);
+        sum = in_folded_lanes(b, &whole, 64);
+    }
+    if (vectors > body) {
+        const terms left = part(x, body, vectors - body);
+        sum = lb_tree_add(b, sum, in_folded_lanes(b, &left, 8));
+    }
+    for (int64_t i = vectors; i < x->count; i++) sum = lb_tree_add(b, sum, term(x, i));
     return sum;
 }
 
@@ -256,7 +296,9 @@ static bool build(lb_tree_builder *b, const lb_schedule *s, lb_sum_of of, int64_
         else
             in_cascade(b, x, s->size);
         return true;
-    case LB_SCHEDULE_BLOCKED: in_blocks(b, x, s->size); return true;
+    case LB_SCHEDULE_BLOCKED: in_blocks(b, x, s->size, in_order); return true;
+    case LB_SCHEDULE_DPBF16: in_blocks(b, x, s->size, in_swapped_pairs); return true;
+    case LB_SCHEDULE_TORCHDOT: in_torch_dot(b, x); return true;
     case LB_SCHEDULE_SPLITK: in_slices(b, x, s->size, (uint64_t)s->vector); return true;
     case LB_SCHEDULE_LANES: in_lanes(b, x, s->size); return true;
     case LB_SCHEDULE_BUTTERFLY: in_butterfly(b, x, (int)s->size, s->vector); return true;

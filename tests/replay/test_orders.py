@@ -9,9 +9,10 @@ import op_harness as H
 import test_ops_torch as T
 
 KINDS = ["sequential", "pairwise", "cascade", "blocked", "splitk", "lanes", "butterfly", "exact", "numpy", "torch",
-         "tensorcore", "tree", "streamk"]
+         "tensorcore", "tree", "streamk", "dpbf16", "torchdot"]
 ORDERS = [("sequential", 0, 0), ("pairwise", 0, 0), ("cascade", 8, 0), ("cascade", 16, 0), ("cascade", 1, 0),
-          ("blocked", 5, 0), ("blocked", 64, 0), ("splitk", 3, 0), ("splitk", 3, 0x021), ("lanes", 4, 0), ("butterfly", 32, 4), ("exact", 0, 0), ("numpy", 0, 0), ("torch", 2, 0)]
+          ("blocked", 5, 0), ("blocked", 64, 0), ("splitk", 3, 0), ("splitk", 3, 0x021), ("lanes", 4, 0), ("butterfly", 32, 4), ("exact", 0, 0), ("numpy", 0, 0), ("torch", 2, 0),
+          ("dpbf16", 16, 0), ("torchdot", 0, 0)]
 BF16 = H.DTYPES[torch.bfloat16]
 
 
@@ -257,13 +258,55 @@ def test_torch_is_what_torch_does_with_as_many_threads(threads, count):
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("k", [64, 500, 700, 1000, 1024, 1100])
 def test_torch_is_what_mkl_does_with_as_many_threads(threads, count, k):
-    """Read off from MKL; what it does on other processors and for large products is not known."""
-    if not torch.backends.mkl.is_available() or torch.backends.cpu.get_cpu_capability() != "AVX512":
-        pytest.skip("known of MKL with AVX-512 only")
+    """Read off from MKL on Intel's processors with AVX-512. (On AMD's it halves k beyond 192 and takes blocks of 192 beyond 384.)"""
+    if not torch.backends.mkl.is_available() or torch.backends.cpu.get_cpu_capability() != "AVX512" or \
+            "GenuineIntel" not in open("/proc/cpuinfo").read():
+        pytest.skip("known of MKL with AVX-512 on Intel's processors only")
     threads(count)
     a, b = randn(48, k, seed=k), randn(k, 64, seed=k + 1)
     y, = run("mm", [a, b], [(48, 64)], method(("torch", count, 0)))
     assert torch.equal(y, a @ b)
+
+
+NARROW = [(48, 64, 64), (1, 64, 343), (33, 17, 512), (96, 48, 576), (5, 3, 9)]  # m, n, k
+
+
+@pytest.mark.parametrize("m,n,k", NARROW)
+def test_dpbf16_is_what_onednn_does_with_avx512_bf16(threads, m, n, k):
+    if "avx512_bf16" not in open("/proc/cpuinfo").read() or "amx_bf16" in open("/proc/cpuinfo").read():
+        pytest.skip("another instruction multiplies bf16 here")
+    threads(1)
+    a, b = randn(m, k, seed=k).bfloat16(), randn(k, n, seed=k + 1).bfloat16()
+    y, = run("mm", [a, b], [(m, n)], method(("dpbf16", 512, 0)), dtype=torch.bfloat16)
+    assert torch.equal(y, a @ b)
+
+
+@pytest.mark.parametrize("m,n,k", NARROW)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_torchdot_is_what_torch_does_without_onednn(threads, m, n, k, dtype):
+    threads(1)
+    a, w = randn(m, k, seed=k).to(dtype), randn(n, k, seed=k + 1).to(dtype)
+    with torch.backends.mkldnn.flags(enabled=False):
+        expected = torch.nn.functional.linear(a, w)
+    y, = run("mm", [a, w.t()], [(m, n)], method(("torchdot", 0, 0)), dtype=dtype)
+    assert torch.equal(y, expected)
+
+
+def test_pairs_and_folds_add_up_as_they_say():
+    """Terms that tell the order: in f32 a 1 beside 2^24 is lost, and two of them are not if they meet first."""
+    big, ones = 2.0**24, torch.ones(1, 1)
+    def summed(x, order):
+        return run("mm", [torch.tensor([x]), ones.expand(len(x), 1).contiguous()], [(1, 1)], method(order))[0].item()
+    assert summed([big, 1, 1, 0], ("dpbf16", 512, 0)) == big  # ((1 + big) + 0) + 1
+    assert summed([1, 1, big, 0], ("dpbf16", 512, 0)) == big + 2
+    assert summed([0, 0, big, 0, 1, 1], ("dpbf16", 2, 0)) == big + 2  # the pair is a chain of its own
+    assert summed([0, 0, big, 0, 1, 1], ("dpbf16", 4, 0)) == big + 2
+    assert summed([0, 0, big, 0, 1, 0, 1, 0], ("dpbf16", 4, 0)) == big + 2
+    assert summed([0, 0, big, 0, 1, 0, 1, 0], ("dpbf16", 8, 0)) == big
+    lanes = [big] + [0] * 31 + [1] + [0] * 15 + [1] + [0] * 79  # accumulators 0, 32 and 48
+    assert summed(lanes, ("torchdot", 0, 0)) == big  # (0 + 32) + (16 + 48)
+    lanes[16], lanes[32] = 1, 0
+    assert summed(lanes, ("torchdot", 0, 0)) == big + 2
 
 
 @pytest.mark.parametrize("shares, edge, shape", [(3, 16, (40, 50, 200)), (7, 32, (64, 33, 330)), (1, 128, (20, 20, 500)), (100, 64, (64, 64, 128))])
