@@ -114,6 +114,26 @@ static uint32_t maker_of_output(const fuse *f, const lb_composite *c, uint32_t v
     return LB_NONE;
 }
 
+static bool among(const lb_composite *c, uint32_t op)
+{
+    for (uint32_t k = 0; k < c->n_ops; k++)
+        if (c->ops[k] == op) return true;
+    return false;
+}
+
+/* Somebody else reads what an inner op made before the composite ends: then that op has to stay. */
+static bool read_on_the_way(const fuse *f, const lb_composite *c)
+{
+    const uint32_t last = c->ops[c->n_ops - 1];
+    for (uint32_t k = 0; k + 1 < c->n_ops; k++)
+        for (uint32_t e = f->trace.flow->first_use[c->ops[k]]; e < f->trace.flow->first_use[c->ops[k] + 1];
+             e++) {
+            const uint32_t user = f->trace.flow->uses[e];
+            if (user < last && lb_op_defines(f->in, &f->in->ops[user]) && !among(c, user)) return true;
+        }
+    return false;
+}
+
 static bool may_fuse(const fuse *f, const lb_composite *c)
 {
     const uint32_t last = c->ops[c->n_ops - 1];
@@ -122,6 +142,8 @@ static bool may_fuse(const fuse *f, const lb_composite *c)
         if (f->in->ops[c->ops[k]].flags & (LB_OP_DECISION | LB_OP_RANDOM | LB_OP_COLLECTIVE) ||
             f->going[c->ops[k]])
             return false;
+    if (c->kind == LB_COMPOSITE_DISPATCH && read_on_the_way(f, c))
+        return false; /* rows and order belong together */
     for (int i = 0; i < LB_COMPOSITE_INPUTS; i++)
         if (c->inputs[i] != LB_NONE && overwritten(f, c, c->inputs[i])) return false;
     for (uint32_t i = 0; i < c->n_list; i++)

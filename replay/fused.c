@@ -30,6 +30,8 @@ static const struct {
     X(GATE_UP, gate_up, 0)                                                                                     \
     X(ROPE, rope, 0)                                                                                           \
     X(ROUTER, router, LB_ROW_DISCONTINUOUS)                                                                    \
+    X(SELECTIVE_SCAN, selective_scan, 0)                                                                       \
+    X(DISPATCH, dispatch, LB_ROW_DISCONTINUOUS)                                                                \
     X(CROSS_ENTROPY, cross_entropy, 0)                                                                         \
     X(ALLREDUCE_NORM, allreduce_norm, 0)                                                                       \
     X(NEWTON_SCHULZ, newton_schulz, 0)

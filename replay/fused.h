@@ -106,6 +106,7 @@ uint32_t lb_candidate_add_all(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, u
 
 extern const lb_fused_kind lb_fused_rms_norm, lb_fused_add_rms_norm, lb_fused_attention, lb_fused_softmax,
     lb_fused_finalise, lb_fused_layer_norm, lb_fused_swiglu, lb_fused_gate_up, lb_fused_rope, lb_fused_router,
-    lb_fused_cross_entropy, lb_fused_allreduce_norm, lb_fused_newton_schulz;
+    lb_fused_cross_entropy, lb_fused_allreduce_norm, lb_fused_newton_schulz, lb_fused_selective_scan,
+    lb_fused_dispatch;
 
 #endif

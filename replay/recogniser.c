@@ -207,3 +207,54 @@ lb_status lb_recogniser_add(lb_recogniser *t, const lb_composite *composite, con
     found->n++;
     return LB_OK;
 }
+
+/* ---- all that lies between -------------------------------------------------------------------------------------------------- */
+
+typedef struct between {
+    const lb_recogniser *t;
+    const lb_composite *composite;
+    uint32_t last, op;
+    uint8_t *marks;
+    bool foreign;
+} between;
+
+static bool is_input(const between *b, uint32_t value)
+{
+    const lb_value *v = lb_recogniser_value(b->t, value);
+    for (int i = 0; i < LB_COMPOSITE_INPUTS; i++) {
+        const uint32_t in = b->composite->inputs[i];
+        if (in != LB_NONE && lb_recogniser_value(b->t, in)->storage == v->storage) return true;
+    }
+    return false;
+}
+
+static void mark_makers(void *context, uint32_t value)
+{
+    between *b = context;
+    uint32_t defs[16];
+    if (is_input(b, value)) return;
+    const uint32_t n = lb_flow_defs_of(b->t->flow, b->op, value, defs, 16);
+    b->foreign |= n == 0 || n > 16;
+    for (uint32_t i = 0; i < n && i < 16; i++) {
+        b->foreign |= !lb_recogniser_same_call(b->t, defs[i], b->last);
+        b->marks[defs[i]] = 1;
+    }
+}
+
+lb_status lb_recogniser_add_between(lb_recogniser *t, const lb_composite *composite, uint32_t last, bool *added)
+{
+    between b = {t, composite, last, last, calloc((size_t)last + 1, 1), false};
+    uint32_t *ops = malloc(((size_t)last + 1) * sizeof *ops), n = 0;
+    lb_status status = b.marks && ops ? LB_OK : lb_fail(t->err, LB_ERR_NOMEM, "out of memory for composites");
+    if (status == LB_OK) b.marks[last] = 1;
+    for (b.op = last + 1; status == LB_OK && b.op-- > 0 && !b.foreign;) {
+        if (!b.marks[b.op]) continue;
+        ops[n++] = b.op;
+        lb_op_each_input(t->program, &t->program->ops[b.op], mark_makers, &b);
+    }
+    *added = status == LB_OK && !b.foreign;
+    if (*added) status = lb_recogniser_add(t, composite, ops, n);
+    free(b.marks);
+    free(ops);
+    return status;
+}

@@ -57,6 +57,11 @@ bool lb_recogniser_position(const lb_recogniser *recogniser, uint32_t op, const 
  * that gives output 0. */
 lb_status lb_recogniser_add(lb_recogniser *recogniser, const lb_composite *composite, const uint32_t *ops,
                             uint32_t n_ops);
+/* The same with the ops between its inputs and `last`, which gives output 0: all that `last` depends on in its own call of a module, up
+ * to contents of the inputs' storages. False, and nothing added, when something else is read on the way than sources and what the
+ * module makes itself. */
+lb_status lb_recogniser_add_between(lb_recogniser *recogniser, const lb_composite *composite, uint32_t last,
+                                    bool *added);
 /* All inputs and outputs absent. */
 lb_composite lb_recogniser_composite(const lb_recogniser *recogniser, lb_composite_kind kind);
 
@@ -71,5 +76,7 @@ lb_status lb_recogniser_gates(lb_recogniser *recogniser);
 lb_status lb_recogniser_ropes(lb_recogniser *recogniser);
 lb_status lb_recogniser_routers(lb_recogniser *recogniser);
 lb_status lb_recogniser_losses(lb_recogniser *recogniser);
+lb_status lb_recogniser_scans(lb_recogniser *recogniser);
+lb_status lb_recogniser_dispatches(lb_recogniser *recogniser);
 
 #endif

@@ -32,6 +32,8 @@ extern "C" {
     X(GATE_UP, "gate_up", "y = act(x G) (x U): both products of a gated layer and what follows them")                  \
     X(ROPE, "rope", "rotary embedding: y = x cos + rotated(x) sin")                                                    \
     X(ROUTER, "router", "scores of experts, the best of them, and their weights")                                      \
+    X(SELECTIVE_SCAN, "selective_scan", "h = exp(e) h + dt B u and y = C h, along time, by heads")                     \
+    X(DISPATCH, "dispatch", "tokens copied once per choice of an expert, in the order of the experts")                 \
     X(CROSS_ENTROPY, "cross_entropy", "mean or sum over rows of log(sum e^x) - x[target]")                             \
     X(ALLREDUCE_NORM, "allreduce_norm", "x = sum over ranks, h = x + residual, and the RMSNorm of h")                  \
     X(NEWTON_SCHULZ, "newton_schulz", "steps of X = a X + (b A + c A A) X with A = X X', in optimizers")
@@ -102,6 +104,22 @@ enum {
     LB_ROUTER_IDS = 1,     /* (tokens, k), i64 */
     LB_ROUTER_K = 0,
 
+    LB_SCAN_EXPONENT = 0, /* e, logarithm of the decay: (batch, heads, time), or (batch, heads, time, states) */
+    LB_SCAN_U = 1,        /* (batch, heads, time, size); LB_SCAN_DRIVEN: dt B u, (batch, heads, time, states) */
+    LB_SCAN_B = 2,        /* (batch, groups, time, states), groups of heads in any number; absent: LB_SCAN_DRIVEN */
+    LB_SCAN_C = 3,
+    LB_SCAN_DT = 4,       /* as e; absent: u has it */
+    LB_SCAN_Y = 0,        /* as u, size 1 where it is driven; may be longer, then it ends in 0 */
+    LB_SCAN_CHUNK = 0,    /* the program's own; 0: none */
+
+    LB_DISPATCH_X = 0,    /* (tokens, hidden) */
+    LB_DISPATCH_IDS = 1,  /* (tokens, slots), i64 */
+    LB_DISPATCH_Y = 0,    /* (tokens * slots, hidden) */
+    LB_DISPATCH_SORTED = 1, /* ids in that order */
+    LB_DISPATCH_ORDER = 2,  /* token * slots + slot of every row, i64 */
+    LB_DISPATCH_TOKENS = 3, /* order / slots */
+    LB_DISPATCH_SLOTS = 0,
+
     LB_LOSS_LOGITS = 0, /* (rows, classes) */
     LB_LOSS_TARGET = 1, /* (rows), integers */
     LB_LOSS_Y = 0,
@@ -120,7 +138,10 @@ enum lb_composite_flags {
     LB_FINALISE_BY_SLOT = 1 << 2,
     LB_ROUTER_NORMALISED = 1 << 3, /* weights of a token are divided by their sum */
     LB_LOSS_SUM = 1 << 4,          /* not divided by the number of rows that count */
-    LB_ATTENTION_HIDDEN = 1 << 5   /* a mask of bools is true where it hides */
+    LB_ATTENTION_HIDDEN = 1 << 5,  /* a mask of bools is true where it hides */
+    LB_SCAN_TIME_FIRST = 1 << 6,   /* time stands before heads (or groups) in everything */
+    LB_SCAN_TURNED = 1 << 7,       /* B is (batch, groups, states, time) */
+    LB_SCAN_DRIVEN = 1 << 8
 };
 
 #define LB_COMPOSITE_INPUTS 8

@@ -8,9 +8,9 @@ import composites as K
 from composites import same_bits
 from swapped import replayed
 
-COUNTS = {"rms_norm": 9, "add_rms_norm": 4, "attention": 2, "softmax": 2, "finalise": 2, "rope": 4, "swiglu": 2, "router": 2, "cross_entropy": 1}
+COUNTS = {"rms_norm": 9, "add_rms_norm": 4, "attention": 2, "softmax": 2, "finalise": 2, "rope": 4, "swiglu": 2, "router": 2, "dispatch": 2, "cross_entropy": 1}
 KERNELS = {"rms_norm": "butterfly:32x4,acc:bf16", "add_rms_norm": "sequential,residual:f32", "attention": "splitkv:2", "softmax": "online:3",
-           "finalise": "batched-f32,fma:on", "rope": "fused,fma:on", "swiglu": "fused", "router": "softmax-topk,scores:t", "cross_entropy": "online:7"}
+           "finalise": "batched-f32,fma:on", "rope": "fused,fma:on", "swiglu": "fused", "router": "softmax-topk,scores:t", "dispatch": "reversed", "cross_entropy": "online:7"}
 
 
 @pytest.fixture(scope="module")
