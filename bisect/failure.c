@@ -467,10 +467,19 @@ static void judge_predicate(lb_monitor *m, const lb_watched *w, uint32_t op, uin
     report(m, w, op, LB_FAILURE_PREDICATE, what);
 }
 
+/* What an op gives beside the loss: the number of targets, of nll_loss_forward. */
+static bool is_beside_loss(const lb_program *p, uint32_t op, const lb_value *value)
+{
+    const lb_op *row = &p->ops[op];
+    const uint32_t first = row->results ? lb_op_results(p, row)[0] : LB_NONE;
+    return first != LB_NONE && value != &p->values[first] && value->storage != p->values[first].storage;
+}
+
 static void judge(lb_monitor *m, const lb_watched *w, uint32_t op, const lb_value *value,
                   const lb_statistics *s)
 {
     uint8_t bits = w->marks[op] & (uint8_t)~LB_WATCH_WITNESS;
+    if (bits & LB_WATCH_LOSS && is_beside_loss(w->program, op, value)) bits &= (uint8_t)~LB_WATCH_LOSS;
     if (!bits || !lb_dtype_is_float(value->dtype) || m->excluded[w->rank_row] || !s->elements) return;
     if (m->mode == LB_MONITOR_NONFINITE) {
         if (bits & (uint8_t)~LB_WATCH_PREDICATE)
