@@ -15,7 +15,9 @@
 /* After the mark: with a parameter, which a few elements fit by chance. */
 static const char orders[] = LB_ORDERS_PLAIN " | " LB_ORDERS_CASCADE " " LB_ORDERS_SPLITK " " LB_ORDERS_BLOCKED
                                              " " LB_ORDERS_LANES " " LB_ORDERS_BUTTERFLY;
-static const char matrix_orders[] = LB_ORDERS_OF_PRODUCTS " tensorcore:h100 tensorcore:a100 tensorcore:v100 tensorcore:b200";
+/* Likely for results of 16 bits, whose orders few elements tell apart. */
+static const char narrow_orders[] = LB_ORDERS_OF_PRODUCTS;
+static const char matrix_orders[] = "tensorcore:h100 tensorcore:a100 tensorcore:v100 tensorcore:b200";
 static const char precisions[] = "f32 bf16 f16 f64";
 static const char product_precisions[] =
     "tf32 tf32:rz fp8-current fp8-delayed fp8-block mxfp8 fp8-delayed,start:calibrated e4m3fn:current "
@@ -251,8 +253,10 @@ static void add_composites(maker *m, const lb_program *alone)
 static void list_all(maker *m, const char *kernels)
 {
     if (m->ranks) each_word(m, collective_orders, use_rank_order);
+    if (m->matrices && m->narrow) each_word(m, narrow_orders, use_plain_order);
     if (m->sums) each_word(m, orders, use_order);
     each_word(m, kernels, use_kernel);
+    if (m->matrices && !m->narrow) each_word(m, narrow_orders, use_plain_order);
     if (m->matrices) each_word(m, matrix_orders, use_plain_order);
     each_word(m, precisions, use_precision);
     if (m->matrices) each_word(m, product_precisions, use_precision);

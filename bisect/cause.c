@@ -108,24 +108,24 @@ static lb_status score_likely(finder *f, int runner, int bits, scan *s)
 }
 
 /* NULL when there is no more room. */
-static uint32_t *places_of(lb_cause_memory *m, const char *name)
+static uint32_t *places_of(lb_cause_memory *m, const char *name, int side)
 {
     enum { ROOM = sizeof m->tally / sizeof *m->tally };
     for (uint32_t i = 0; i < m->n_tally; i++)
-        if (!strcmp(m->tally[i].name, name)) return &m->tally[i].places;
+        if (!strcmp(m->tally[i].name, name)) return &m->tally[i].places[side];
     if (m->n_tally == ROOM) return NULL;
     snprintf(m->tally[m->n_tally].name, sizeof m->tally->name, "%s", name);
-    return &m->tally[m->n_tally++].places;
+    return &m->tally[m->n_tally++].places[side];
 }
 
 /* No change comes first; then what gave the bits of most places so far, of equals the likelier one: what a place cannot tell
  * apart, others can. */
-static void rank_matches(finder *f, int runner, scan *s)
+static void rank_matches(finder *f, int runner, int bits, scan *s)
 {
     uint32_t votes[MOST_MATCHES];
     for (uint32_t i = 0; i < s->n; i++) {
         const uint32_t row = s->matches[i];
-        uint32_t *places = places_of(f->memory, f->list[runner][row].name);
+        uint32_t *places = places_of(f->memory, f->list[runner][row].name, bits);
         const uint32_t vote = !row ? UINT32_MAX : places ? (*places)++ : 0;
         uint32_t at = i;
         for (; at && (votes[at - 1] < vote || (votes[at - 1] == vote && s->matches[at - 1] > row)); at--)
@@ -159,7 +159,7 @@ static lb_status scan_all(finder *f, int runner, int bits, scan *s)
     lb_sample_release(&s->sample);
     if (status == LB_OK && !s->n && s->likely) status = score_likely(f, runner, bits, s);
     *f->spent += now() - start;
-    rank_matches(f, runner, s);
+    rank_matches(f, runner, bits, s);
     free(done);
     return status;
 }

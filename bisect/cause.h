@@ -12,7 +12,7 @@ typedef struct lb_cause_memory {
     uint32_t n;
     struct {
         char name[128];
-        uint32_t places; /* whose bits it gave */
+        uint32_t places[2]; /* whose bits it gave, of each side */
     } tally[512];
     uint32_t n_tally;
     double seconds; /* for ruling out alternatives at places of one kind, once something matched */
