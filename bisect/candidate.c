@@ -279,7 +279,7 @@ lb_status lb_candidates_list(const lb_program *program, const uint32_t *ops, uin
             (void)is_repeated(&m, m.of == LB_SUM_PRODUCT ? "sequential" : "cascade:8");
         add(&m, LB_CAUSE_INPUT, 0, 0, NULL, 0, NULL);
         list_all(&m, kernels);
-        if (n_ops > 1) add_composites(&m, alone);
+        add_composites(&m, alone);
     }
     for (uint32_t i = 0; i < m.n_trees; i++) lb_sum_tree_free(m.trees[i]);
     free(m.trees), free(m.owners);

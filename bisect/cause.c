@@ -191,6 +191,11 @@ static bool rounds_at_end(const finder *f, int runner, int bits)
            lb_dtype_bits(theirs->dtype) < lb_dtype_bits(mine->dtype);
 }
 
+static bool is_fused(const lb_candidate *c)
+{
+    return c->n_swaps && c->swaps[0].kind == LB_SWAP_FUSE;
+}
+
 static void tell_match(finder *f, int runner, int bits, const scan *s)
 {
     lb_cause_found *out = f->found;
@@ -201,7 +206,7 @@ static void tell_match(finder *f, int runner, int bits, const scan *s)
     out->matched = out->elements = s->best_score.elements;
     out->tried = s->tried, out->excluded = s->excluded;
     out->cause = narrow ? LB_CAUSE_PRECISION : c->cause;
-    out->fused = c->n_swaps && c->swaps[0].kind == LB_SWAP_FUSE;
+    out->fused = is_fused(c);
     if (narrow && s->matches[0] && strcmp(c->name, narrow))
         snprintf(out->schedule, sizeof out->schedule, "%s, %.80s", narrow, c->name);
     else
@@ -281,6 +286,12 @@ static lb_status by_program(finder *f, int runner, bool *done)
     f->found->tried += theirs.tried, f->found->excluded += theirs.excluded;
     if (!plain) LB_TRY(scan_all(f, runner, runner, &mine));
     bool rounds = rounds_at_end(f, runner, other);
+    if (theirs.n && !plain && !mine.n && is_fused(&f->list[runner][theirs.matches[0]])) {
+        /* A kernel that is known for what it gives, beside one that is not: it gave none of the other side's bits. */
+        tell_match(f, runner, other, &theirs);
+        *f->found->first = '\0', *done = true;
+        return LB_OK;
+    }
     if (!theirs.n || (!plain && !mine.n)) {
         if (!theirs.n && (theirs.best_score.matched > f->found->matched || !f->found->elements)) {
             f->found->matched = theirs.best_score.matched, f->found->elements = theirs.best_score.elements;

@@ -107,12 +107,11 @@ static void note_read(void *context, uint32_t value)
     if (value != LB_NONE) r->hit |= r->storages[value];
 }
 
-/* The dtype of eight bits that what follows from the output is cast to, a few ops on; 0: none. */
-static lb_dtype quantised_to(const lb_program *p, uint32_t value, uint8_t *reached)
+static lb_dtype find_cast(const lb_program *p, uint32_t value, uint32_t most, uint8_t *reached)
 {
     uint32_t hops = 0;
     for (uint32_t v = 0; v < p->n_values; v++) reached[v] = p->values[v].storage == p->values[value].storage;
-    for (uint32_t i = 0; i < p->n_ops && hops < HOPS; i++) {
+    for (uint32_t i = 0; i < p->n_ops && hops < most; i++) {
         const lb_op *op = &p->ops[i];
         reading r = {p, reached, false};
         lb_op_each_input(p, op, note_read, &r);
@@ -129,6 +128,14 @@ static lb_dtype quantised_to(const lb_program *p, uint32_t value, uint8_t *reach
     return LB_NO_DTYPE;
 }
 
+lb_dtype lb_quantised_to(const lb_program *p, uint32_t value, uint32_t hops)
+{
+    uint8_t *reached = calloc(p->n_values + 1, 1);
+    const lb_dtype dtype = reached ? find_cast(p, value, hops, reached) : LB_NO_DTYPE;
+    free(reached);
+    return dtype;
+}
+
 /* A history is written in every step; a scale that was set once is not. */
 static bool is_written(const lb_program *p, const lb_value *state)
 {
@@ -137,17 +144,14 @@ static bool is_written(const lb_program *p, const lb_value *state)
     return false;
 }
 
-static lb_status by_state(known *k, bool *done, lb_err *err)
+static lb_status by_state(known *k, bool *done)
 {
     if (k->place->stretch->pair || !both(k)) return LB_OK;
     const lb_value *states[] = {lone_state(k, 0), lone_state(k, 1)};
     if (!states[0] == !states[1]) return LB_OK;
     const int side = states[1] ? 1 : 0;
     const lb_program *p = k->p[side];
-    uint8_t *reached = calloc(p->n_values + 1, 1);
-    if (!reached) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory");
-    const lb_dtype grid = quantised_to(p, k->place->stretch->sides[side].outputs[0], reached);
-    free(reached);
+    const lb_dtype grid = lb_quantised_to(p, k->place->stretch->sides[side].outputs[0], HOPS);
     if (!grid) return LB_OK;
     char name[48], why[256];
     const char *kind = is_written(p, states[side]) ? "delayed" : "static";
@@ -268,6 +272,6 @@ lb_status lb_circumstances_find(const lb_place *place, bool known_a, bool known_
     if (!*done) by_arguments(&k, done);
     if (!*done) LB_TRY(by_sum(&k, done, err));
     if (!*done) LB_TRY(by_function(&k, done, err));
-    if (!*done) LB_TRY(by_state(&k, done, err));
+    if (!*done) return by_state(&k, done);
     return LB_OK;
 }

@@ -222,6 +222,7 @@ static lb_status explain_scene(lb_explain_session *session, const lb_matter *mat
     LB_TRY(lb_scene_align(session, matter, s, err));
     LB_TRY(lb_scene_read(session, s, err));
     count_ops(session, s);
+    if (session->b) LB_TRY(lb_explain_sources(session, s, err));
     const uint32_t first = session->report->n_findings;
     LB_TRY(lb_explain_places(session, s, err));
     LB_TRY(lb_findings_add_layers(session->report, first, err));

@@ -1,6 +1,7 @@
 /* What the parts of explain share: one call's session, and one step of both sides with all that is read from it.
  *
  *   explain.c          steps of one rank: places, layers, routing, the budget
+ *   explain_sources.c  what enters a step with other numbers
  *   explain_ranks.c    steps of all ranks together: what collectives made
  *   explain_scene.c    aligning and reading a step
  *   explain_report.c   findings
@@ -55,6 +56,9 @@ void lb_scene_close(lb_scene *scene);
 
 /* A finding for each stretch that is looked at and has one. */
 lb_status lb_explain_places(lb_explain_session *session, const lb_scene *scene, lb_err *err);
+
+/* A finding for each source that enters with other numbers. */
+lb_status lb_explain_sources(lb_explain_session *session, const lb_scene *scene, lb_err *err);
 
 /* ---- the report ---- */
 

@@ -29,6 +29,11 @@ static void layer_pattern(const char *layer, char *text, size_t room)
     if (!*layer) snprintf(text, room, "(top level)");
 }
 
+static bool is_source(const lb_explain_finding *x)
+{
+    return !strcmp(x->op, LB_EXPLAIN_SOURCE);
+}
+
 /* What it says of ranks is in its reason. */
 static bool is_collective(const lb_explain_finding *x)
 {
@@ -42,7 +47,7 @@ static bool same_line(const lb_explain_finding *a, const lb_explain_finding *b)
         return false;
     if (strcmp(a->op, b->op) || strcmp(a->other_op, b->other_op) || strcmp(a->first, b->first)) return false;
     if (a->cause != LB_CAUSE_UNEXPLAINED && strcmp(a->schedule, b->schedule)) return false;
-    if (is_collective(a) && strcmp(a->why, b->why)) return false;
+    if ((is_collective(a) || is_source(a)) && strcmp(a->why, b->why)) return false;
     layer_pattern(a->layer, x, sizeof x), layer_pattern(b->layer, y, sizeof y);
     return !strcmp(x, y);
 }
@@ -112,6 +117,10 @@ static void print_change(FILE *out, const fold *f)
 {
     const lb_explain_finding *x = f->first;
     const char *to = x->reversed ? "first" : "second";
+    if (is_source(x)) {
+        fprintf(out, "%s; %" PRId64 " of %" PRId64 " elements agree", x->why, f->matched, f->elements);
+        return;
+    }
     if (x->cause == LB_CAUSE_UNEXPLAINED) {
         fprintf(out, "no candidate gives these bits");
         if (*x->schedule) fprintf(out, " (nearest: %s)", x->schedule);
@@ -148,7 +157,10 @@ static void print_fold(FILE *out, const fold *f)
             f->n_layers > 1 ? pattern
             : *x->layer     ? x->layer
                             : pattern,
-            lb_phase_name(x->phase), *x->op ? x->op : x->other_op);
+            lb_phase_name(x->phase),
+            is_source(x) ? x->schedule
+            : *x->op     ? x->op
+                         : x->other_op);
     print_change(out, f);
     if (f->n_layers > 1) {
         fprintf(out, "; %u places: ", f->places);
@@ -161,12 +173,18 @@ static void print_fold(FILE *out, const fold *f)
 
 static void print_summary(FILE *out, const lb_explain_report *r)
 {
-    uint32_t counts[LB_CAUSE_UNEXPLAINED + 1] = {0}, own = 0;
-    for (uint32_t i = 0; i < r->n_findings; i++) counts[r->findings[i].cause]++;
+    uint32_t counts[LB_CAUSE_UNEXPLAINED + 1] = {0}, own = 0, sources = 0;
+    for (uint32_t i = 0; i < r->n_findings; i++)
+        if (is_source(&r->findings[i]))
+            sources++;
+        else
+            counts[r->findings[i].cause]++;
     for (int c = LB_CAUSE_ORDER; c <= LB_CAUSE_UNEXPLAINED; c++) own += counts[c];
     if (!r->n_findings) {
-        fprintf(out, r->n_missing ? "nothing could be said of what differs in %" PRIu64 " aligned ops\n"
-                                  : "nothing differs in %" PRIu64 " aligned ops\n", r->ops);
+        fprintf(out,
+                r->n_missing ? "nothing could be said of what differs in %" PRIu64 " aligned ops\n"
+                             : "nothing differs in %" PRIu64 " aligned ops\n",
+                r->ops);
         return;
     }
     fprintf(out, "%u places differ for a reason of their own (", own);
@@ -178,6 +196,11 @@ static void print_summary(FILE *out, const lb_explain_report *r)
     }
     fprintf(out, "%s), %u only inherit; %" PRIu64 " aligned ops\n", any ? "" : "none", counts[LB_CAUSE_INPUT],
             r->ops);
+    if (sources)
+        fprintf(out,
+                sources == 1 ? "%u source enters with other numbers\n"
+                             : "%u sources enter with other numbers\n",
+                sources);
 }
 
 static void print_next(FILE *out, const lb_explain_report *r, const char *path_a, const char *path_b)
@@ -272,7 +295,8 @@ char *lb_explain_text(const lb_explain_report *r, const char *path_a, const char
         const uint32_t i = k % r->n_findings;
         const bool routing = r->findings[i].cause == LB_CAUSE_ROUTING;
         fold f = {.first = &r->findings[i]};
-        if (done[i] || routing != (k < r->n_findings) || (!all && r->findings[i].cause == LB_CAUSE_INPUT))
+        if (done[i] || routing != (k < r->n_findings) ||
+            (!all && r->findings[i].cause == LB_CAUSE_INPUT && !is_source(&r->findings[i])))
             continue;
         for (uint32_t n = i; n < r->n_findings; n++)
             if (!done[n] && same_line(&r->findings[i], &r->findings[n]))

@@ -11,6 +11,9 @@
  *   routing      other experts were chosen: from near ties, from what upstream moved the logits by, or by another router
  *   unexplained  under no candidate it does; the best one is named with the number of elements it has right
  *
+ * A parameter, a state or a batch that enters with other numbers is `input` too, with LB_EXPLAIN_SOURCE for its ops and what it is in
+ * `schedule` ("state up.amax_history"): where no op makes a difference, that is where it comes from.
+ *
  * Where only other ops can be named, but what they give is the output of a composite (composite.h) on one side, the whole of it is
  * tried under its kernels: an MoE finalise written out by hand becomes `kernel`, "finalise:slots". One finding then stands for all that
  * differs inside.
@@ -56,6 +59,8 @@ typedef enum lb_proof {
     LB_PROOF_EXACT /* both sides' programs are the same real function of B's inputs; bits of one are not ours */
 } lb_proof;
 LB_API const char *lb_proof_name(lb_proof proof); /* "none", "bits", "bound", "exact" */
+
+#define LB_EXPLAIN_SOURCE "lb::source"
 
 /* One place where the sides differ for a reason of its own, or inherit. Strings belong to the report. */
 typedef struct lb_explain_finding {

@@ -443,16 +443,24 @@ def test_llama_in_bf16_and_f32(lastbit, llamas):
     assert len(text.splitlines()) < 32  # layers are folded
 
 
-def test_eager_and_flash_attention(lastbit, llamas):
-    answer = lastbit.json("explain", llamas["eager", "float32"], llamas["sdpa", "float32"], expect=1)
+@pytest.mark.parametrize("turned", [False, True])
+def test_eager_and_flash_attention(lastbit, llamas, turned):
+    """torch's flash kernel is one of the kernels of the composite that eager attention is: its very bits come out."""
+    sides = llamas["eager", "float32"], llamas["sdpa", "float32"]
+    answer = lastbit.json("explain", *(reversed(sides) if turned else sides), expect=1)
     found = own(answer)
     assert [f["layer"] for f in found] == ["model.layers.0.self_attn", "model.layers.1.self_attn"]
     for f in found:
-        assert f["cause"] == "kernel" and f["other_op"] == "aten::_scaled_dot_product_flash_attention_for_cpu"
-        assert f["op"] == "aten::bmm x2, aten::_softmax" and f["excluded"] == f["tried"] >= 40
+        assert (f["cause"], f["schedule"], f["proof"], f["reversed"]) == ("kernel", "attention:flash-cpu", "bits", turned)
+        assert {f["op"], f["other_op"]} == {"aten::bmm x2, aten::_softmax", "aten::_scaled_dot_product_flash_attention_for_cpu"}
+        # torch's own exponential under eager's softmax is no kernel here, so that what eager is remains unnamed.
+        assert f["matched"] == f["elements"] == 32 * 64 and not f["also"] and f["excluded"] == f["tried"] - 1 >= 40 and not f["first"]
     # Everything between is inherited: the very bits come out of the first side's ops on the second side's inputs.
     inherited = [f for f in answer["findings"] if f["cause"] == "input" and f["op"] == "aten::mm"]
     assert len(inherited) >= 10 and all(f["matched"] == f["elements"] for f in inherited)
+    alone = own(lastbit.json("explain", llamas["sdpa", "float32"], expect=1))
+    flash = [f for f in alone if "flash" in f["op"]]
+    assert len(flash) == 2 and {(f["schedule"], f["proof"]) for f in flash} == {("attention:flash-cpu", "bits")}
 
 
 @pytest.mark.parametrize("attention", ["eager", pytest.param("sdpa", marks=pytest.mark.full)])
@@ -476,6 +484,21 @@ def test_decode_with_a_cache_and_the_full_forward(lastbit, tmp_path, attention):
             assert f["elements"] > f["matched"] >= f["elements"] * 8 // 12 and f["excluded"] == f["tried"] >= 90
         inherited = [f for f in answer["findings"] if f["cause"] == "input" and f["proof"] == "bits"]
         assert len(inherited) >= 20 and all(f["matched"] == f["elements"] for f in inherited)
+
+
+def test_histories_that_differ(lastbit, tmp_path):
+    """The same recipe on both sides, delayed scaling, with another amax history: a source differs, and no kernel."""
+    sides = []
+    for start in ("3.0", "2.0"):
+        sides.append(record(lastbit, tmp_path, f"from{start[0]}", SCALED.replace("fill_(3.0)", f"fill_({start})"), "delayed"))
+    answer = lastbit.json("explain", *sides, expect=1)
+    assert own(answer) == []
+    (f,) = [f for f in answer["findings"] if f["op"] == "lb::source"]
+    assert (f["step"], f["layer"], f["cause"], f["schedule"]) == (0, "up", "input", "state up.amax_history")
+    assert (f["matched"], f["elements"]) == (0, 4) and "another history: the scale of a cast to e4m3fn" in f["why"]
+    assert all(f["proof"] == "bits" and f["matched"] == f["elements"] for f in answer["findings"] if f["op"] != "lb::source")
+    text = lastbit.run("explain", *sides, expect=1).stdout
+    assert "1 source enters with other numbers" in text and "up, forward: state up.amax_history: another history" in text
 
 
 def test_delayed_and_current_scaling(lastbit, tmp_path):
