@@ -22,25 +22,26 @@ bool lb_op_computes(const lb_program *program, const lb_op *op)
 }
 
 static bool args_equal(const lb_program *pa, const lb_arg *a, uint32_t na, const lb_program *pb,
-                       const lb_arg *b, uint32_t nb, bool sizes)
+                       const lb_arg *b, uint32_t nb, uint32_t parts)
 {
-    if (na != nb) return sizes;
+    if (na != nb) return parts;
     for (uint32_t i = 0; i < na; i++) {
         if (a[i].tag != b[i].tag) return false;
         switch ((lb_arg_tag)a[i].tag) {
         case LB_ARG_INT:
-            if (a[i].u.i != b[i].u.i && !sizes) return false;
+            if (a[i].u.i != b[i].u.i && !parts) return false;
             break;
         case LB_ARG_BOOL:
             if (a[i].u.i != b[i].u.i) return false;
             break;
         case LB_ARG_FLOAT:
-            if (memcmp(&a[i].u.f, &b[i].u.f, sizeof(double)) != 0) return false;
+            if (memcmp(&a[i].u.f, &b[i].u.f, sizeof(double)) != 0 && (!parts || a[i].u.f != b[i].u.f * parts))
+                return false;
             break;
         case LB_ARG_LIST:
         case LB_ARG_COMPLEX:
             if (!args_equal(pa, pa->args + a[i].u.first, a[i].count, pb, pb->args + b[i].u.first, b[i].count,
-                            sizes))
+                            parts))
                 return false;
             break;
         default: break;
@@ -49,9 +50,9 @@ static bool args_equal(const lb_program *pa, const lb_arg *a, uint32_t na, const
     return true;
 }
 
-bool lb_op_same_args(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b, bool sizes)
+bool lb_op_same_args(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b, uint32_t parts)
 {
-    return args_equal(pa, lb_op_args(pa, a), a->args, pb, lb_op_args(pb, b), b->args, sizes);
+    return args_equal(pa, lb_op_args(pa, a), a->args, pb, lb_op_args(pb, b), b->args, parts);
 }
 
 static uint64_t mix(uint64_t hash, uint64_t word)
@@ -346,14 +347,16 @@ static void free_sources(sources *s)
 
 /* Named sources by name and occurrence, the others by their place among those of the same shape. Quadratic only in sources
  * of one step, of which there are hundreds. */
-static void pair_sources(const lb_program *a, const lb_program *b, const sources *sa, const sources *sb,
+static void pair_sources(const lb_side *side_a, const lb_side *side_b, const sources *sa, const sources *sb,
                          uint8_t *taken, lb_alignment *out)
 {
+    const lb_program *a = side_a->program, *b = side_b->program;
     for (uint32_t i = 0; i < sa->n; i++) {
         const lb_value *va = source_value(a, sa->ops[i]);
         for (uint32_t j = 0; j < sb->n; j++) {
             const lb_value *vb = source_value(b, sb->ops[j]);
             if (taken[j] || !lb_layout_same_shape(&va->layout, &vb->layout)) continue;
+            if (lb_side_part_of(side_a, sa->ops[i]) != lb_side_part_of(side_b, sb->ops[j])) continue;
             if (strcmp(sa->names[i], sb->names[j]) != 0 || (!*sa->names[i] && va->dtype != vb->dtype)) continue;
             out->source_b_of_a[sa->ops[i]] = sb->ops[j];
             taken[j] = 1;
@@ -403,7 +406,7 @@ static lb_status align_sources(const lb_side *a, const lb_side *b, const lb_map_
     if (status == LB_OK && b->n_parts > a->n_parts)
         done = join_sources(&al, a, b, &sa, &sb, taken);
     else if (status == LB_OK)
-        pair_sources(a->program, b->program, &sa, &sb, taken, out);
+        pair_sources(a, b, &sa, &sb, taken, out);
     if (!done) status = lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for sources");
     free_sources(&sa), free_sources(&sb);
     free(taken);

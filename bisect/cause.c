@@ -262,7 +262,7 @@ static bool same_ops(const finder *f)
     if (!s->pair || output_of(f, 0)->dtype != output_of(f, 1)->dtype || !lb_place_can(f->place, 0, 1))
         return false;
     const lb_op *x = &a->ops[s->sides[0].op], *y = &b->ops[s->sides[1].op];
-    return !strcmp(lb_op_name(a, x), lb_op_name(b, y)) && lb_op_same_args(a, x, b, y, false);
+    return !strcmp(lb_op_name(a, x), lb_op_name(b, y)) && lb_op_same_args(a, x, b, y, 0);
 }
 
 /* One program (runner) on both sides' bits: which candidates give each? `other`: the side whose inputs are not its own. */

@@ -73,7 +73,7 @@ static void by_arguments(known *k, bool *done)
     if (!s->pair || !both(k)) return;
     const lb_op *a = &k->p[0]->ops[s->sides[0].op], *b = &k->p[1]->ops[s->sides[1].op];
     const bool same_dtype = output_of(k, 0)->dtype == output_of(k, 1)->dtype;
-    if (same_dtype && lb_op_same_args(k->p[0], a, k->p[1], b, false)) return;
+    if (same_dtype && lb_op_same_args(k->p[0], a, k->p[1], b, 0)) return;
     *done = true;
     tell(k, same_dtype ? LB_CAUSE_KERNEL : LB_CAUSE_PRECISION, LB_PROOF_BITS,
          same_dtype ? "other arguments" : lb_dtype_name(output_of(k, 1)->dtype),

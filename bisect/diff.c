@@ -24,7 +24,9 @@ static void count_name(char *text, size_t size, const char *name)
 
 /* One side of the walk, for its ops without a partner. */
 typedef struct loners {
+    const lb_side *side;
     const lb_program *program;
+    uint32_t share;                 /* so many of its parts stand for one of the other side's, or one */
     const uint32_t *partner, *join; /* per op; LB_NONE: none */
 } loners;
 
@@ -34,20 +36,27 @@ static bool is_alone(const loners *s, uint32_t op)
            lb_op_computes(s->program, &s->program->ops[op]);
 }
 
-static void list_alone(const loners *s, const lb_op *like, const char *layer, char *text, size_t size)
+static uint32_t share_of(const loners *s, uint32_t op)
+{
+    return lb_side_part_of(s->side, op) / s->share;
+}
+
+static void list_alone(const loners *s, uint32_t share, const lb_op *like, const char *layer, char *text,
+                       size_t size)
 {
     *text = '\0';
     for (uint32_t i = 0; i < s->program->n_ops; i++) {
         const lb_op *op = &s->program->ops[i];
-        if (op->phase == like->phase && is_alone(s, i) && strcmp(lb_op_layer(s->program, op), layer) == 0)
+        if (op->phase == like->phase && is_alone(s, i) && share_of(s, i) == share &&
+            strcmp(lb_op_layer(s->program, op), layer) == 0)
             count_name(text, size, lb_op_name(s->program, op));
     }
 }
 
-static bool is_listed(const lb_diff_report *r, const lb_program *p, const lb_op *op, const char *layer)
+static bool is_listed(const lb_diff_report *r, int64_t step, int32_t rank, const lb_op *op, const char *layer)
 {
     for (uint32_t k = r->n_structures; k-- > 0;)
-        if (r->structures[k].step == p->step && r->structures[k].rank == p->rank &&
+        if (r->structures[k].step == step && r->structures[k].rank == rank &&
             r->structures[k].phase == op->phase && strcmp(r->structures[k].layer, layer) == 0)
             return true;
     return false;
@@ -56,20 +65,23 @@ static bool is_listed(const lb_diff_report *r, const lb_program *p, const lb_op 
 static void add_structure(lb_walk *w)
 {
     lb_diff_report *r = w->report;
-    loners a = {w->pa, w->alignment.b_of_a, w->alignment.join_of_a};
-    loners b = {w->pb, w->alignment.a_of_b, w->alignment.join_of_b};
+    loners a = {w->a, w->pa, 1, w->alignment.b_of_a, w->alignment.join_of_a};
+    loners b = {w->b, w->pb, w->b->n_parts / w->a->n_parts, w->alignment.a_of_b, w->alignment.join_of_b};
     const loners *sides[] = {w->swapped ? &b : &a, w->swapped ? &a : &b};
     for (int k = 0; k < 2; k++) {
         const lb_program *p = sides[k]->program;
         for (uint32_t i = 0; i < p->n_ops; i++) {
             const lb_op *op = &p->ops[i];
             const char *layer = lb_op_layer(p, op);
-            if (!is_alone(sides[k], i) || is_listed(r, p, op, layer)) continue;
+            if (!is_alone(sides[k], i)) continue;
+            const uint32_t share = share_of(sides[k], i);
+            const int32_t rank = sides[0]->side->parts[share * sides[0]->share].program->rank;
+            if (is_listed(r, p->step, rank, op, layer)) continue;
             char only_a[400], only_b[400];
-            list_alone(sides[0], op, layer, only_a, sizeof only_a);
-            list_alone(sides[1], op, layer, only_b, sizeof only_b);
+            list_alone(sides[0], share, op, layer, only_a, sizeof only_a);
+            list_alone(sides[1], share, op, layer, only_b, sizeof only_b);
             lb_diff_structure s = {p->step,
-                                   p->rank,
+                                   rank,
                                    (lb_phase)op->phase,
                                    lb_report_keep(r, layer),
                                    lb_report_keep(r, only_a),
@@ -236,9 +248,9 @@ static lb_status diff_step(lb_walk *w, const session *s, lb_err *err)
     if (differing) LB_TRY(measure_noise(w, options, err));
     if (differing && !options->digests_only) LB_TRY(replay_both(w, options, err));
     LB_TRY(add_parameters(w, err));
-    lb_walk_program(w);
+    LB_TRY(lb_walk_program(w, err));
     if (has_ops(w->pa) && has_ops(w->pb)) add_structure(w);
-    if (options->digests_only || w->a->n_parts != w->b->n_parts) return LB_OK;
+    if (options->digests_only) return LB_OK;
     const lb_side *first = w->swapped ? w->b : w->a, *second = w->swapped ? w->a : w->b;
     LB_TRY(lb_routing_diff_add(first, second, s->rules, w->report, err));
     return lb_parity_add(first, second, options, w->report, err);
@@ -281,6 +293,7 @@ static lb_status diff_halves(session *s, half *first, half *second, lb_taints *s
     lb_alignment_release(&w.alignment);
     lb_shadow_pair_release(&w.shadows);
     lb_noise_release(&w.noise);
+    lb_meetings_release(&w.meetings);
     free(w.differs), free(w.settled), free(w.reorderings);
     return status;
 }
@@ -332,22 +345,33 @@ static bool holds_world(lb_capture *capture, const int32_t *ranks, uint32_t n, i
     return (uint32_t)*world == n;
 }
 
+static bool communicates(lb_capture *capture, int32_t rank)
+{
+    const int64_t *steps;
+    const lb_program *p;
+    return lb_capture_steps(capture, &steps) &&
+           lb_capture_program(capture, rank, steps[0], &p, NULL) == LB_OK && p->n_collectives;
+}
+
 /* All ranks of a run against all of one that has several times as many: each rank, or the one process, is held against that many of the
- * other side put together. */
-static bool is_sharded(const session *s, const half *first, const half *second)
+ * other side put together. Of as many ranks, each is held against its own, and what a collective gives to one against what all
+ * brought. Noise is known of one rank at a time. */
+static bool are_taken_together(const session *s, const half *first, const half *second)
 {
     int32_t world_a, world_b;
     const uint32_t few = first->n_ranks < second->n_ranks ? first->n_ranks : second->n_ranks,
                    many = first->n_ranks < second->n_ranks ? second->n_ranks : first->n_ranks;
-    return few != many && few && many % few == 0 && holds_world(s->a, first->ranks, first->n_ranks, &world_a) &&
-           holds_world(s->b, second->ranks, second->n_ranks, &world_b);
+    if (!few || many % few || many == 1 || !holds_world(s->a, first->ranks, first->n_ranks, &world_a) ||
+        !holds_world(s->b, second->ranks, second->n_ranks, &world_b))
+        return false;
+    return few != many || (!s->options->n_noise && communicates(s->a, first->ranks[0]));
 }
 
 static lb_status diff_ranks(session *s, lb_err *err)
 {
     half all_a = {.capture = s->a}, all_b = {.capture = s->b};
     all_a.n_ranks = lb_capture_ranks(s->a, &all_a.ranks), all_b.n_ranks = lb_capture_ranks(s->b, &all_b.ranks);
-    if (is_sharded(s, &all_a, &all_b)) return diff_steps(s, &all_a, &all_b, err);
+    if (are_taken_together(s, &all_a, &all_b)) return diff_steps(s, &all_a, &all_b, err);
     for (uint32_t i = 0; i < all_a.n_ranks; i++) {
         half first = {.capture = s->a, .ranks = &all_a.ranks[i], .n_ranks = 1};
         half second = {.capture = s->b, .ranks = first.ranks, .n_ranks = 1};

@@ -3,6 +3,15 @@
 
 #include "diff_values.h"
 
+void lb_inflow_add(lb_inflow *in, const lb_inflow *more)
+{
+    in->verdict = lb_report_worse(in->verdict, more->verdict);
+    in->carried = lb_report_worse(in->carried, more->carried);
+    in->differ |= more->differ, in->apart |= more->apart, in->flipped |= more->flipped;
+    if (in->suspect == LB_NONE || (more->suspect != LB_NONE && more->suspect < in->suspect))
+        in->suspect = more->suspect;
+}
+
 /* Equal bits bring nothing, whatever wrote the rest of their storage. */
 static void note_input(lb_walk *w, lb_inflow *in, uint32_t va, uint32_t vb)
 {
@@ -12,12 +21,9 @@ static void note_input(lb_walk *w, lb_inflow *in, uint32_t va, uint32_t vb)
                    (vb != LB_NONE && lb_digest_is_none(w->pb->values[vb].logical));
     if (vb != LB_NONE && !unknown && !lb_walk_value_differs(w, va, vb)) return;
     const lb_taint *t = lb_taint_of(w->storages, w->pa->values[va].storage);
-    in->differ |=
+    const bool differs =
         (vb != LB_NONE && !unknown) || t->verdict != LB_VERDICT_IDENTICAL || t->carried != LB_VERDICT_IDENTICAL;
-    in->verdict = lb_report_worse(in->verdict, t->verdict);
-    in->carried = lb_report_worse(in->carried, t->carried);
-    in->apart |= t->apart, in->flipped |= t->flipped;
-    if (in->suspect == LB_NONE || (t->suspect != LB_NONE && t->suspect < in->suspect)) in->suspect = t->suspect;
+    lb_inflow_add(in, &(lb_inflow){t->verdict, t->carried, differs, t->apart, t->flipped, t->suspect});
 }
 
 static void note_args(lb_walk *w, lb_inflow *in, const lb_arg *a, uint32_t na, const lb_arg *b, uint32_t nb)

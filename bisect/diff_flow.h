@@ -4,14 +4,8 @@
 
 #include "diff_walk.h"
 
-/* What the inputs of an op bring along. */
-typedef struct lb_inflow {
-    lb_verdict verdict, carried; /* as in a taint */
-    bool differ;                 /* some input has other bits */
-    bool apart, flipped;
-    uint32_t suspect;
-} lb_inflow;
-
+/* The worst of both. */
+void lb_inflow_add(lb_inflow *in, const lb_inflow *more);
 /* `op_b` NULL: the op has no partner, or several: what is known of A's storages counts. */
 lb_inflow lb_flow_in(lb_walk *walk, const lb_op *op_a, const lb_op *op_b);
 /* Results and written values of an op of A take `from` on; a result that is its whole storage forgets what was there. */

@@ -7,6 +7,7 @@
 
 #include "diff_flow.h"
 #include "diff_judge.h"
+#include "diff_order.h"
 #include "diff_values.h"
 
 #include <math.h>
@@ -74,6 +75,30 @@ static void report_layer(const lb_walk *w, const lb_diff_row *row)
 {
     const lb_diff_row turned = turned_row(w, row);
     lb_report_layer(w->report, &turned);
+}
+
+/* ---- collectives ---- */
+
+static const lb_op *partner_of(const lb_walk *w, uint32_t ia)
+{
+    return w->alignment.b_of_a[ia] == LB_NONE ? NULL : &w->pb->ops[w->alignment.b_of_a[ia]];
+}
+
+/* What a collective gives to one member, all of them have brought. */
+static void meet(lb_walk *w, const lb_meeting *meeting)
+{
+    w->brought = (lb_inflow){LB_VERDICT_IDENTICAL, LB_VERDICT_IDENTICAL, false, false, false, LB_NONE};
+    for (uint32_t k = 0; k < meeting->n; k++) {
+        const uint32_t member = w->meetings.ops[meeting->first + k];
+        const lb_inflow in = lb_flow_in(w, &w->pa->ops[member], partner_of(w, member));
+        lb_inflow_add(&w->brought, &in);
+    }
+}
+
+static lb_inflow inflow_of(lb_walk *w, uint32_t ia, const lb_op *b)
+{
+    if (w->meetings.of_op && w->meetings.of_op[ia] != LB_NONE) return w->brought;
+    return lb_flow_in(w, &w->pa->ops[ia], b);
 }
 
 /* ---- sources ---- */
@@ -146,7 +171,9 @@ static lb_evidence evidence_of(const lb_walk *w, uint32_t ia, uint32_t ib, const
 {
     const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
     lb_evidence e = {.inputs_differ = in->differ, .inputs_apart = in->apart, .replayed = w->have_shadows};
-    e.same_args = lb_op_same_args(w->pa, a, w->pb, b, w->alignment.join_of_a[ia] != LB_NONE);
+    const uint32_t join = w->alignment.join_of_a[ia];
+    e.same_args =
+        lb_op_same_args(w->pa, a, w->pb, b, join == LB_NONE ? 0 : w->alignment.joins.list[join].parts);
     e.swapped = w->swapped;
     e.args_follow = w->decided != LB_VERDICT_IDENTICAL;
     e.random = a->flags & LB_OP_RANDOM;
@@ -261,12 +288,12 @@ static void walk_pair(lb_walk *w, uint32_t ia, uint32_t ib)
 {
     const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
     lb_diff_row row = row_of(w, ia);
-    lb_inflow in = lb_flow_in(w, a, b);
+    lb_inflow in = inflow_of(w, ia, b);
     w->report->ops++;
     if (a->flags & LB_OP_DECISION) note_decision(w, &in);
     if (!w->differs[ia]) {
         w->report->identical++;
-        if (!w->alignment.irregular[ia] && !lb_op_same_args(w->pa, a, w->pb, b, false)) note_other_args(w, ia);
+        if (!w->alignment.irregular[ia] && !lb_op_same_args(w->pa, a, w->pb, b, 0)) note_other_args(w, ia);
         lb_flow_out(w, a, &LB_TAINT_CLEAN(0));
         report_layer(w, &row);
         return;
@@ -371,7 +398,7 @@ static void walk_join(lb_walk *w, uint32_t ia, const lb_join *join)
 {
     const lb_op *a = &w->pa->ops[ia];
     lb_diff_row row = row_of(w, ia);
-    lb_inflow in = lb_flow_in(w, a, NULL);
+    lb_inflow in = inflow_of(w, ia, NULL);
     w->report->ops++;
     if (a->flags & LB_OP_DECISION) note_decision(w, &in);
     if (!w->differs[ia] || counts_anew(w, a)) {
@@ -473,26 +500,48 @@ static bool may_be_wrong(const lb_program *p, const lb_op *op)
 static void walk_alone(lb_walk *w, uint32_t ia)
 {
     const lb_op *op = &w->pa->ops[ia];
-    lb_inflow in = lb_flow_in(w, op, NULL);
+    lb_inflow in = inflow_of(w, ia, NULL);
     if (op->flags & LB_OP_DECISION) note_decision(w, &in);
     lb_taint left = {.verdict = in.verdict, .carried = in.carried, .apart = in.apart, .flipped = in.flipped};
     left.suspect = in.suspect == LB_NONE && may_be_wrong(w->pa, op) ? ia : in.suspect;
     lb_flow_out(w, op, &left);
 }
 
-void lb_walk_program(lb_walk *w)
+static void walk_op(lb_walk *w, uint32_t i)
 {
-    for (uint32_t i = 0; i < w->pa->n_ops; i++) {
-        const lb_op *op = &w->pa->ops[i];
-        if (op->flags & LB_OP_VIEW) continue;
-        if (w->alignment.b_of_a[i] != LB_NONE)
-            walk_pair(w, i, w->alignment.b_of_a[i]);
-        else if (strcmp(lb_op_name(w->pa, op), "lb::source") == 0 && op->results)
-            walk_source(w, i);
-        else if (w->alignment.join_of_a[i] != LB_NONE)
-            walk_join(w, i, &w->alignment.joins.list[w->alignment.join_of_a[i]]);
-        else
-            walk_alone(w, i);
+    const lb_op *op = &w->pa->ops[i];
+    if (op->flags & LB_OP_VIEW) return;
+    if (w->alignment.b_of_a[i] != LB_NONE)
+        walk_pair(w, i, w->alignment.b_of_a[i]);
+    else if (strcmp(lb_op_name(w->pa, op), "lb::source") == 0 && op->results)
+        walk_source(w, i);
+    else if (w->alignment.join_of_a[i] != LB_NONE)
+        walk_join(w, i, &w->alignment.joins.list[w->alignment.join_of_a[i]]);
+    else
+        walk_alone(w, i);
+}
+
+static lb_status walk_ranks(lb_walk *w, lb_err *err)
+{
+    LB_TRY(lb_meetings_find(w->a, &w->meetings, err));
+    uint32_t *order = lb_diff_order(w->a, &w->meetings);
+    if (!order) return lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for %u ops", w->pa->n_ops);
+    for (uint32_t k = 0; k < w->pa->n_ops; k++) {
+        const uint32_t number = w->meetings.of_op[order[k]];
+        if (number != LB_NONE && w->meetings.ops[w->meetings.list[number].first] == order[k])
+            meet(w, &w->meetings.list[number]);
+        walk_op(w, order[k]);
     }
+    free(order);
+    return LB_OK;
+}
+
+lb_status lb_walk_program(lb_walk *w, lb_err *err)
+{
+    if (w->a->n_parts > 1)
+        LB_TRY(walk_ranks(w, err));
+    else
+        for (uint32_t i = 0; i < w->pa->n_ops; i++) walk_op(w, i);
     walk_finals(w);
+    return LB_OK;
 }

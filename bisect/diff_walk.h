@@ -7,10 +7,19 @@
 #define LB_BISECT_DIFF_WALK_H
 
 #include "diff_report.h"
+#include "meeting.h"
 #include "noise.h"
 #include "reorder.h"
 #include "shadow_pair.h"
 #include "taint.h"
+
+/* What the inputs of an op bring along. */
+typedef struct lb_inflow {
+    lb_verdict verdict, carried; /* as in a taint */
+    bool differ;                 /* some input has other bits */
+    bool apart, flipped;
+    uint32_t suspect;
+} lb_inflow;
 
 typedef struct lb_walk {
     const lb_side *a, *b;
@@ -21,6 +30,8 @@ typedef struct lb_walk {
     bool have_shadows;
     lb_reordering *reorderings; /* per op of A, or NULL */
     lb_noise noise;             /* of other runs of A; no runs: none were given */
+    lb_meetings meetings;       /* of A, where it is several ranks */
+    lb_inflow brought;          /* by all members of the collective at hand */
     uint8_t *differs;           /* per op of A: its pair or join has other bits, or nobody knows */
     uint8_t *settled;           /* per op of A: a suspect that was judged */
     lb_taints *storages;        /* of this rank, over the steps */
@@ -29,8 +40,8 @@ typedef struct lb_walk {
     lb_verdict decided;
 } lb_walk;
 
-/* Needs `alignment`, `differs`, and where something differs `shadows`. Fills the report. */
-void lb_walk_program(lb_walk *walk);
+/* Needs `alignment`, `differs`, and where something differs `shadows`. Fills the report. LB_ERR_NOMEM is the only failure. */
+lb_status lb_walk_program(lb_walk *walk, lb_err *err);
 /* A row speaks of A's ops by their place in the whole: into the report, of the first side's by their place in one program. */
 void lb_walk_report(const lb_walk *walk, const lb_diff_row *row);
 

@@ -16,8 +16,10 @@ typedef struct head {
     int64_t ignored;          /* the target that counts for nothing */
 } head;
 
+/* Those of some parts of a side. */
 typedef struct heads {
-    lb_witness witness;
+    lb_witness *witness;
+    uint32_t first_part, parts;
     head *list;
     uint32_t count;
     int64_t rows, columns;
@@ -54,11 +56,17 @@ static void add_head(heads *h, const lb_program *p, head found)
     APPEND(h->list, h->count, found);
 }
 
+static bool is_of(const heads *h, uint32_t part)
+{
+    return part >= h->first_part && part - h->first_part < h->parts;
+}
+
 /* nll_loss(self, target, weight, reduction, ignore_index) of a _log_softmax's result. */
 static void find_losses(heads *h, const lb_program *p)
 {
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
+        if (!is_of(h, lb_side_part_of(h->witness->side, i))) continue;
         if (op->phase != LB_PHASE_FORWARD || !is_named(p, op, "aten::nll_loss_forward")) continue;
         const lb_arg *self = arg_of(p, op, 0, LB_ARG_VALUE), *target = arg_of(p, op, 1, LB_ARG_VALUE);
         const lb_arg *ignored = arg_of(p, op, 4, LB_ARG_INT);
@@ -90,25 +98,35 @@ static void find_logits(heads *h, const lb_program *p)
     for (uint32_t i = 0; i < p->n_boundaries; i++) {
         const lb_boundary *b = &p->boundaries[i];
         if (!b->output || b->recompute || b->position || b->value == LB_NONE) continue;
+        if (!is_of(h, lb_side_part_of_value(h->witness->side, b->value))) continue;
         if (!names_a_head(lb_program_text(p, p->scopes[b->scope].path))) continue;
         if (lb_dtype_is_float(p->values[b->value].dtype)) add_head(h, p, (head){b->value, LB_NONE, false, 0});
     }
 }
 
-static lb_status open_heads(heads *h, const lb_side *side, lb_err *err)
+static heads open_heads(lb_witness *witness, uint32_t first_part, uint32_t parts)
 {
-    const lb_program *p = side->program;
-    memset(h, 0, sizeof *h);
-    LB_TRY(lb_witness_init(side, &h->witness, err));
-    find_losses(h, p);
-    if (!h->count) find_logits(h, p);
-    return LB_OK;
+    heads h = {.witness = witness, .first_part = first_part, .parts = parts};
+    find_losses(&h, witness->program);
+    if (!h.count) find_logits(&h, witness->program);
+    return h;
 }
 
-static void close_heads(heads *h)
+static void want_heads(const heads *h)
 {
-    lb_witness_release(&h->witness);
+    for (uint32_t i = 0; i < h->count; i++) {
+        lb_witness_want(h->witness, h->list[i].scores);
+        lb_witness_want(h->witness, h->list[i].targets);
+    }
+}
+
+/* Ranks that share a model's weights out (tensor parallelism) score the same tokens, each all of them: the first speaks for all. Ranks that
+ * share the batch out score its tokens one behind the other. */
+static void keep_first_reading(heads *h, const heads *other)
+{
+    if (h->parts == 1 || h->rows != (int64_t)h->parts * other->rows) return;
     free(h->list);
+    *h = open_heads(h->witness, h->first_part, 1);
 }
 
 /* ---- rows ---- */
@@ -131,7 +149,7 @@ static bool open_targets(cursor *c, const head *head)
     free(c->targets);
     c->targets = NULL;
     if (head->targets == LB_NONE) return true;
-    if (!lb_witness_value(&c->h->witness, head->targets, &t, &exact) || t.dtype != LB_I64) return false;
+    if (!lb_witness_value(c->h->witness, head->targets, &t, &exact) || t.dtype != LB_I64) return false;
     if (lb_layout_numel(&t.layout) != c->rows) return false;
     c->targets = malloc((size_t)c->rows * sizeof *c->targets + 1);
     return c->targets && lb_tensor_gather(&t, c->targets, NULL) == LB_OK;
@@ -142,10 +160,10 @@ static bool open_head(cursor *c)
     const head *head = &c->h->list[c->head];
     bool exact = false;
     c->at = 0, c->open = true;
-    c->rows = lb_layout_numel(&c->h->witness.program->values[head->scores].layout) / c->h->columns;
+    c->rows = lb_layout_numel(&c->h->witness->program->values[head->scores].layout) / c->h->columns;
     if (!c->row) c->row = malloc((size_t)c->h->columns * sizeof *c->row);
     if (!c->row || !open_targets(c, head)) return false;
-    if (!lb_witness_value(&c->h->witness, head->scores, &c->scores, &exact)) c->scores.data = NULL;
+    if (!lb_witness_value(c->h->witness, head->scores, &c->scores, &exact)) c->scores.data = NULL;
     c->exact &= exact;
     return true;
 }
@@ -278,24 +296,16 @@ static bool same_targets(const heads *a, const heads *b)
     return same;
 }
 
-static lb_status compare_heads(heads *a, heads *b, const lb_diff_options *options, lb_diff_report *report,
-                               lb_err *err)
+static void compare_heads(const heads *a, const heads *b, const lb_diff_options *options,
+                          lb_diff_report *report)
 {
-    heads *sides[] = {a, b};
     char text[200];
     if (a->rows != b->rows || a->columns != b->columns || a->list[0].normalised != b->list[0].normalised) {
         snprintf(text, sizeof text,
                  "the sides score %" PRId64 " and %" PRId64 " tokens over %" PRId64 " and %" PRId64 " words",
                  a->rows, b->rows, a->columns, b->columns);
         lb_report_finding(report, text);
-        return LB_OK;
-    }
-    for (int s = 0; s < 2; s++) {
-        for (uint32_t i = 0; i < sides[s]->count; i++) {
-            lb_witness_want(&sides[s]->witness, sides[s]->list[i].scores);
-            lb_witness_want(&sides[s]->witness, sides[s]->list[i].targets);
-        }
-        LB_TRY(lb_witness_run(&sides[s]->witness, err));
+        return;
     }
     if (options->kinds && a->rows != options->n_kinds) {
         snprintf(text, sizeof text, "kinds of %" PRId64 " tokens were given, the step has %" PRId64,
@@ -305,25 +315,47 @@ static lb_status compare_heads(heads *a, heads *b, const lb_diff_options *option
     if (!same_targets(a, b)) {
         lb_report_finding(report,
                           "the sides are to predict other tokens: their log-probabilities are not compared");
-        return LB_OK;
+        return;
     }
     cursor x = {.h = a, .exact = true}, y = {.h = b, .exact = true};
     compare_rows(&x, &y, options, report);
     close_cursor(&x), close_cursor(&y);
-    return LB_OK;
+}
+
+static lb_status compare_parts(lb_witness *wa, lb_witness *wb, const lb_diff_options *options,
+                               lb_diff_report *report, lb_err *err)
+{
+    const uint32_t na = wa->side->n_parts, nb = wb->side->n_parts, groups = na < nb ? na : nb;
+    heads *x = calloc(groups, sizeof *x), *y = calloc(groups, sizeof *y);
+    lb_status status = x && y ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory");
+    for (uint32_t g = 0; status == LB_OK && g < groups; g++) {
+        x[g] = open_heads(wa, g * (na / groups), na / groups);
+        y[g] = open_heads(wb, g * (nb / groups), nb / groups);
+        if (!x[g].count || !y[g].count) continue;
+        keep_first_reading(&x[g], &y[g]), keep_first_reading(&y[g], &x[g]);
+        want_heads(&x[g]), want_heads(&y[g]);
+    }
+    if (status == LB_OK) status = lb_witness_run(wa, err);
+    if (status == LB_OK) status = lb_witness_run(wb, err);
+    for (uint32_t g = 0; x && y && g < groups; g++) {
+        if (status == LB_OK && x[g].count && y[g].count) compare_heads(&x[g], &y[g], options, report);
+        free(x[g].list), free(y[g].list);
+    }
+    free(x), free(y);
+    return status;
 }
 
 lb_status lb_parity_add(const lb_side *a, const lb_side *b, const lb_diff_options *options,
                         lb_diff_report *report, lb_err *err)
 {
-    heads x, y;
-    LB_TRY(open_heads(&x, a, err));
-    lb_status status = open_heads(&y, b, err);
+    lb_witness wa, wb;
+    LB_TRY(lb_witness_init(a, &wa, err));
+    lb_status status = lb_witness_init(b, &wb, err);
     if (status == LB_OK) {
-        if (x.count && y.count) status = compare_heads(&x, &y, options, report, err);
-        close_heads(&y);
+        status = compare_parts(&wa, &wb, options, report, err);
+        lb_witness_release(&wb);
     }
-    close_heads(&x);
+    lb_witness_release(&wa);
     return status;
 }
 

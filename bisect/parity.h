@@ -20,7 +20,7 @@
 
 #include <lastbit/diff.h>
 
-/* Adds the tokens of one step of one rank to the report, by kind. Sides whose tokens do not match (another number, other
+/* Adds the tokens of one step to the report, by kind: of a rank against its partner, or against the ranks that stand for it. Sides whose tokens do not match (another number, other
  * targets) add a finding in place of numbers. */
 lb_status lb_parity_add(const lb_side *a, const lb_side *b, const lb_diff_options *options,
                         lb_diff_report *report, lb_err *err);

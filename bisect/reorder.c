@@ -87,7 +87,7 @@ static bool is_candidate(const trial *t, const lb_shadow_pair *shadows, uint32_t
         shadows->rows[i].own[1] > LB_VERDICT_ROUNDING)
         return false;
     const lb_op *a = &t->pa->ops[i], *b = &t->pb->ops[j];
-    return has_order(lb_op_name(t->pa, a)) && lb_op_same_args(t->pa, a, t->pb, b, false) &&
+    return has_order(lb_op_name(t->pa, a)) && lb_op_same_args(t->pa, a, t->pb, b, 0) &&
            same_inputs(t, a, b);
 }
 

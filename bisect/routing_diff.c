@@ -74,53 +74,114 @@ static void compare_token(const decision *a, const decision *b, int64_t token, l
 
 /* ---- layers ---- */
 
-static lb_diff_routing *row_of(lb_diff_report *r, const lb_program *p, const char *layer)
+static lb_diff_routing *row_of(lb_diff_report *r, int64_t step, int32_t rank, const char *layer)
 {
     for (uint32_t i = r->n_routings; i-- > 0;)
-        if (r->routings[i].step == p->step && r->routings[i].rank == p->rank &&
-            !strcmp(r->routings[i].layer, layer))
+        if (r->routings[i].step == step && r->routings[i].rank == rank && !strcmp(r->routings[i].layer, layer))
             return &r->routings[i];
     lb_diff_routing row = {
-        .step = p->step, .rank = p->rank, .layer = lb_report_keep(r, layer), .largest_margin = NAN};
+        .step = step, .rank = rank, .layer = lb_report_keep(r, layer), .largest_margin = NAN};
     uint32_t before = r->n_routings;
     APPEND(r->routings, r->n_routings, row);
     return r->n_routings > before ? &r->routings[before] : NULL;
 }
 
-static const lb_routing *partner_of(const lb_program *pb, const char *path, uint32_t call)
+/* The parts of a side that meet some of the other: an n-th of both. */
+typedef struct group {
+    const lb_witness *witness;
+    uint32_t first_part, parts;
+} group;
+
+static const char *path_of(const lb_program *p, const lb_routing *row)
 {
-    for (uint32_t i = 0; i < pb->n_routings; i++)
-        if (pb->routings[i].call == call &&
-            !strcmp(lb_program_text(pb, pb->scopes[pb->routings[i].scope].path), path))
-            return &pb->routings[i];
+    return lb_program_text(p, p->scopes[row->scope].path);
+}
+
+/* What part `k` of the group decided there. */
+static const lb_routing *find_routing(const group *g, uint32_t k, const char *path, uint32_t call)
+{
+    const lb_program *p = g->witness->program;
+    for (uint32_t i = 0; i < p->n_routings; i++) {
+        const lb_routing *row = &p->routings[i];
+        if (row->call == call && row->ids != LB_NONE && !strcmp(path_of(p, row), path) &&
+            lb_side_part_of_value(g->witness->side, row->ids) == g->first_part + k)
+            return row;
+    }
     return NULL;
 }
 
-static void compare_decisions(const lb_witness *wa, const lb_witness *wb, const lb_routing *ra,
-                              const lb_routing *rb, lb_diff_report *report)
+/* `more` behind `d`; false when they don't fit. */
+static bool append_decision(decision *d, const decision *more)
 {
-    const char *layer = lb_program_text(wa->program, wa->program->scopes[ra->scope].path);
-    decision a = {0}, b = {0};
-    lb_diff_routing *row = NULL;
-    bool loaded = load_decision(wa, ra, &a);
-    loaded = load_decision(wb, rb, &b) && loaded;
-    if (loaded && a.tokens == b.tokens && a.choices == b.choices) row = row_of(report, wa->program, layer);
-    if (row) {
-        row->tokens += a.tokens, row->choices += a.tokens * a.choices;
-        for (int64_t t = 0; t < a.tokens; t++) compare_token(&a, &b, t, row);
+    if (more->choices != d->choices || more->experts != d->experts || !more->logits != !d->logits) return false;
+    const int64_t tokens = d->tokens + more->tokens, k = d->choices, n = d->experts;
+    int64_t *ids = realloc(d->ids, (size_t)(tokens * k) * sizeof *ids + 1);
+    if (!ids) return false;
+    d->ids = ids;
+    memcpy(ids + d->tokens * k, more->ids, (size_t)(more->tokens * k) * sizeof *ids);
+    if (d->logits) {
+        double *logits = realloc(d->logits, (size_t)(tokens * n) * sizeof *logits + 1);
+        if (!logits) return false;
+        d->logits = logits;
+        memcpy(logits + d->tokens * n, more->logits, (size_t)(more->tokens * n) * sizeof *logits);
     }
-    release_decision(&a), release_decision(&b);
+    d->tokens = tokens;
+    return true;
+}
+
+/* What the group decided about `tokens` tokens (0: as many as there are): all parts one behind the other, or, where the first alone has as
+ * many (ranks that share weights out route all tokens each), the first. */
+static bool load_group(const group *g, const char *path, uint32_t call, int64_t tokens, decision *d)
+{
+    for (uint32_t k = 0; k < g->parts; k++) {
+        const lb_routing *row = find_routing(g, k, path, call);
+        decision more;
+        bool fits = row && load_decision(g->witness, row, k ? &more : d);
+        if (k && fits) fits = append_decision(d, &more);
+        if (k && row) release_decision(&more);
+        if (!fits) return false;
+        if (d->tokens == tokens) break;
+    }
+    return true;
+}
+
+static void compare_groups(const group *a, const group *b, const lb_routing *ra, const lb_map_rules *rules,
+                           lb_diff_report *report)
+{
+    const lb_program *pa = a->witness->program;
+    const char *layer = path_of(pa, ra);
+    char *mapped = lb_map_rules_apply(rules, layer);
+    decision x = {0}, y = {0};
+    lb_diff_routing *row = NULL;
+    bool loaded = mapped != NULL;
+    if (a->parts == 1) /* who is one knows how many tokens there are */
+        loaded =
+            loaded && load_group(a, layer, ra->call, 0, &x) && load_group(b, mapped, ra->call, x.tokens, &y);
+    else
+        loaded =
+            loaded && load_group(b, mapped, ra->call, 0, &y) && load_group(a, layer, ra->call, y.tokens, &x);
+    if (loaded && x.tokens == y.tokens && x.choices == y.choices)
+        row = row_of(report, pa->step, a->witness->side->parts[a->first_part].program->rank, layer);
+    if (row) {
+        row->tokens += x.tokens, row->choices += x.tokens * x.choices;
+        for (int64_t t = 0; t < x.tokens; t++) compare_token(&x, &y, t, row);
+    }
+    release_decision(&x), release_decision(&y);
+    free(mapped);
 }
 
 static void compare_all(const lb_witness *wa, const lb_witness *wb, const lb_map_rules *rules,
                         lb_diff_report *report)
 {
     const lb_program *pa = wa->program;
+    const uint32_t na = wa->side->n_parts, nb = wb->side->n_parts, groups = na < nb ? na : nb;
     for (uint32_t i = 0; i < pa->n_routings; i++) {
-        char *path = lb_map_rules_apply(rules, lb_program_text(pa, pa->scopes[pa->routings[i].scope].path));
-        const lb_routing *other = path ? partner_of(wb->program, path, pa->routings[i].call) : NULL;
-        if (other) compare_decisions(wa, wb, &pa->routings[i], other, report);
-        free(path);
+        const lb_routing *row = &pa->routings[i];
+        if (row->ids == LB_NONE) continue;
+        const uint32_t part = lb_side_part_of_value(wa->side, row->ids), number = part / (na / groups);
+        const group a = {wa, number * (na / groups), na / groups},
+                    b = {wb, number * (nb / groups), nb / groups};
+        if (part == a.first_part) compare_groups(&a, &b, row, rules, report);
     }
 }
 

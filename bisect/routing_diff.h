@@ -13,7 +13,8 @@
 
 #include <lastbit/diff.h>
 
-/* Adds the layers of one step of one rank whose routing was recorded on both sides. */
+/* Adds the layers of one step whose routing was recorded on both sides: of a rank against its partner, or against the ranks that stand for
+ * it, whose tokens are its own shared out, or each all of them. */
 lb_status lb_routing_diff_add(const lb_side *a, const lb_side *b, const lb_map_rules *rules,
                               lb_diff_report *report, lb_err *err);
 

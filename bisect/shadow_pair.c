@@ -158,7 +158,8 @@ static void meet_shadow(runner *s, uint32_t row, const lb_event *event)
         }
         double error, *b = shadow_of(event, i, n, &error);
         if (!b) break;
-        if (!lb_shadow_numbers_agree(k->numbers + at, b, n, fmax(error, k->error[i]))) agreement = LB_SHADOW_DISAGREES;
+        if (!lb_shadow_numbers_agree(k->numbers + at, b, n, fmax(error, k->error[i])))
+            agreement = LB_SHADOW_DISAGREES;
         any = true;
         free(b);
     }
@@ -218,6 +219,22 @@ static lb_agreement judge_same(const kept *k, const assembly *y, uint32_t i, int
     return lb_shadow_numbers_agree(k->numbers + start, sum, n, error) ? LB_SHADOW_AGREES : LB_SHADOW_UNKNOWN;
 }
 
+/* Parts put together. In backward those of a batch that ranks share out may be that many times as large: each takes the mean of its own
+ * losses, and their gradients are averaged later. */
+static lb_agreement judge_pieces(const runner *s, const lb_join *join, const kept *k, const assembly *y,
+                                 uint32_t i, int64_t start)
+{
+    const double error = fmax(y->error[i], k->error[i]);
+    double *all = y->numbers + start;
+    bool agree = lb_shadow_numbers_agree(k->numbers + start, all, k->elements[i], error);
+    if (!agree && s->other->program->ops[join->whole].phase == LB_PHASE_BACKWARD &&
+        s->side->n_parts > s->other->n_parts) {
+        for (int64_t e = 0; e < k->elements[i]; e++) all[e] /= join->parts;
+        agree = lb_shadow_numbers_agree(k->numbers + start, all, k->elements[i], error);
+    }
+    return agree ? LB_SHADOW_AGREES : LB_SHADOW_DISAGREES;
+}
+
 static lb_agreement judge_join(runner *s, const lb_join *join, const kept *k, const assembly *y)
 {
     lb_agreement agreement = LB_SHADOW_UNKNOWN;
@@ -227,11 +244,7 @@ static lb_agreement judge_join(runner *s, const lb_join *join, const kept *k, co
         int dim = dim_of(s, join, i, &at, 0);
         lb_agreement one = LB_SHADOW_UNKNOWN;
         if (dim == LB_JOIN_SAME) one = judge_same(k, y, i, start, join->parts);
-        if (dim >= 0)
-            one = lb_shadow_numbers_agree(k->numbers + start, y->numbers + start, k->elements[i],
-                                fmax(y->error[i], k->error[i]))
-                      ? LB_SHADOW_AGREES
-                      : LB_SHADOW_DISAGREES;
+        if (dim >= 0) one = judge_pieces(s, join, k, y, i, start);
         if (one == LB_SHADOW_DISAGREES) return one;
         if (one == LB_SHADOW_UNKNOWN) return one;
         agreement = one;
@@ -455,10 +468,10 @@ static void map_decision(runner *s, const lb_op *a, const lb_op *b, uint32_t res
     s->taken[vb] = (taken){va, dim, at};
 }
 
-static bool is_decision(const runner *s, const lb_op *a, const lb_op *b, bool sizes)
+static bool is_decision(const runner *s, const lb_op *a, const lb_op *b, uint32_t parts)
 {
     const lb_program *pa = s->other->program, *pb = s->side->program;
-    return a->results == b->results && !(a->flags & LB_OP_RANDOM) && lb_op_same_args(pa, a, pb, b, sizes) &&
+    return a->results == b->results && !(a->flags & LB_OP_RANDOM) && lb_op_same_args(pa, a, pb, b, parts) &&
            row_flags(lb_op_name(pa, a)) & LB_ROW_DISCONTINUOUS;
 }
 
@@ -476,7 +489,7 @@ static void map_decisions(runner *s)
     const lb_alignment *al = s->alignment;
     for (uint32_t i = 0; s->which == 1 && i < pa->n_ops; i++) {
         uint32_t j = al->b_of_a[i];
-        if (j == LB_NONE || al->irregular[i] || !is_decision(s, &pa->ops[i], &pb->ops[j], false)) continue;
+        if (j == LB_NONE || al->irregular[i] || !is_decision(s, &pa->ops[i], &pb->ops[j], 0)) continue;
         for (uint32_t k = 0; k < pa->ops[i].results; k++) map_decision(s, &pa->ops[i], &pb->ops[j], k, -1, 0);
     }
     for (uint32_t n = 0; s->which == 1 && n < al->joins.n; n++) {
@@ -484,7 +497,7 @@ static void map_decisions(runner *s)
         const lb_op *whole = &pa->ops[join->whole];
         for (uint32_t part = 0; part < join->parts; part++) {
             const lb_op *b = &pb->ops[al->joins.part_ops[join->first + part]];
-            if (!is_decision(s, whole, b, true)) break;
+            if (!is_decision(s, whole, b, join->parts)) break;
             for (uint32_t k = 0; k < whole->results; k++) {
                 int64_t at;
                 int dim = dim_of(s, join, k, &at, part);

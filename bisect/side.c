@@ -158,6 +158,13 @@ uint32_t lb_side_part_of(const lb_side *side, uint32_t op)
     return p;
 }
 
+uint32_t lb_side_part_of_value(const lb_side *side, uint32_t value)
+{
+    uint32_t p = side->n_parts - 1;
+    while (p > 0 && side->parts[p].first_value > value) p--;
+    return p;
+}
+
 static const lb_side_part *part_named(const lb_side *side, const lb_program *recorded)
 {
     for (uint32_t p = 0; p < side->n_parts; p++)
@@ -179,8 +186,7 @@ uint32_t lb_side_value_of(const lb_side *side, const lb_program *recorded, uint3
 
 const lb_program *lb_side_recorded(const lb_side *side, uint32_t value, uint32_t *row)
 {
-    uint32_t p = side->n_parts - 1;
-    while (p > 0 && side->parts[p].first_value > value) p--;
+    const uint32_t p = lb_side_part_of_value(side, value);
     *row = value - side->parts[p].first_value;
     return side->parts[p].program;
 }

@@ -28,6 +28,7 @@ lb_status lb_side_init(lb_capture *capture, const lb_program *const *programs, u
 void lb_side_release(lb_side *side);
 /* The part that an op of the whole lies in. */
 uint32_t lb_side_part_of(const lb_side *side, uint32_t op);
+uint32_t lb_side_part_of_value(const lb_side *side, uint32_t value);
 /* The op of the whole that is op `op` of that recorded program; LB_NONE when the side has no such part. */
 uint32_t lb_side_op(const lb_side *side, const lb_program *recorded, uint32_t op);
 uint32_t lb_side_value_of(const lb_side *side, const lb_program *recorded, uint32_t value);
