@@ -4,6 +4,7 @@
 #include "cmd_kernels.h"
 #include "cmd_missing.h"
 #include "cmd_routing.h"
+#include "cmd_switches.h"
 #include "cmd_tensorfile.h"
 
 #include <lastbit/precision.h>
@@ -17,7 +18,7 @@ enum { WORST = 10, MAX_RANKS = 4096 };
 typedef struct options {
     char *mode, *steps, *ranks, *memory, *write, *select, *backend, *python;
     char **imports;
-    int threads, coverage, kernels, worst, digest, force, table, routing;
+    int threads, coverage, kernels, worst, digest, force, table, routing, each;
     lb_swap_list swaps;
 } options;
 
@@ -355,14 +356,17 @@ static lb_status parse_memory(const char *text, uint64_t *bytes, lb_err *err)
     return LB_OK;
 }
 
-static lb_status check_routing_report(const options *o, const lb_plan *plan, lb_err *err)
+/* What replays several times and prints a table of its own. */
+static lb_status check_tables(const options *o, const lb_plan *plan, lb_err *err)
 {
+    const char *name = o->routing ? "--routing-report" : "--each";
     if (plan->mode != LB_REPLAY_CHAINED)
-        return lb_fail(err, LB_ERR_INVALID, "--routing-report compares where chains end: leave --mode out, or make it chained");
-    if (o->table || o->write || o->digest || o->coverage || o->kernels || o->force)
-        return lb_fail(err, LB_ERR_INVALID, "--routing-report replays several times: --table, --write, --digest, --coverage, "
-                                            "--kernels and --force-decisions do not go with it");
-    for (uint32_t i = 0; i < o->swaps.n; i++)
+        return lb_fail(err, LB_ERR_INVALID, "%s compares where chains end: leave --mode out, or make it chained", name);
+    if ((o->routing && o->each) || o->table || o->write || o->digest || o->coverage || o->kernels || (o->routing && o->force))
+        return lb_fail(err, LB_ERR_INVALID, "%s replays several times: --table, --write, --digest, --coverage, --kernels%s do not go "
+                                            "with it", name, o->routing ? ", --each and --force-decisions" : " and --routing-report");
+    if (o->each && !o->swaps.n) return lb_fail(err, LB_ERR_INVALID, "--each tries swaps one by one: give some, like --fuse rms_norm=on");
+    for (uint32_t i = 0; o->routing && i < o->swaps.n; i++)
         if (o->swaps.rows[i].kind == LB_SWAP_ROUTING)
             return lb_fail(err, LB_ERR_INVALID, "--routing-report forces routing in every way by itself: leave --routing out");
     return LB_OK;
@@ -392,8 +396,8 @@ static lb_status make_plan(const options *o, lb_plan *plan, int32_t *ranks, lb_e
     plan->n_swaps = o->swaps.n;
     plan->threads = o->threads;
     plan->force_decisions = o->force || o->table;
-    if ((o->table || o->routing) && !o->mode) plan->mode = LB_REPLAY_CHAINED;
-    if (o->routing) LB_TRY(check_routing_report(o, plan, err));
+    if ((o->table || o->routing || o->each) && !o->mode) plan->mode = LB_REPLAY_CHAINED;
+    if (o->routing || o->each) LB_TRY(check_tables(o, plan, err));
     plan->select = o->select;
     if (o->backend && strcmp(o->backend, "torch")) return lb_fail(err, LB_ERR_INVALID, "--backend %s: the one that there is is torch", o->backend);
     if (!o->backend && (o->imports || o->python)) return lb_fail(err, LB_ERR_INVALID, "--backend-import and --backend-python go with --backend torch");
@@ -458,12 +462,13 @@ static int run(const char *path, const options *o, bool json)
     }
     if (status == LB_OK) status = lb_replay_open(capture, &replay, &err);
     if (status == LB_OK && o->backend) status = open_backend(o, &plan, &err);
-    bool routers_differ = false;
+    bool routers_differ = false, ended = false;
     if (status == LB_OK && o->routing)
         status = lb_routing_print(capture, replay, &plan, r.room, json, &routers_differ, &err);
+    if (status == LB_OK && o->each) status = lb_switches_print(capture, replay, &plan, json, &ended, &err);
     if (status == LB_OK && o->write) status = lb_tensorfile_open(o->write, &r.file, &err);
     if (status == LB_OK && o->table) status = run_plain(replay, &plan, &r, &err);
-    if (status == LB_OK && !o->routing) status = lb_replay_run(replay, &plan, &observer, &summary, &err);
+    if (status == LB_OK && !o->routing && !o->each) status = lb_replay_run(replay, &plan, &observer, &summary, &err);
     lb_progress_end();
     if (r.file) {
         lb_status closed = lb_tensorfile_close(r.file, status == LB_OK, status == LB_OK ? &err : NULL);
@@ -472,8 +477,8 @@ static int run(const char *path, const options *o, bool json)
     int code = LB_EXIT_SAME;
     if (status != LB_OK) {
         code = err.status == LB_ERR_INVALID ? lb_command_misused("replay", "%s", err.message) : lb_command_fail("replay", &err);
-    } else if (o->routing) {
-        code = routers_differ ? LB_EXIT_DIFFERENT : LB_EXIT_SAME;
+    } else if (o->routing || o->each) {
+        code = routers_differ ? LB_EXIT_DIFFERENT : ended ? LB_EXIT_UNTESTABLE : LB_EXIT_SAME;
     } else {
         r.missing_text = lb_missing_text(&r.missing, capture);
         if (json) lb_print_json("replay", as_json(&plan, &summary, &r, o->coverage));
@@ -514,6 +519,8 @@ int lb_cmd_replay(int argc, const char **argv)
         {"table", 0, POPT_ARG_NONE, &o.table, 0,
          "what the precision swaps do to each layer's inputs, weights and gradients, and to the loss; implies --mode chained and "
          "--force-decisions", NULL},
+        {"each", 0, POPT_ARG_NONE, &o.each, 0,
+         "replay with each swap alone, and with all but it: how far each moves the output and the loss; implies --mode chained", NULL},
         {"routing-report", 0, POPT_ARG_NONE, &o.routing, 0,
          "replay with routing recomputed and with the recorded ids, weights and slots in force: how much of the gap each recovers, and which "
          "choices of experts change, by near ties or by the router itself (exit code 1); implies --mode chained", NULL},
@@ -548,6 +555,7 @@ int lb_cmd_replay(int argc, const char **argv)
                    "  lastbit replay run.lb --mode chained --muon f32 --order 'op=allreduce_=ring' --write after.safetensors\n"
                    "  lastbit replay run.lb --precision 'layer=model.layers=fp8-delayed,history:16' --table\n"
                    "  lastbit replay run.lb --kernels\n"
+                   "  lastbit replay run.lb --each --fuse rms_norm=on --fuse attention=splitkv:4 --order 'op=sum=pairwise'\n"
                    "  lastbit replay run.lb --routing-report --precision 'phase=forward=bf16'\n"
                    "  lastbit replay run.lb --mode chained --fuse rms_norm=butterfly --fuse 'layer=model.layers.3=attention:splitkv:4'",
         .min_args = 1,

@@ -3,10 +3,9 @@
 #include <lastbit/routing.h>
 
 #include "eager.h"
-#include "ending.h"
 #include "flip.h"
+#include "gap.h"
 #include "router.h"
-#include "snapshot.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -38,21 +37,14 @@ typedef struct decision {
     uint32_t *inputs;           /* per row of router.path.list */
 } decision;
 
-typedef struct last {
-    const lb_program *program;
-    lb_ending output, loss;
-    uint32_t output_row, loss_row;
-} last;
-
 typedef struct maker {
     lb_capture *capture;
     lb_replay *replay;
     const lb_plan *plan;
     lb_routing_report *report;
-    lb_snapshots reference,
-        current;         /* of the run without swaps, which stands in where bytes were not kept; of this one */
+    lb_gaps gaps;
     decision *decisions; /* as report->layers */
-    last *lasts;         /* as report->endings */
+    lb_gap_end *ends;    /* as report->endings */
     lb_err *err;
 } maker;
 
@@ -65,8 +57,7 @@ static lb_status no_memory(maker *m)
 
 static uint32_t want(maker *m, const lb_program *program, uint32_t value, uint32_t before)
 {
-    lb_snapshots_want(&m->reference, program, value, before);
-    return lb_snapshots_want(&m->current, program, value, before);
+    return lb_gaps_want(&m->gaps, program, value, before);
 }
 
 static lb_status add_decision(maker *m, const lb_program *p, lb_flow *flow, const lb_routing *row)
@@ -106,65 +97,47 @@ static lb_status add_ending(maker *m, const lb_program *p)
 {
     lb_routing_report *report = m->report;
     const uint32_t n = report->n_endings + 1;
-    last *lasts = realloc(m->lasts, n * sizeof *lasts);
-    if (lasts) m->lasts = lasts;
+    lb_gap_end *ends = realloc(m->ends, n * sizeof *ends);
+    if (ends) m->ends = ends;
     lb_routing_ending *endings = realloc(report->endings, n * sizeof *endings);
     if (endings) report->endings = endings;
-    if (!lasts || !endings) return no_memory(m);
-    uint32_t scope = 0;
-    last *l = &lasts[n - 1];
-    *l = (last){.program = p, .output = lb_ending_output(p, &scope), .loss = lb_ending_loss(p)};
-    l->output_row = want(m, p, l->output.value, l->output.before);
-    l->loss_row = want(m, p, l->loss.value, l->loss.before);
+    if (!ends || !endings) return no_memory(m);
+    ends[n - 1] = lb_gaps_end(&m->gaps, p);
     lb_routing_ending *e = &endings[n - 1];
-    *e = (lb_routing_ending){
-        .step = p->step,
-        .rank = p->rank,
-        .output = strdup(l->output.value == LB_NONE ? "" : lb_program_text(p, p->scopes[scope].path))};
+    *e = (lb_routing_ending){.step = p->step, .rank = p->rank, .output = strdup(ends[n - 1].layer)};
     for (int i = 0; i < LB_ROUTING_MODES; i++) e->gaps[i] = (lb_routing_gap){NAN, NAN};
     report->n_endings = n;
     return e->output ? LB_OK : no_memory(m);
 }
 
-static lb_status add_program(maker *m, const lb_program *p)
+/* Made again in backward, under activation checkpointing. */
+static bool is_repeated(const lb_program *p, const lb_routing *row)
 {
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (p->ops[i].scope == row->scope && p->ops[i].call == row->call && lb_op_defines(p, &p->ops[i]))
+            return (p->ops[i].flags & LB_OP_RECOMPUTE) != 0;
+    return false;
+}
+
+static lb_status add_program(void *context, const lb_program *p, lb_err *err)
+{
+    maker *m = context;
     lb_flow *flow = NULL;
+    (void)err; /* is m->err */
     LB_TRY(add_ending(m, p));
     if (!p->n_routings) return LB_OK;
     LB_TRY(lb_flow_new(p, &flow, m->err));
     lb_status status = LB_OK;
     for (uint32_t r = 0; r < p->n_routings && status == LB_OK; r++)
-        status = add_decision(m, p, flow, &p->routings[r]);
+        if (!is_repeated(p, &p->routings[r])) status = add_decision(m, p, flow, &p->routings[r]);
     lb_flow_free(flow);
     return status;
 }
 
-static bool has_rank(const lb_plan *plan, int32_t rank)
-{
-    for (uint32_t i = 0; i < plan->n_ranks; i++)
-        if (plan->ranks[i] == rank) return true;
-    return !plan->ranks;
-}
-
 static lb_status add_window(maker *m)
 {
-    const int32_t *ranks;
-    const int64_t *steps;
-    const uint32_t n_ranks = lb_capture_ranks(m->capture, &ranks),
-                   n_steps = lb_capture_steps(m->capture, &steps);
-    for (uint32_t r = 0; r < n_ranks; r++)
-        for (uint32_t s = 0; has_rank(m->plan, ranks[r]) && s < n_steps; s++) {
-            const lb_program *program;
-            if (steps[s] < m->plan->first_step || steps[s] > m->plan->last_step) continue;
-            const lb_status status = lb_capture_program(m->capture, ranks[r], steps[s], &program, m->err);
-            if (status == LB_ERR_NOT_FOUND)
-                lb_err_clear(m->err);
-            else if (status != LB_OK)
-                return status;
-            else
-                LB_TRY(add_program(m, program));
-        }
-    if (m->reference.failed || m->current.failed) return no_memory(m);
+    LB_TRY(lb_window_each(m->capture, m->plan, add_program, m, m->err));
+    if (m->gaps.reference.failed || m->gaps.current.failed) return no_memory(m);
     if (m->report->n_layers) return LB_OK;
     return lb_fail(m->err, LB_ERR_NOT_CAPTURED,
                    "no routing of experts was recorded in these steps: a choice by top-k inside a module is "
@@ -178,14 +151,9 @@ static int64_t numel(const lb_tensor *t)
     return lb_layout_numel(&t->layout);
 }
 
-/* What the recording has; where its bytes were not kept, what the run without swaps computed. */
-static bool recorded(maker *m, const lb_program *p, uint32_t value, uint32_t row, lb_tensor *tensor)
+static bool recorded(const maker *m, const lb_program *p, uint32_t value, uint32_t row, lb_tensor *tensor)
 {
-    lb_err quiet = LB_ERR_INIT;
-    if (value != LB_NONE && lb_capture_value(m->capture, p, value, tensor, &quiet) == LB_OK) return true;
-    const lb_tensor *seen = lb_snapshots_of(&m->reference, row);
-    if (seen) *tensor = *seen;
-    return seen != NULL;
+    return lb_gaps_recorded(&m->gaps, p, value, row, tensor);
 }
 
 static double *as_numbers(const lb_tensor *t)
@@ -195,30 +163,11 @@ static double *as_numbers(const lb_tensor *t)
     return out;
 }
 
-/* |x - y| / |y|. */
-static double distance(const lb_tensor *x, const lb_tensor *y)
-{
-    const int64_t n = numel(x);
-    double gap = 0, norm = 0, *a = as_numbers(x), *b = as_numbers(y);
-    for (int64_t i = 0; a && b && i < n; i++) gap += (a[i] - b[i]) * (a[i] - b[i]), norm += b[i] * b[i];
-    const bool known = a && b && n == numel(y) && norm > 0;
-    free(a), free(b);
-    return known ? sqrt(gap / norm) : NAN;
-}
-
-static double gap_of(maker *m, const lb_program *p, lb_ending end, uint32_t row)
-{
-    lb_tensor then;
-    const lb_tensor *now = lb_snapshots_of(&m->current, row);
-    return now && recorded(m, p, end.value, row, &then) ? distance(now, &then) : NAN;
-}
-
 static void note_gaps(maker *m, lb_routing_mode mode)
 {
     for (uint32_t i = 0; i < m->report->n_endings; i++) {
-        const last *l = &m->lasts[i];
-        m->report->endings[i].gaps[mode] = (lb_routing_gap){gap_of(m, l->program, l->output, l->output_row),
-                                                            gap_of(m, l->program, l->loss, l->loss_row)};
+        lb_routing_gap *gap = &m->report->endings[i].gaps[mode];
+        lb_gaps_measure(&m->gaps, &m->ends[i], &gap->output, &gap->loss);
     }
 }
 
@@ -272,7 +221,7 @@ static bool choose_now(maker *m, const decision *d, choices *c)
 {
     lb_tensor inputs[LB_COMPOSITE_INPUTS] = {{0}}, outputs[LB_COMPOSITE_OUTPUTS] = {{0}};
     lb_err quiet = LB_ERR_INIT;
-    const lb_tensor *read = lb_snapshots_of(&m->current, d->read);
+    const lb_tensor *read = lb_snapshots_of(&m->gaps.current, d->read);
     if (!read) return false;
     inputs[0] = *read, outputs[0] = room_for(d->program, d->router.row->ids);
     const bool done = outputs[0].data && lb_eager_run(&d->router.choice, inputs, outputs, &quiet) == LB_OK &&
@@ -290,7 +239,7 @@ static void score_upstream(maker *m, const decision *d, choices *c)
     lb_err quiet = LB_ERR_INIT;
     bool known = inputs && path->n_ops && c->scores;
     for (uint32_t i = 0; known && i < path->n_list; i++) {
-        const lb_tensor *now = d->router.own[i] ? NULL : lb_snapshots_of(&m->current, d->inputs[i]);
+        const lb_tensor *now = d->router.own[i] ? NULL : lb_snapshots_of(&m->gaps.current, d->inputs[i]);
         if (now)
             inputs[LB_COMPOSITE_INPUTS + i] = *now;
         else
@@ -381,7 +330,7 @@ static void count_recomputed(maker *m, uint32_t at)
     choices c;
     lb_flip pairs[LB_MOST_CHOICES];
     const decision *d = &m->decisions[at];
-    const lb_tensor *now = lb_snapshots_of(&m->current, d->ids);
+    const lb_tensor *now = lb_snapshots_of(&m->gaps.current, d->ids);
     if (load_then(m, d, &c) && now && load_ids(now, &c.now) && numel(now) == c.tokens * c.per_token) {
         m->report->layers[at].recomputed = 0;
         for (int64_t t = 0; t < c.tokens; t++)
@@ -393,17 +342,11 @@ static void count_recomputed(maker *m, uint32_t at)
 
 /* ---- runs ------------------------------------------------------------------------------------------------------------ */
 
-static bool take_snapshots(void *context, const lb_event *event)
-{
-    lb_snapshots_event(context, event);
-    return true;
-}
-
 static lb_status run(maker *m, lb_routing_mode mode)
 {
     lb_plan plan = *m->plan;
-    lb_snapshots *snapshots = mode == LB_ROUTING_PLAIN ? &m->reference : &m->current;
-    lb_observer observer = {.context = snapshots, .op = take_snapshots};
+    lb_snapshots *snapshots = mode == LB_ROUTING_PLAIN ? &m->gaps.reference : &m->gaps.current;
+    lb_observer observer = {.context = snapshots, .op = lb_snapshots_watch};
     lb_replay_summary summary = {0};
     const uint32_t n = mode == LB_ROUTING_PLAIN ? 0 : m->plan->n_swaps + 1;
     lb_swap *swaps = calloc(n + 1, sizeof *swaps);
@@ -431,10 +374,10 @@ static lb_status run_mode(maker *m, lb_routing_mode mode)
 {
     LB_TRY(run(m, mode));
     if (mode == LB_ROUTING_PLAIN) { /* is its own current */
-        const lb_snapshots mine = m->current;
-        m->current = m->reference;
+        const lb_snapshots mine = m->gaps.current;
+        m->gaps.current = m->gaps.reference;
         note_gaps(m, mode);
-        m->current = mine;
+        m->gaps.current = mine;
         return LB_OK;
     }
     note_gaps(m, mode);
@@ -442,24 +385,28 @@ static lb_status run_mode(maker *m, lb_routing_mode mode)
         if (mode == LB_ROUTING_RECOMPUTE) count_recomputed(m, i);
         if (mode == LB_ROUTING_IDS) LB_TRY(judge_layer(m, i));
     }
-    lb_snapshots_clear(&m->current);
+    lb_snapshots_clear(&m->gaps.current);
     return LB_OK;
 }
 
 lb_status lb_routing_report_make(lb_capture *capture, lb_replay *replay, const lb_plan *plan,
                                  lb_routing_report *report, lb_err *err)
 {
-    maker m = {.capture = capture, .replay = replay, .plan = plan, .report = report, .err = err};
+    maker m = {.gaps = {.capture = capture},
+               .capture = capture,
+               .replay = replay,
+               .plan = plan,
+               .report = report,
+               .err = err};
     *report = (lb_routing_report){0};
     lb_status status = add_window(&m);
     for (int mode = 0; mode < LB_ROUTING_MODES && status == LB_OK; mode++)
         status = run_mode(&m, (lb_routing_mode)mode);
     for (uint32_t i = 0; i < report->n_layers; i++)
         lb_router_release(&m.decisions[i].router), free(m.decisions[i].inputs);
-    lb_snapshots_release(&m.reference);
-    lb_snapshots_release(&m.current);
+    lb_gaps_release(&m.gaps);
     free(m.decisions);
-    free(m.lasts);
+    free(m.ends);
     return status;
 }
 

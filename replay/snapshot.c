@@ -57,6 +57,12 @@ void lb_snapshots_event(lb_snapshots *s, const lb_event *event)
     }
 }
 
+bool lb_snapshots_watch(void *snapshots, const lb_event *event)
+{
+    lb_snapshots_event(snapshots, event);
+    return true;
+}
+
 const lb_tensor *lb_snapshots_of(const lb_snapshots *s, uint32_t row)
 {
     return row != LB_NONE && s->rows[row].tensor.data ? &s->rows[row].tensor : NULL;

@@ -21,8 +21,9 @@ typedef struct lb_snapshots {
 
 /* The row that it gets (the one it has); LB_NONE when out of memory or for value LB_NONE. */
 uint32_t lb_snapshots_want(lb_snapshots *snapshots, const lb_program *program, uint32_t value, uint32_t before);
-/* For lb_observer.op. */
 void lb_snapshots_event(lb_snapshots *snapshots, const lb_event *event);
+/* The same as an lb_observer.op with the set as its context. */
+bool lb_snapshots_watch(void *snapshots, const lb_event *event);
 /* NULL: not seen. */
 const lb_tensor *lb_snapshots_of(const lb_snapshots *snapshots, uint32_t row);
 /* Forgets contents, keeps what is wanted. */

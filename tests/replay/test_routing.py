@@ -167,6 +167,15 @@ def test_a_program_that_depends_on_the_routing_ends_where_it_changes(lastbit, ca
     assert re.search(r"^  ids +0\.0\d+ +- ", text, re.M) and "near tie" in text and "router difference" not in text
 
 
+def test_routers_that_run_again_in_backward_are_forced_and_not_counted_twice(lastbit, captures):
+    capture = captures("tests/programs/hf_architectures.py", "--model", "qwen3_moe", "--checkpointing", "--seq", "64", "--steps", "1")
+    program = R.Recorded(capture).programs[0][0]
+    assert len(program.routings) == 4
+    routing = report(lastbit, capture, "--precision", "layer=model.layers.0.self_attn=e4m3fn", expect=0)
+    assert [(r["layer"], r["call"]) for r in routing["layers"]] == [(f"model.layers.{i}.mlp.gate", 0) for i in (0, 1)]
+    assert all(r["flips"] > 0 for r in routing["layers"])
+
+
 def test_what_does_not_go_together_is_said(lastbit, qwen, captures):
     for options, word in ((("--routing", "ids"), "--routing out"), (("--mode", "layer"), "--mode out"), (("--table",), "--table")):
         refused = lastbit.run("replay", qwen, "--routing-report", *options, expect=129)

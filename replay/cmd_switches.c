@@ -1,0 +1,94 @@
+/* Printing what each swap does: see cmd_switches.h. */
+#include "cmd_switches.h"
+
+#include "command_line.h"
+
+#include <lastbit/switches.h>
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static json_t *number(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
+static json_t *move_json(lb_switch_move move)
+{
+    return json_pack("{s:o, s:o}", "output", number(move.output), "loss", number(move.loss));
+}
+
+static json_t *as_json(const lb_switch_table *t, const lb_plan *plan)
+{
+    json_t *swaps = json_array(), *endings = json_array();
+    for (uint32_t i = 0; i < t->n_swaps; i++)
+        json_array_append_new(
+            swaps, json_pack("{s:s, s:s, s:s, s:I, s:b}", "swap", lb_swap_option(plan->swaps[i].kind),
+                             "selector", plan->swaps[i].selector, "argument", plan->swaps[i].argument,
+                             "touched", (json_int_t)plan->touched[i], "undecided", t->undecided[i]));
+    for (uint32_t k = 0; k < t->n_endings; k++) {
+        const lb_switch_ending *e = &t->endings[k];
+        json_t *each = json_array();
+        for (uint32_t i = 0; i < t->n_swaps; i++)
+            json_array_append_new(each, json_pack("{s:o, s:o}", "alone", move_json(e->alone[i]), "without",
+                                                  move_json(e->without[i])));
+        json_array_append_new(endings, json_pack("{s:I, s:i, s:s, s:o, s:o}", "step", (json_int_t)e->step,
+                                                 "rank", (int)e->rank, "output", e->output, "all",
+                                                 move_json(e->all), "swaps", each));
+    }
+    return json_pack("{s:s, s:o, s:o}", "mode", "chained", "swaps", swaps, "each", endings);
+}
+
+static void print_number(double x)
+{
+    if (isnan(x))
+        printf(" %10s", "-");
+    else
+        printf(" %10.3g", x);
+}
+
+static void print_moves(lb_switch_move alone, const lb_switch_move *without)
+{
+    print_number(alone.output), print_number(alone.loss);
+    if (without) print_number(without->output), print_number(without->loss);
+    printf("\n");
+}
+
+static void print_text(const lb_switch_table *t, const lb_plan *plan)
+{
+    for (uint32_t k = 0; k < t->n_endings; k++) {
+        const lb_switch_ending *e = &t->endings[k];
+        printf("%sstep %lld, rank %d: how far %s%s and the loss move\n", k ? "\n" : "", (long long)e->step,
+               (int)e->rank, *e->output ? "the output of " : "the model's output", e->output);
+        printf("%-52s %8s %21s %21s\n%61s %10s %10s %10s %10s\n", "", "", "alone", "all without it", "touched",
+               "output", "loss", "output", "loss");
+        for (uint32_t i = 0; i < t->n_swaps; i++) {
+            char text[160];
+            const lb_swap *s = &plan->swaps[i];
+            snprintf(text, sizeof text, "--%s %s%s%s", lb_swap_option(s->kind), s->selector,
+                     *s->selector && *s->argument ? "=" : "", s->argument);
+            printf("%-52s %8llu", text, (unsigned long long)plan->touched[i]);
+            print_moves(e->alone[i], t->n_swaps > 1 ? &e->without[i] : NULL);
+        }
+        printf("%-52s %8s", "all", "");
+        print_moves(e->all, NULL);
+    }
+}
+
+lb_status lb_switches_print(lb_capture *capture, lb_replay *replay, const lb_plan *plan, bool json,
+                            bool *undecided, lb_err *err)
+{
+    lb_switch_table t;
+    const lb_status status = lb_switch_table_make(capture, replay, plan, &t, err);
+    *undecided = false;
+    for (uint32_t i = 0; status == LB_OK && i < t.n_swaps; i++) *undecided |= t.undecided[i];
+    if (status == LB_OK && json)
+        lb_print_json("replay", as_json(&t, plan));
+    else if (status == LB_OK)
+        print_text(&t, plan);
+    lb_switch_table_release(&t);
+    return status;
+}

@@ -1,0 +1,41 @@
+/* Gaps: how far the ends of recorded steps (ending.h) are from the recording, run by run. */
+#ifndef LB_REPLAY_GAP_H
+#define LB_REPLAY_GAP_H
+
+#include "ending.h"
+#include "snapshot.h"
+
+/* Two sets that want the same values in the same order: of a run without swaps, which stands in for bytes that were not kept, and of the
+ * run at hand. All 0 but for `capture` to begin with; without a
+ * capture the run without swaps is what is compared with. */
+typedef struct lb_gaps {
+    lb_capture *capture;
+    lb_snapshots reference, current;
+} lb_gaps;
+
+typedef struct lb_gap_end {
+    const lb_program *program;
+    const char *layer; /* of the output; "": none, or the outermost module itself */
+    lb_ending output, loss;
+    uint32_t output_row, loss_row;
+} lb_gap_end;
+
+/* Row of both sets; LB_NONE as of lb_snapshots_want. */
+uint32_t lb_gaps_want(lb_gaps *gaps, const lb_program *program, uint32_t value, uint32_t before);
+/* The ends of a step, wanted from now on. */
+lb_gap_end lb_gaps_end(lb_gaps *gaps, const lb_program *program);
+/* What the recording has of a value; where its bytes were not kept, what the run without swaps computed. False: neither. */
+bool lb_gaps_recorded(const lb_gaps *gaps, const lb_program *program, uint32_t value, uint32_t row,
+                      lb_tensor *tensor);
+/* Relative Euclidean distances of the run at hand from the recording; NaN: not known. */
+void lb_gaps_measure(const lb_gaps *gaps, const lb_gap_end *end, double *output, double *loss);
+/* |x - y| / |y|; NaN for other sizes and for y = 0. */
+double lb_gap_distance(const lb_tensor *x, const lb_tensor *y);
+void lb_gaps_release(lb_gaps *gaps);
+
+/* Every program that a plan runs, rank by rank. */
+lb_status lb_window_each(lb_capture *capture, const lb_plan *plan,
+                         lb_status (*visit)(void *context, const lb_program *program, lb_err *err),
+                         void *context, lb_err *err);
+
+#endif

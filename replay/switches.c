@@ -1,0 +1,123 @@
+/* Running a window with one swap after the other: see lastbit/switches.h. */
+#define _GNU_SOURCE /* strdup */
+#include <lastbit/switches.h>
+
+#include "gap.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct maker {
+    lb_replay *replay;
+    const lb_plan *plan;
+    lb_switch_table *table;
+    lb_gaps gaps; /* capture NULL: what is compared with is the run without swaps */
+    lb_gap_end *ends;
+    lb_err *err;
+} maker;
+
+static lb_status no_memory(lb_err *err)
+{
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory for a table of swaps");
+}
+
+static lb_switch_move *moves(uint32_t n)
+{
+    lb_switch_move *rows = malloc((n + 1) * sizeof *rows);
+    for (uint32_t i = 0; rows && i < n; i++) rows[i] = (lb_switch_move){NAN, NAN};
+    return rows;
+}
+
+static lb_status add_program(void *context, const lb_program *p, lb_err *err)
+{
+    maker *m = context;
+    lb_switch_table *t = m->table;
+    const uint32_t n = t->n_endings + 1;
+    lb_gap_end *ends = realloc(m->ends, n * sizeof *ends);
+    if (ends) m->ends = ends;
+    lb_switch_ending *endings = realloc(t->endings, n * sizeof *endings);
+    if (endings) t->endings = endings;
+    if (!ends || !endings) return no_memory(err);
+    ends[n - 1] = lb_gaps_end(&m->gaps, p);
+    lb_switch_ending *e = &endings[n - 1];
+    *e = (lb_switch_ending){.step = p->step,
+                            .rank = p->rank,
+                            .output = strdup(ends[n - 1].layer),
+                            .all = {NAN, NAN},
+                            .alone = moves(t->n_swaps),
+                            .without = moves(t->n_swaps)};
+    t->n_endings = n;
+    return e->output && e->alone && e->without ? LB_OK : no_memory(err);
+}
+
+typedef enum side { ALONE, WITHOUT, ALL } side;
+
+static lb_switch_move *place(lb_switch_ending *e, side which, uint32_t swap)
+{
+    return which == ALL ? &e->all : which == ALONE ? &e->alone[swap] : &e->without[swap];
+}
+
+/* The swaps of a run; `touched` per swap of the plan. */
+static lb_status run(maker *m, const lb_swap *swaps, uint32_t n, uint64_t *touched, lb_snapshots *snapshots,
+                     bool *undecided)
+{
+    lb_plan plan = *m->plan;
+    lb_observer observer = {.context = snapshots, .op = lb_snapshots_watch};
+    lb_replay_summary summary = {0};
+    plan.mode = LB_REPLAY_CHAINED, plan.swaps = swaps, plan.n_swaps = n, plan.touched = touched,
+    plan.select = NULL;
+    LB_TRY(lb_replay_run(m->replay, &plan, &observer, &summary, m->err));
+    if (undecided) *undecided = summary.undecided;
+    return snapshots->failed ? no_memory(m->err) : LB_OK;
+}
+
+static lb_status run_and_measure(maker *m, side which, uint32_t swap)
+{
+    const uint32_t n = m->plan->n_swaps;
+    lb_swap *swaps = malloc((n + 1) * sizeof *swaps);
+    uint64_t *touched = calloc(n + 1, sizeof *touched);
+    uint32_t count = 0;
+    for (uint32_t i = 0; swaps && i < n; i++)
+        if (which == ALL || (which == ALONE) == (i == swap)) swaps[count++] = m->plan->swaps[i];
+    lb_status status = swaps && touched ? run(m, swaps, count, touched, &m->gaps.current,
+                                              which == ALONE ? &m->table->undecided[swap] : NULL)
+                                        : no_memory(m->err);
+    for (uint32_t i = 0; status == LB_OK && i < m->table->n_endings; i++) {
+        lb_switch_move *move = place(&m->table->endings[i], which, swap);
+        lb_gaps_measure(&m->gaps, &m->ends[i], &move->output, &move->loss);
+    }
+    if (status == LB_OK && which == ALONE && m->plan->touched) m->plan->touched[swap] = touched[0];
+    lb_snapshots_clear(&m->gaps.current);
+    free(swaps);
+    free(touched);
+    return status;
+}
+
+lb_status lb_switch_table_make(lb_capture *capture, lb_replay *replay, const lb_plan *plan,
+                               lb_switch_table *table, lb_err *err)
+{
+    maker m = {.replay = replay, .plan = plan, .table = table, .err = err};
+    *table = (lb_switch_table){.n_swaps = plan->n_swaps,
+                               .undecided = calloc(plan->n_swaps + 1, sizeof *table->undecided)};
+    lb_status status = table->undecided ? lb_window_each(capture, plan, add_program, &m, err) : no_memory(err);
+    if (status == LB_OK) status = run(&m, NULL, 0, NULL, &m.gaps.reference, NULL);
+    if (status == LB_OK) status = run_and_measure(&m, ALL, 0);
+    for (uint32_t i = 0; i < plan->n_swaps && status == LB_OK; i++) {
+        status = run_and_measure(&m, ALONE, i);
+        if (status == LB_OK && plan->n_swaps > 1) status = run_and_measure(&m, WITHOUT, i);
+    }
+    lb_gaps_release(&m.gaps);
+    free(m.ends);
+    return status;
+}
+
+void lb_switch_table_release(lb_switch_table *table)
+{
+    for (uint32_t i = 0; i < table->n_endings; i++) {
+        lb_switch_ending *e = &table->endings[i];
+        free(e->output), free(e->alone), free(e->without);
+    }
+    free(table->endings), free(table->undecided);
+    *table = (lb_switch_table){0};
+}
