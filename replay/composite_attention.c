@@ -2,6 +2,9 @@
  *
  *      q k' ─ × scale ─ tanh cap? ─ + mask, or fill ─ cast? ─ softmax ─ cast? ─ × v ─ cast?
  *
+ * Between the mask and the softmax one more score per head may be put behind the row (gpt_oss' sinks), of which the maximum is taken off
+ * first, and whose probability no value meets.
+ *
  * Copies in front that keep the elements in their order (expanded heads made dense, casts to f32) and factors of q and k before the
  * product (torch's math form) are part of it. */
 #include "recogniser.h"
@@ -142,6 +145,28 @@ static uint32_t scores(const lb_recogniser *t, attention *a, lb_reading r)
     return LB_NONE;
 }
 
+/* x - max(x) of x = cat(scores, sinks): the scores, and the sinks noted; `r` as it was when it is nothing of that. */
+static lb_reading without_sinks(const lb_recogniser *t, attention *a, lb_reading r)
+{
+    const uint32_t sub = lb_recogniser_maker(t, r);
+    if (sub == LB_NONE || !lb_recogniser_is(t, sub, "sub")) return r;
+    const lb_reading all = lb_recogniser_arg(t, sub, 0), top = lb_recogniser_arg(t, sub, 1);
+    const uint32_t cat = all.op == LB_NONE ? LB_NONE : lb_recogniser_maker(t, all),
+                   max = top.op == LB_NONE ? LB_NONE : lb_recogniser_maker(t, top);
+    if (cat == LB_NONE || max == LB_NONE || !lb_recogniser_is(t, cat, "cat")) return r;
+    if (!lb_recogniser_is(t, max, "max") && !lb_recogniser_is(t, max, "amax")) return r;
+    const lb_reading scores = lb_recogniser_item(t, cat, 0, 0), sinks = lb_recogniser_item(t, cat, 0, 1),
+                     more = lb_recogniser_item(t, cat, 0, 2);
+    if (scores.op == LB_NONE || sinks.op == LB_NONE || more.op != LB_NONE ||
+        lb_recogniser_maker(t, lb_recogniser_arg(t, max, 0)) != cat)
+        return r;
+    const lb_layout *l = &lb_recogniser_value(t, sinks.value)->layout;
+    if (l->ndim != 4 || l->shape[3] != 1) return r;
+    a->composite.inputs[LB_ATTENTION_SINKS] = sinks.value;
+    take(a, sub), take(a, max), take(a, cat);
+    return scores;
+}
+
 /* The product that takes what `op` made as its left operand, behind casts and copies. */
 static uint32_t weighted_sum(const lb_recogniser *t, attention *a, uint32_t op)
 {
@@ -190,7 +215,7 @@ static lb_status written_out(lb_recogniser *t, uint32_t softmax)
     c->numbers[LB_ATTENTION_SCALE] = 1;
     c->numbers[LB_ATTENTION_HEADS] = heads_of(lb_recogniser_value(t, x.value));
     take(&a, softmax);
-    const uint32_t first = scores(t, &a, x);
+    const uint32_t first = scores(t, &a, without_sinks(t, &a, x));
     const uint32_t second = first == LB_NONE ? LB_NONE : weighted_sum(t, &a, softmax);
     if (second == LB_NONE) return LB_OK;
     take(&a, first);

@@ -6,6 +6,9 @@
  *                      a = e^(m_old - m)   l = l a + sum p   o = o a + p v   at the end y = o / l
  *      splitkv:N    N slices of whole blocks of keys, each a softmax of its own with y_i and lse_i; y = sum y_i e^(lse_i - lse)
  *
+ * A sink, one more score per row without a value, is one more element of an unfused row; flash adds it to the sum at the end
+ * (FlashAttention's `learnable_sink`) or begins with it (sink:first: m = sink, l = 1, vLLM's Triton kernel); to splitkv it is a slice.
+ *
  * Products are chains of fma in f32, or in the order gemm: says. Blocks of 512 keys, whose rows of p are added as vectors, rounded to T
  * before they meet v, and y times 1 / l is torch's CPU kernel (FlashAttentionKernel.cpp; with exp:fast and gemm:torch:1 its bits come out
  * as long as MKL takes a product in one tile, some 64 rows); exp:2 with the scale folded into the base is
@@ -24,7 +27,7 @@ typedef enum form { UNFUSED, MATH, FLASH, SPLITKV } form;
 typedef struct kernel {
     form form;
     int64_t block, slices;
-    bool p_narrow, base_two, fast, reciprocal;
+    bool p_narrow, base_two, fast, reciprocal, sink_first;
     lb_schedule sum, gemm;
     bool has_sum, has_gemm;
 } kernel;
@@ -49,7 +52,7 @@ static const lb_composite_kernel kernels[] = {
 #define OPTIONS                                                                                                \
     "p:t|f32 (what meets v), exp:e|2|fast (2: base 2, the scale folded in; fast: torch's vector code for "     \
     "AVX-512), end:divide|reciprocal, sum:ORDER (of p in a block), "                                           \
-    "gemm:ORDER (of both products), block:KEYS (of a slice)"
+    "gemm:ORDER (of both products), block:KEYS (of a slice), sink:end|first (of flash, where there is one)"
 
 static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k, lb_err *err)
 {
@@ -66,13 +69,15 @@ static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k
     const int n = whole ? 1 : lb_kernel_text_numbers(parsed.parameters, &number, form >= FLASH);
     const int p = lb_kernel_text_choice(&parsed, "p", "t|f32", form == MATH),
               base = lb_kernel_text_choice(&parsed, "exp", "e|2|fast", 0),
-              end = lb_kernel_text_choice(&parsed, "end", "divide|reciprocal", form == FLASH);
+              end = lb_kernel_text_choice(&parsed, "end", "divide|reciprocal", form == FLASH),
+              sink = lb_kernel_text_choice(&parsed, "sink", "end|first", 0);
     bool ok = form >= 0 && n >= 0 && (form != SPLITKV || (n == 1 && number > 0)) && p >= 0 && base >= 0 &&
-              end >= 0 && lb_kernel_text_keys(&parsed, "p exp end sum gemm block") &&
+              end >= 0 && sink >= 0 && (!sink || form == FLASH) &&
+              lb_kernel_text_keys(&parsed, "p exp end sum gemm block sink") &&
               lb_kernel_text_order(&parsed, "sum", &k->sum, &k->has_sum) &&
               lb_kernel_text_order(&parsed, "gemm", &k->gemm, &k->has_gemm);
     k->form = (enum form)form, k->p_narrow = !p, k->base_two = base == 1, k->fast = base == 2,
-    k->reciprocal = end;
+    k->reciprocal = end, k->sink_first = sink;
     k->block = form == FLASH ? (n == 1 ? number : 512) : 0;
     k->slices = form == SPLITKV ? number : 1;
     for (uint32_t i = 0; ok && i < parsed.n_options; i++)
@@ -99,10 +104,11 @@ typedef struct work {
     double scale, cap, batch_heads;
     bool causal, turned, hides;
     const char *q, *k, *v;
-    const double *mask; /* (batches, heads, queries, keys), or NULL */
+    const double *mask;  /* (batches, heads, queries, keys), or NULL */
+    const double *sinks; /* (batches, heads), or NULL */
     char *y, *lse;
     /* of one head */
-    float *s, *p, *o, *part, *top, *sum;
+    float *s, *p, *o, *part, *top, *sum, *row;
     double *wide;
 } work;
 
@@ -225,12 +231,21 @@ static float rescale(const work *w, float old, float top)
     return (float)lb_exp((double)(old - top));
 }
 
+/* The sink as the scores are held: where the scale is folded into the base, without it. */
+static float sink_of(const work *w, int64_t head)
+{
+    const bool folded = w->kernel.base_two && !w->mask && !w->cap;
+    return (float)(folded ? w->sinks[head] / w->scale : w->sinks[head]);
+}
+
 /* o, top and sum over the keys first … last - 1, by blocks. */
 static bool pass(work *w, int64_t head, const float *q, const float *k, const float *v, int64_t first,
                  int64_t last)
 {
     const int64_t block = w->kernel.block ? w->kernel.block : last - first;
-    for (int64_t i = 0; i < w->queries; i++) w->top[i] = -INFINITY, w->sum[i] = 0;
+    const bool begun = w->sinks && w->kernel.sink_first;
+    for (int64_t i = 0; i < w->queries; i++)
+        w->top[i] = begun ? sink_of(w, head) : -INFINITY, w->sum[i] = begun;
     memset(w->o, 0, (size_t)(w->queries * w->values) * sizeof *w->o);
     for (int64_t at = first; at < last; at += block) {
         const int64_t n = last - at < block ? last - at : block;
@@ -241,7 +256,7 @@ static bool pass(work *w, int64_t head, const float *q, const float *k, const fl
             for (int64_t j = 0; j < n; j++) top = w->s[i * n + j] > top ? w->s[i * n + j] : top;
             const float sum = exponentials(w, w->s + i * n, w->p + i * n, n, top),
                         a = rescale(w, w->top[i], top);
-            w->sum[i] = at == first ? sum : w->sum[i] * a + sum;
+            w->sum[i] = at == first && !begun ? sum : w->sum[i] * a + sum;
             for (int64_t d = 0; at > first && d < w->values; d++) w->o[i * w->values + d] *= a;
             w->top[i] = top;
         }
@@ -252,6 +267,14 @@ static bool pass(work *w, int64_t head, const float *q, const float *k, const fl
         for (int64_t i = 0; at > first && i < w->queries * w->values; i++) w->o[i] += w->part[i];
     }
     return true;
+}
+
+/* What a pass over all keys left, with the sink's share of the sum. */
+static void add_sink(work *w, int64_t head)
+{
+    if (!w->sinks || w->kernel.sink_first) return;
+    for (int64_t i = 0; i < w->queries; i++)
+        if (w->top[i] != -INFINITY) w->sum[i] += rescale(w, sink_of(w, head), w->top[i]);
 }
 
 /* y = o / sum; a row that saw nothing is 0. */
@@ -267,12 +290,31 @@ static void finish(const work *w, float *y, float *lse)
     }
 }
 
+/* A row of keys + 1 scores of which the maximum was taken off, rounded as all scores are; the last one's part is dropped. */
+static void softmax_with_sink(const work *w, int64_t head, const float *scores, float *p, float *lse)
+{
+    float *row = w->row, top = sink_of(w, head);
+    const int64_t n = w->keys + 1;
+    memcpy(row, scores, (size_t)w->keys * sizeof *row);
+    row[w->keys] = top;
+    for (int64_t j = 0; j < w->keys; j++) top = row[j] > top ? row[j] : top;
+    for (int64_t j = 0; j < n; j++) row[j] -= top;
+    if (w->kernel.form == UNFUSED) lb_fused_round(row, n, w->narrow);
+    const float sum = exponentials(w, row, row, n, 0);
+    for (int64_t j = 0; j < w->keys; j++) p[j] = row[j] / sum;
+    if (lse) *lse = (float)lb_log((double)sum) + top;
+}
+
 /* The softmax in f32 by itself, then its product: what ops one by one do. */
 static bool whole(work *w, int64_t head, const float *q, const float *k, const float *v, float *y, float *lse)
 {
     if (!scores(w, head, q, k, 0, w->keys)) return false;
     for (int64_t i = 0; i < w->queries; i++) {
         float top = -INFINITY, *row = w->s + i * w->keys, *p = w->p + i * w->keys;
+        if (w->sinks) {
+            softmax_with_sink(w, head, row, p, lse ? &lse[i] : NULL);
+            continue;
+        }
         for (int64_t j = 0; j < w->keys; j++) top = row[j] > top ? row[j] : top;
         const float sum = exponentials(w, row, p, w->keys, top);
         for (int64_t j = 0; top != -INFINITY && j < w->keys; j++) p[j] /= sum;
@@ -300,13 +342,14 @@ static bool split(work *w, int64_t head, const float *q, const float *k, const f
             if (w->top[i] == -INFINITY) log_sum[i] = -INFINITY;
     }
     for (int64_t i = 0; i < rows; i++) {
-        float top = -INFINITY, total = 0;
+        float top = w->sinks ? (float)w->sinks[head] : -INFINITY, total = 0;
         for (int64_t s = 0; s < n; s++)
             top = parts[s * rows * (width + 1) + rows * width + i] > top
                       ? parts[s * rows * (width + 1) + rows * width + i]
                       : top;
         for (int64_t s = 0; s < n && top != -INFINITY; s++)
             total += (float)lb_exp((double)(parts[s * rows * (width + 1) + rows * width + i] - top));
+        if (w->sinks) total += (float)lb_exp((double)((float)w->sinks[head] - top));
         const float all = top == -INFINITY ? 0 : (float)lb_log((double)total) + top;
         if (lse) lse[i] = all;
         for (int64_t d = 0; d < width; d++) y[i * width + d] = 0;
@@ -326,6 +369,7 @@ static bool head_f32(work *w, int64_t head, const float *q, const float *k, cons
     if (w->kernel.form == SPLITKV) return split(w, head, q, k, v, y, lse);
     if (w->kernel.form != FLASH) return whole(w, head, q, k, v, y, lse);
     if (!pass(w, head, q, k, v, 0, w->keys)) return false;
+    add_sink(w, head);
     finish(w, y, lse);
     return true;
 }
@@ -355,12 +399,17 @@ static void head_f64(work *w, int64_t head, const double *q, const double *k, co
             top = s[j] > top ? s[j] : top;
         }
         for (int64_t d = 0; d < w->values; d++) row[d] = 0;
+        if (w->sinks && w->sinks[head] > top) top = w->sinks[head];
         for (int64_t j = 0; top != -INFINITY && j < w->keys; j++) {
             const double p = lb_exp(s[j] - top);
             const bool rounds = w->kernel.form == UNFUSED;
             terms[j] = (terms[j] + fabs(s[j] - top)) * (rounds ? 4 * scale16 : 1) + 8;
             sum += s[j] = p;
             weighted += p * terms[j];
+        }
+        if (w->sinks) { /* a score with its one rounding */
+            const double p = lb_exp(w->sinks[head] - top);
+            sum += p, weighted += p * (fabs(w->sinks[head] - top) * 4 * scale16 + 8);
         }
         for (int64_t j = 0; sum > 0 && j < w->keys; j++) {
             const double p = s[j] / sum,
@@ -420,6 +469,26 @@ static const double *read_mask(work *w, const lb_tensor *mask)
     return out;
 }
 
+/* One number per head of each batch: sinks are the same for all queries. */
+static const double *read_sinks(work *w, const lb_tensor *sinks)
+{
+    const int64_t heads = (int64_t)w->batch_heads;
+    const lb_layout *l = &sinks->layout;
+    double *out = lb_frame_scratch(&w->frame, (size_t)(w->heads + 1) * sizeof *out);
+    if (l->ndim != 4 || l->shape[1] != heads || (l->shape[0] != 1 && l->shape[0] * heads != w->heads) ||
+        l->shape[3] != 1) {
+        lb_frame_fail(&w->frame, LB_ERR_INVALID, "sinks are (batches, heads, queries, 1)");
+        return NULL;
+    }
+    for (int64_t h = 0; out && h < w->heads; h++) {
+        const int64_t batch = l->shape[0] == 1 ? 0 : h / heads;
+        const int64_t at = batch * l->stride[0] + h % heads * l->stride[1];
+        out[h] = lb_to_f64(sinks->dtype,
+                           (const char *)sinks->data + at * (int64_t)(lb_dtype_bits(sinks->dtype) / 8));
+    }
+    return out;
+}
+
 static bool begin(work *w, lb_call *call)
 {
     const lb_tensor *q = lb_fused_input(call, LB_ATTENTION_Q), *k = lb_fused_input(call, LB_ATTENTION_K),
@@ -449,6 +518,8 @@ static bool begin(work *w, lb_call *call)
     w->q = lb_frame_tensor(&w->frame, q), w->k = lb_frame_tensor(&w->frame, k),
     w->v = lb_frame_tensor(&w->frame, v);
     w->mask = mask ? read_mask(w, mask) : NULL;
+    const lb_tensor *sinks = lb_fused_input(call, LB_ATTENTION_SINKS);
+    w->sinks = sinks ? read_sinks(w, sinks) : NULL;
     w->y = lb_frame_output(&w->frame, LB_ATTENTION_Y, w->heads * w->queries * w->values);
     w->lse = lb_fused_wants(call, LB_ATTENTION_LSE)
                  ? lb_frame_output(&w->frame, LB_ATTENTION_LSE, w->heads * w->queries)
@@ -458,6 +529,7 @@ static bool begin(work *w, lb_call *call)
     w->s = lb_frame_scratch(&w->frame, square), w->p = lb_frame_scratch(&w->frame, square);
     w->o = lb_frame_scratch(&w->frame, rows), w->part = lb_frame_scratch(&w->frame, rows);
     w->top = lb_frame_scratch(&w->frame, rows + square), w->sum = lb_frame_scratch(&w->frame, rows + square);
+    w->row = lb_frame_scratch(&w->frame, (size_t)(w->keys + 2) * sizeof *w->row);
     w->wide = lb_frame_scratch(&w->frame, (size_t)(2 * w->keys + 2) * sizeof *w->wide);
     return lb_frame_ok(&w->frame);
 }
@@ -518,6 +590,9 @@ static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEX
                 for (int64_t slices = 2; slices <= 16 && slices <= keys && !end; slices *= 2)
                     n = lb_candidate_add(texts, room, n, "splitkv:%d%s%s", (int)slices, options[0], options[1]);
             }
+    for (int64_t block = 512; block >= 16 && c->inputs[LB_ATTENTION_SINKS] != LB_NONE; block /= 2)
+        if (block < keys || block == 512)
+            n = lb_candidate_add(texts, room, n, "flash:%d,sink:first", (int)block);
     if (narrow) n = lb_candidate_add(texts, room, n, "unfused,p:f32");
     return n;
 }

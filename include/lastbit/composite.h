@@ -64,6 +64,7 @@ enum {
     LB_ATTENTION_K = 1, /* (…, keys, size), or (…, size, keys): LB_ATTENTION_TURNED; with fewer heads each serves a group */
     LB_ATTENTION_V = 2, /* (…, keys, values) */
     LB_ATTENTION_MASK = 3, /* added, or bool: false hides; broadcast to (batches, heads, queries, keys) */
+    LB_ATTENTION_SINKS = 4, /* a score per head that takes part in the softmax and has no value; broadcast to (batches, heads, queries, 1) */
     LB_ATTENTION_Y = 0, /* (…, queries, values) */
     LB_ATTENTION_LSE = 1, /* log of the sum of exponentials per query, f32 */
     LB_ATTENTION_SCALE = 0,

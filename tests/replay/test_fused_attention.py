@@ -14,6 +14,7 @@ MODEL = ("--dtype", "bf16", "--steps", "1")
 # ---- found in models -------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("model, arguments, kernel", [("llama", [], "flash-cpu"), ("llama", ["--attention", "eager"], "unfused"), ("gemma2", [], "unfused"),
+                                                      ("gpt_oss", [], "unfused"),
                                                       pytest.param("t5", [], None, marks=pytest.mark.full), pytest.param("gpt2", ["--attention", "eager"], "unfused", marks=pytest.mark.full)])
 def test_every_attention_of_a_model_is_found(steps, model, arguments, kernel):
     step = steps("--model", model, *MODEL, *arguments)
@@ -160,6 +161,30 @@ def test_layouts_and_masks_say_the_same():
     assert same_bits(plain(q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), v.flatten(0, 1), hidden, flags=2).view_as(q), expected)
     everything = compute("attention", "flash:16", [q, k, v, torch.zeros(40, 40, dtype=torch.bool)], [torch.empty_like(q)], [0.25, 4])[0]
     assert torch.equal(everything, torch.zeros_like(q))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_sinks_are_scores_without_a_value(dtype):
+    """Every kernel inside its bound of gpt_oss' formula in f64; a sink of -inf is none; flash may begin with it or add it at the end."""
+    q, k, v = drawn(dtype, 40, 48)
+    sinks = torch.tensor([0.5, -2.0, 3.0, float("-inf")]).to(dtype).reshape(1, -1, 1, 1)
+    mask = torch.zeros(1, 1, 40, 48, dtype=dtype).masked_fill(~torch.ones(40, 48, dtype=torch.bool).tril(4), float("-inf"))
+    wide = [t.double().repeat_interleave(4 // t.shape[1], 1) for t in (q, k, v)]
+    s = torch.cat([wide[0] @ wide[1].transpose(2, 3) * 0.25 + mask.double(), sinks.double().expand(q.shape[0], -1, 40, -1)], -1)
+    expected = torch.softmax(s, -1)[..., :-1] @ wide[2]
+    results = {}
+    for kernel in ("unfused", "math", "flash:512", "flash:16", "flash:16,sink:first", "flash:16,exp:2", "flash:16,exp:2,sink:first", "splitkv:3,block:16"):
+        inputs, y = [q, k, v, mask, sinks], torch.empty_like(q)
+        results[kernel] = compute("attention", kernel, inputs, [y], [0.25, 4])[0]
+        assert bound_ratio("attention", kernel, inputs, [y], [0.25, 4]) <= 1, kernel
+        torch.testing.assert_close(y.double(), expected, rtol=2e-2 if dtype == torch.bfloat16 else 2e-5, atol=2e-2 if dtype == torch.bfloat16 else 2e-6)
+        without = compute("attention", kernel, [q, k, v, mask], [torch.empty_like(q)], [0.25, 4])[0]
+        assert torch.equal(without[:, 3], y[:, 3]) or kernel in ("unfused", "math"), kernel  # one more term in a sum of its own order
+        assert not torch.equal(without[:, 2], y[:, 2]), kernel
+    exact = compute("attention", "flash", [*(t.double() for t in (q, k, v)), mask.double(), sinks.double()], [torch.empty_like(expected)], [0.25, 4])[0]
+    torch.testing.assert_close(exact, expected, rtol=1e-13, atol=1e-13)
+    if dtype == torch.float32:
+        assert not torch.equal(results["flash:16"], results["flash:16,sink:first"])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
