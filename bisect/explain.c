@@ -1,4 +1,5 @@
 /* Explain: see lastbit/explain.h. Per step and rank: align, find the places that differ, ask each for its cause. */
+#include "agreement.h"
 #include "explain_session.h"
 
 #include "routing_diff.h"
@@ -68,12 +69,6 @@ static lb_status explain_place(lb_explain_session *session, const lb_scene *s, c
     return status;
 }
 
-/* What was found of each stretch, before anything is told: a whole may stand for several. */
-typedef struct answer {
-    const lb_stretch *stretch; /* NULL: nothing to tell */
-    lb_cause_found found;
-} answer;
-
 /* It was seen that other ops ran, or nothing was; not what they are. */
 static bool is_nameless(const lb_cause_found *found)
 {
@@ -95,7 +90,7 @@ static bool is_part(const lb_stretch *part, const lb_stretch *whole)
 }
 
 /* A composite's kernel that gives the bits of the whole says more than its parts' ops: it is told in their place. */
-static lb_status try_whole(lb_explain_session *session, const lb_scene *s, answer *answers, uint32_t at,
+static lb_status try_whole(lb_explain_session *session, const lb_scene *s, lb_answer *answers, uint32_t at,
                            lb_err *err)
 {
     const lb_stretch *whole = answers[at].stretch->whole;
@@ -106,13 +101,13 @@ static lb_status try_whole(lb_explain_session *session, const lb_scene *s, answe
     if (status == LB_OK && !own && found->fused) {
         for (uint32_t i = 0; i < s->stretches.n; i++)
             if (answers[i].stretch && is_part(answers[i].stretch, whole)) answers[i].stretch = NULL;
-        answers[at] = (answer){whole, *found};
+        answers[at] = (lb_answer){whole, *found};
     }
     free(found);
     return status;
 }
 
-static lb_status answer_all(lb_explain_session *session, const lb_scene *s, answer *answers, lb_err *err)
+static lb_status answer_all(lb_explain_session *session, const lb_scene *s, lb_answer *answers, lb_err *err)
 {
     const lb_stretch *lacking = NULL;
     uint32_t n_lacking = 0;
@@ -129,12 +124,12 @@ static lb_status answer_all(lb_explain_session *session, const lb_scene *s, answ
     for (uint32_t i = 0; i < s->stretches.n && session->b; i++)
         if (answers[i].stretch && answers[i].stretch->whole && is_nameless(&answers[i].found))
             LB_TRY(try_whole(session, s, answers, i, err));
-    return LB_OK;
+    return session->b ? lb_agreement_reach(&s->source, answers, s->stretches.n, err) : LB_OK;
 }
 
 lb_status lb_explain_places(lb_explain_session *session, const lb_scene *s, lb_err *err)
 {
-    answer *answers = calloc(s->stretches.n + 1, sizeof *answers);
+    lb_answer *answers = calloc(s->stretches.n + 1, sizeof *answers);
     if (!answers) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for %u places", s->stretches.n);
     lb_status status = answer_all(session, s, answers, err);
     for (uint32_t i = 0; i < s->stretches.n && status == LB_OK; i++)

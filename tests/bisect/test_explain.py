@@ -46,6 +46,23 @@ with torch.no_grad():
     model(torch.randn(32, 256))
 """
 
+NARROW = """
+import sys, torch
+torch.backends.mkldnn.enabled = False
+torch.manual_seed(0)
+class Product(torch.nn.Module):
+    def __init__(self, k, n):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(n, k).bfloat16() / k ** 0.5)
+        self.transposed = torch.nn.Parameter(self.weight.detach().t().contiguous())
+    def forward(self, x):
+        return x @ (self.transposed if sys.argv[1] == "rows" else self.weight.t())
+sizes = [512, 768, 256, 640, 384, 512]
+model = torch.nn.Sequential(*[Product(k, n) for k, n in zip(sizes, sizes[1:])])
+with torch.no_grad():
+    model(torch.randn(64, 512).bfloat16())
+"""
+
 NORM = """
 import sys, torch
 torch.manual_seed(0)
@@ -346,6 +363,16 @@ def test_a_sum_by_four_threads(lastbit, tmp_path):
     alone = own(lastbit.json("explain", other, expect=1))
     assert {f["schedule"] for f in alone if f["op"] == "aten::sum"} == {"torch:4"}
     assert lastbit.json("explain", one, one, expect=0)["findings"] == []
+
+
+def test_one_order_explains_all_products_of_bf16(lastbit, tmp_path):
+    """Products of a few rows fit many orders once they are rounded to bf16; together they fit one on each side."""
+    one, other = record_pair(lastbit, tmp_path, NARROW, ["rows"], ["columns"])
+    found = own(lastbit.json("explain", one, other, expect=1))
+    assert len(found) >= 3 and {f["op"] for f in found} == {"aten::mm"}
+    assert {(f["cause"], f["first"], f["schedule"]) for f in found} == {("order", "lanes:4", "torchdot")}
+    assert all(f["matched"] == f["elements"] for f in found)
+    assert any(f["also"] for f in found)  # by itself it could have been another
 
 
 @pytest.mark.parametrize("turned", [False, True])
