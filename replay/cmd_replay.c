@@ -3,6 +3,7 @@
 #include "cmd_coverage.h"
 #include "cmd_kernels.h"
 #include "cmd_missing.h"
+#include "cmd_plan.h"
 #include "cmd_routing.h"
 #include "cmd_switches.h"
 #include "cmd_tensorfile.h"
@@ -13,14 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORST = 10, MAX_RANKS = 4096 };
-
-typedef struct options {
-    char *mode, *steps, *ranks, *memory, *write, *select, *backend, *python;
-    char **imports;
-    int threads, coverage, kernels, worst, digest, force, table, routing, each;
-    lb_swap_list swaps;
-} options;
+enum { WORST = 10 };
 
 typedef struct finding {
     lb_verdict verdict;
@@ -310,101 +304,6 @@ static void print_table(const lb_precision_table *table)
     if (!table->n_effects) printf("no loss: no backward starts from one in these steps\n");
 }
 
-/* ---- options ----------------------------------------------------------------------------------------------------- */
-
-static lb_status parse_steps(const char *text, lb_plan *plan, lb_err *err)
-{
-    char *end;
-    plan->first_step = plan->last_step = strtoll(text, &end, 10);
-    if (end != text && *end == '-') {
-        const char *second = end + 1;
-        plan->last_step = *second ? strtoll(second, &end, 10) : INT64_MAX;
-        if (!*second) end++;
-    }
-    if (end == text || *end) return lb_fail(err, LB_ERR_INVALID, "--steps %s: expected a step or a range like 3-5", text);
-    return LB_OK;
-}
-
-static lb_status parse_ranks(const char *text, int32_t *ranks, uint32_t *n, lb_err *err)
-{
-    for (const char *p = text;;) {
-        char *end;
-        long first = strtol(p, &end, 10), last = first;
-        if (end == p) break;
-        if (*end == '-') {
-            p = end + 1;
-            last = strtol(p, &end, 10);
-            if (end == p) break;
-        }
-        for (long r = first; r <= last && *n < MAX_RANKS; r++) ranks[(*n)++] = (int32_t)r;
-        if (!*end) return LB_OK;
-        if (*end != ',') break;
-        p = end + 1;
-    }
-    return lb_fail(err, LB_ERR_INVALID, "--ranks %s: expected ranks and ranges like 0,2-3", text);
-}
-
-static lb_status parse_memory(const char *text, uint64_t *bytes, lb_err *err)
-{
-    char *end;
-    double x = strtod(text, &end);
-    static const char units[] = "KMGT";
-    const char *unit = *end ? strchr(units, *end) : NULL;
-    if (end == text || x < 0 || (*end && !unit)) return lb_fail(err, LB_ERR_INVALID, "--memory %s: expected bytes like 512M", text);
-    for (int i = unit ? (int)(unit - units) + 1 : 0; i > 0; i--) x *= 1024;
-    *bytes = (uint64_t)x;
-    return LB_OK;
-}
-
-/* What replays several times and prints a table of its own. */
-static lb_status check_tables(const options *o, const lb_plan *plan, lb_err *err)
-{
-    const char *name = o->routing ? "--routing-report" : "--each";
-    if (plan->mode != LB_REPLAY_CHAINED)
-        return lb_fail(err, LB_ERR_INVALID, "%s compares where chains end: leave --mode out, or make it chained", name);
-    if ((o->routing && o->each) || o->table || o->write || o->digest || o->coverage || o->kernels || (o->routing && o->force))
-        return lb_fail(err, LB_ERR_INVALID, "%s replays several times: --table, --write, --digest, --coverage, --kernels%s do not go "
-                                            "with it", name, o->routing ? ", --each and --force-decisions" : " and --routing-report");
-    if (o->each && !o->swaps.n) return lb_fail(err, LB_ERR_INVALID, "--each tries swaps one by one: give some, like --fuse rms_norm=on");
-    for (uint32_t i = 0; o->routing && i < o->swaps.n; i++)
-        if (o->swaps.rows[i].kind == LB_SWAP_ROUTING)
-            return lb_fail(err, LB_ERR_INVALID, "--routing-report forces routing in every way by itself: leave --routing out");
-    return LB_OK;
-}
-
-static lb_status make_plan(const options *o, lb_plan *plan, int32_t *ranks, lb_err *err)
-{
-    static const struct {
-        const char *name;
-        lb_replay_mode mode;
-    } modes[] = {{"isolated", LB_REPLAY_ISOLATED}, {"layer", LB_REPLAY_LAYER}, {"chained", LB_REPLAY_CHAINED}};
-    *plan = (lb_plan)LB_PLAN_INIT;
-    bool known = !o->mode;
-    for (int i = 0; i < 3 && o->mode; i++)
-        if (!strcmp(o->mode, modes[i].name)) {
-            plan->mode = modes[i].mode;
-            known = true;
-        }
-    if (!known) return lb_fail(err, LB_ERR_INVALID, "--mode %s: modes are isolated, layer, chained", o->mode);
-    if (o->steps) LB_TRY(parse_steps(o->steps, plan, err));
-    if (o->memory) LB_TRY(parse_memory(o->memory, &plan->memory_bytes, err));
-    if (o->ranks) {
-        LB_TRY(parse_ranks(o->ranks, ranks, &plan->n_ranks, err));
-        plan->ranks = ranks;
-    }
-    plan->swaps = o->swaps.rows;
-    plan->n_swaps = o->swaps.n;
-    plan->threads = o->threads;
-    plan->force_decisions = o->force || o->table;
-    if ((o->table || o->routing || o->each) && !o->mode) plan->mode = LB_REPLAY_CHAINED;
-    if (o->routing || o->each) LB_TRY(check_tables(o, plan, err));
-    plan->select = o->select;
-    if (o->backend && strcmp(o->backend, "torch")) return lb_fail(err, LB_ERR_INVALID, "--backend %s: the one that there is is torch", o->backend);
-    if (!o->backend && (o->imports || o->python)) return lb_fail(err, LB_ERR_INVALID, "--backend-import and --backend-python go with --backend torch");
-    if (o->select && !o->write) return lb_fail(err, LB_ERR_INVALID, "--select says what --write writes: give both");
-    return LB_OK;
-}
-
 /* ---- the command -------------------------------------------------------------------------------------------------- */
 
 /* The same replay without any swap: what the loss is compared with. */
@@ -420,7 +319,7 @@ static lb_status run_plain(lb_replay *replay, const lb_plan *plan, report *r, lb
     return lb_replay_run(replay, &plain, &observer, NULL, err);
 }
 
-static lb_status open_backend(const options *o, lb_plan *plan, lb_err *err)
+static lb_status open_backend(const lb_replay_request *o, lb_plan *plan, lb_err *err)
 {
     uint32_t n = 0;
     while (o->imports && o->imports[n]) n++;
@@ -430,9 +329,8 @@ static lb_status open_backend(const options *o, lb_plan *plan, lb_err *err)
     return status;
 }
 
-static int run(const char *path, const options *o, bool json)
+static int run(const char *path, const lb_replay_request *o, bool json)
 {
-    static int32_t ranks[MAX_RANKS];
     lb_err err = LB_ERR_INIT;
     lb_plan plan;
     lb_capture *capture = NULL;
@@ -443,7 +341,7 @@ static int run(const char *path, const options *o, bool json)
     r.worst = calloc(r.room + 1, sizeof *r.worst);
     r.coverage = lb_coverage_new();
     lb_observer observer = {.context = &r, .op = watch, .quantised = o->table ? watch_quantised : NULL};
-    if (make_plan(o, &plan, ranks, &err) != LB_OK) {
+    if (lb_replay_request_plan(o, &plan, &err) != LB_OK) {
         lb_coverage_free(r.coverage);
         free(r.worst);
         free(touched);
@@ -500,7 +398,7 @@ static int run(const char *path, const options *o, bool json)
 
 int lb_cmd_replay(int argc, const char **argv)
 {
-    options o = {.worst = WORST};
+    lb_replay_request o = {.worst = WORST};
     const struct poptOption *swaps = lb_swap_options(&o.swaps);
     const struct poptOption options[] = {
         {"mode", 'm', POPT_ARG_STRING, &o.mode, 0, "isolated (default): each op from its recorded inputs; layer; chained",
@@ -569,16 +467,6 @@ int lb_cmd_replay(int argc, const char **argv)
                                            : run(arguments.args[0], &o, arguments.json);
         lb_arguments_release(&arguments);
     }
-    lb_swap_list_release(&o.swaps);
-    free(o.mode);
-    free(o.steps);
-    free(o.ranks);
-    free(o.memory);
-    free(o.write);
-    free(o.select);
-    free(o.backend);
-    free(o.python);
-    for (char **m = o.imports; m && *m; m++) free(*m);
-    free(o.imports);
+    lb_replay_request_release(&o);
     return code;
 }

@@ -1,0 +1,19 @@
+/* What `lastbit replay` was asked for: its options as popt left them, and the plan that they make. */
+#ifndef LB_REPLAY_CMD_PLAN_H
+#define LB_REPLAY_CMD_PLAN_H
+
+#include "command_line.h"
+
+typedef struct lb_replay_request {
+    char *mode, *steps, *ranks, *memory, *write, *select, *backend, *python;
+    char **imports;
+    int threads, coverage, kernels, worst, digest, force, table, routing, each;
+    lb_swap_list swaps;
+} lb_replay_request;
+
+/* The plan borrows from the request, and its ranks live until the next call. LB_ERR_INVALID names the option that is wrong, or those that do
+ * not go together. */
+lb_status lb_replay_request_plan(const lb_replay_request *request, lb_plan *plan, lb_err *err);
+void lb_replay_request_release(lb_replay_request *request);
+
+#endif
