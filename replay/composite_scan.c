@@ -1,7 +1,8 @@
 /* Recognises selective scans, h = exp(e) h + dt B u and y = C h, in the three ways in which they are written out.
  *
  *   step by step   h = E[:, :, i] h + D[:, :, i]; y_i = h C[:, i]; stack(y)                  Mamba in Hugging Face, its slow path
- *   pair by pair   y = (C B' * exp(c_t - c_s masked) * dt) u, with c the cumulative sum of e    the masked product of Mamba-2
+ *   pair by pair   y = (C B' * exp(c_t - c_s masked) * dt) u, with c the cumulative sum of e    the masked product of Mamba-2,
+ *                  or with tril((C exp(c)) (B exp(-c))') for the pairs                          which overflows where c is far from 0
  *   in chunks      pairs inside a chunk, plus what the state before it gives                  Mamba-2, Bamba, Falcon-H1, …
  *
  * What stands around it (convolution, softplus, D u, the gate) is other parts' business. */
@@ -153,6 +154,59 @@ static lb_status pairs(lb_recogniser *t, uint32_t op)
         lb->shape[2] != time || lc->shape[0] != lb->shape[0] || lc->shape[0] % batch ||
         (batch * le->shape[1]) % lc->shape[0] ||
         (n == 3 && lb_layout_numel(layout_of(t, c.inputs[LB_SCAN_DT])) != lb_layout_numel(le)))
+        return LB_OK;
+    return lb_recogniser_add_between(t, &c, op, &added);
+}
+
+/* exp(c) or exp(-c) times something: that, and the op that summed c. */
+static lb_reading scaled(const lb_recogniser *t, uint32_t product, uint32_t operand, bool negative,
+                         uint32_t *sum)
+{
+    lb_reading leaves[2];
+    uint32_t n = 0, at = 0;
+    *sum = LB_NONE;
+    if (!factors(t, lb_recogniser_arg(t, product, operand), leaves, &n, 2) || n != 2)
+        return (lb_reading){LB_NONE, LB_NONE};
+    const uint32_t exp = only_maker(t, leaves, n, is_exp, &at);
+    uint32_t inner = exp == LB_NONE ? LB_NONE : maker_of_arg(t, exp, 0);
+    if (negative)
+        inner = inner != LB_NONE && lb_recogniser_is(t, inner, "neg") ? maker_of_arg(t, inner, 0) : LB_NONE;
+    *sum = inner;
+    return leaves[1 - at];
+}
+
+static bool is_lower(const lb_recogniser *t, uint32_t op)
+{
+    double diagonal = 0;
+    return lb_recogniser_is(t, op, "tril") && (!lb_recogniser_number(t, op, 1, &diagonal) || diagonal == 0);
+}
+
+static lb_status factored(lb_recogniser *t, uint32_t op)
+{
+    lb_reading leaves[2];
+    uint32_t n = 0, at = 0, sums[2];
+    bool added;
+    if (!is_product(t, op) || !factors(t, lb_recogniser_arg(t, op, 0), leaves, &n, 2)) return LB_OK;
+    const uint32_t lower = only_maker(t, leaves, n, is_lower, &at),
+                   product = lower == LB_NONE ? LB_NONE : maker_of_arg(t, lower, 0);
+    if (product == LB_NONE || !is_product(t, product)) return LB_OK;
+    const lb_reading c_in = scaled(t, product, 0, false, &sums[0]),
+                     b_in = scaled(t, product, 1, true, &sums[1]), u = lb_recogniser_arg(t, op, 1);
+    if (c_in.op == LB_NONE || b_in.op == LB_NONE || u.op == LB_NONE || sums[0] != sums[1] ||
+        !sums_along_last(t, sums[0]))
+        return LB_OK;
+    lb_composite c = lb_recogniser_composite(t, LB_COMPOSITE_SELECTIVE_SCAN);
+    c.inputs[LB_SCAN_EXPONENT] = lb_recogniser_arg(t, sums[0], 0).value, c.inputs[LB_SCAN_U] = u.value;
+    c.inputs[LB_SCAN_B] = b_in.value, c.inputs[LB_SCAN_C] = c_in.value;
+    if (n == 2) c.inputs[LB_SCAN_DT] = leaves[1 - at].value;
+    c.outputs[LB_SCAN_Y] = lb_recogniser_result(t, op);
+    const lb_layout *le = layout_of(t, c.inputs[LB_SCAN_EXPONENT]), *lu = layout_of(t, u.value),
+                    *lb = layout_of(t, b_in.value), *lc = layout_of(t, c_in.value);
+    const int64_t time = last_of(le), batch = le->ndim == 3 ? le->shape[0] : 0;
+    if (batch < 1 || lu->ndim != 3 || lu->shape[1] != time || lu->shape[0] != batch * le->shape[1] ||
+        lb->ndim != 4 || !lb_layout_same_shape(lb, lc) || lb->shape[0] != batch || lb->shape[2] != time ||
+        le->shape[1] % lb->shape[1] ||
+        (n == 2 && lb_layout_numel(layout_of(t, c.inputs[LB_SCAN_DT])) != lb_layout_numel(le)))
         return LB_OK;
     return lb_recogniser_add_between(t, &c, op, &added);
 }
@@ -335,6 +389,7 @@ lb_status lb_recogniser_scans(lb_recogniser *t)
     for (uint32_t i = 0; i < t->program->n_ops; i++) {
         if (!lb_recogniser_forward(t, i)) continue;
         LB_TRY(pairs(t, i));
+        LB_TRY(factored(t, i));
         LB_TRY(chunks(t, i));
         LB_TRY(one_by_one(t, i));
     }
