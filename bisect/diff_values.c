@@ -1,6 +1,7 @@
 /* Bits and measures of values: see diff_values.h. */
 #include "diff_values.h"
 
+#include "final_image.h"
 #include "pattern.h"
 
 #include <stdlib.h>
@@ -182,11 +183,17 @@ bool lb_walk_measure_final(lb_walk *w, const lb_shadow_final *final, lb_diff_row
     const lb_shadow_part *parts = &w->shadows.final_parts[final->first];
     uint32_t *values = malloc((final->parts + 1) * sizeof *values);
     lb_tensor a, b;
-    for (uint32_t k = 0; values && k < final->parts; k++) {
+    if (final->pieces && lb_image_bits(w->a, final->sources[0], &a)) {
+        const bool both = lb_image_bits(w->b, final->sources[1], &b);
+        if (both) add(&m, final->whole.value, &a, &b), free(b.data);
+        free(a.data);
+    }
+    for (uint32_t k = 0; values && !final->pieces && k < final->parts; k++) {
         values[k] = parts[k].value;
         if (final->dim == LB_JOIN_SAME && !row->measured) add_values(&m, final->whole.value, values[k]);
     }
-    if (values && final->dim >= 0 && lb_side_value(w->a, final->whole.value, &a, NULL) == LB_OK &&
+    if (values && !final->pieces && final->dim >= 0 &&
+        lb_side_value(w->a, final->whole.value, &a, NULL) == LB_OK &&
         lb_join_assemble(w->b, &a.layout, final->dim, values, final->parts, &b)) {
         add(&m, final->whole.value, &a, &b);
         free(b.data);

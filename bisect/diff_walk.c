@@ -431,11 +431,13 @@ static const char *why_final(const lb_walk *w, const lb_shadow_final *final)
 {
     const lb_alignment *al = &w->alignment;
     uint32_t a = final->whole.op;
-    bool alone_a = al->b_of_a[a] == LB_NONE && al->join_of_a[a] == LB_NONE;
+    bool alone_a =
+        lb_op_computes(w->pa, &w->pa->ops[a]) && al->b_of_a[a] == LB_NONE && al->join_of_a[a] == LB_NONE;
     const lb_op *alone_b = NULL;
     for (uint32_t k = 0; k < final->parts && !alone_b; k++) {
         uint32_t b = w->shadows.final_parts[final->first + k].op;
-        if (al->a_of_b[b] == LB_NONE && al->join_of_b[b] == LB_NONE) alone_b = &w->pb->ops[b];
+        if (lb_op_computes(w->pb, &w->pb->ops[b]) && al->a_of_b[b] == LB_NONE && al->join_of_b[b] == LB_NONE)
+            alone_b = &w->pb->ops[b];
     }
     if (alone_a == (alone_b != NULL)) return "the optimizer updates it differently in exact arithmetic";
     const char *name = alone_a ? lb_op_name(w->pa, &w->pa->ops[a]) : lb_op_name(w->pb, alone_b);

@@ -1,6 +1,7 @@
 /* Both sides of an aligned step replayed: see shadow_pair.h. */
 #include "shadow_pair.h"
 
+#include "final_image.h"
 #include "ops.h"
 #include "shadow_numbers.h"
 #include "verdict.h"
@@ -52,6 +53,7 @@ typedef struct runner {
     kept *kept;           /* per op of A */
     assembly *assemblies; /* per join */
     kept_final *finals;   /* per final */
+    kept_final *images;   /* per final, of this side */
     uint64_t room;        /* bytes still allowed */
     taken *taken;         /* per value of this side */
     double *converted;    /* what was taken last, as bytes of the right dtype */
@@ -326,10 +328,61 @@ static void meet_final(runner *s, uint32_t f, uint32_t k, const lb_event *event,
     free(slice), free(x);
 }
 
+/* Made of what the source held when nothing was painted yet; NULL when that is not known. */
+static kept_final *image_of(runner *s, uint32_t f)
+{
+    const lb_program *p = s->side->program;
+    const uint32_t source = lb_op_results(p, &p->ops[s->out->finals[f].sources[s->which]])[0];
+    kept_final *image = &s->images[f];
+    lb_tensor t;
+    if (image->numbers) return image;
+    if (lb_side_value(s->side, source, &t, NULL) != LB_OK) return NULL;
+    image->elements = lb_layout_numel(&t.layout);
+    image->numbers = malloc((size_t)image->elements * sizeof *image->numbers + 1);
+    if (image->numbers) lb_shadow_numbers(&t, image->numbers);
+    return image->numbers ? image : NULL;
+}
+
+static void paint_final(runner *s, uint32_t f, const lb_event *event)
+{
+    const lb_program *p = s->side->program;
+    const lb_value *source = &p->values[lb_op_results(p, &p->ops[s->out->finals[f].sources[s->which]])[0]];
+    for (uint32_t i = 0; i < event->n_results; i++) {
+        const uint32_t value = lb_side_value_of(s->side, event->program, event->values[i]);
+        const lb_value *v = value == LB_NONE ? source : &p->values[value];
+        if (v == source || v->storage != source->storage || v->dtype != source->dtype || !event->shadow[i].data)
+            continue;
+        kept_final *image = image_of(s, f);
+        double error = 0, *x = image ? shadow_of(event, i, lb_layout_numel(&v->layout), &error) : NULL;
+        if (x) {
+            lb_image_paint(image->numbers, &source->layout, &v->layout, sizeof *x, x);
+            image->error = fmax(image->error, error);
+        }
+        free(x);
+    }
+}
+
+static void judge_images(runner sides[2], lb_shadow_pair *out)
+{
+    for (uint32_t f = 0; f < out->n_finals; f++) {
+        if (!out->finals[f].pieces) continue;
+        const kept_final *a = image_of(&sides[0], f), *b = image_of(&sides[1], f);
+        if (!a || !b || a->elements != b->elements) continue;
+        const double error = fmax(a->error, b->error);
+        out->finals[f].agreement = lb_shadow_numbers_agree(a->numbers, b->numbers, a->elements, error)
+                                       ? LB_SHADOW_AGREES
+                                       : LB_SHADOW_DISAGREES;
+    }
+}
+
 static void note_finals(runner *s, uint32_t op, const lb_event *event)
 {
     for (uint32_t f = 0; f < s->out->n_finals; f++) {
         const lb_shadow_final *final = &s->out->finals[f];
+        if (final->pieces) {
+            paint_final(s, f, event);
+            continue;
+        }
         const lb_shadow_part *list = s->which == 0 ? &final->whole : &s->out->final_parts[final->first];
         for (uint32_t k = 0, i; k < (s->which == 0 ? 1 : final->parts); k++) {
             if (list[k].op != op) continue;
@@ -537,12 +590,45 @@ static bool same_digest(const lb_program *pa, uint32_t a, const lb_program *pb, 
     return lb_digest_is_none(x) || lb_digest_is_none(y) || lb_digest_equal(x, y);
 }
 
+static bool is_part(const lb_program *p, uint32_t source, const lb_shadow_part *last)
+{
+    const lb_value *whole = &p->values[lb_op_results(p, &p->ops[source])[0]];
+    return !lb_layout_same_shape(&whole->layout, &p->values[last->value].layout);
+}
+
+/* Where one side writes only a part at last, or nothing of what the other writes; false when that is not so. */
+static bool add_pieces(const lb_program *pa, const lb_program *pb, uint32_t i, uint32_t j, lb_shadow_pair *out)
+{
+    lb_shadow_part a, b;
+    const uint32_t va = lb_op_results(pa, &pa->ops[i])[0], vb = lb_op_results(pb, &pb->ops[j])[0];
+    const lb_value *x = &pa->values[va], *y = &pb->values[vb];
+    const bool writes_a = find_last(pa, i, &a), writes_b = find_last(pb, j, &b);
+    const bool held = x->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE);
+    if (!(writes_a && is_part(pa, i, &a)) && !(writes_b && is_part(pb, j, &b)) &&
+        !(held && writes_a != writes_b))
+        return false;
+    if (x->dtype != y->dtype || !lb_layout_is_contiguous(&x->layout) || !lb_layout_is_contiguous(&y->layout) ||
+        !lb_layout_same_shape(&x->layout, &y->layout) || lb_dtype_bits(x->dtype) < 8)
+        return false;
+    if (!lb_image_may_differ(pa, i, pb, j)) return true;
+    out->final_parts[out->n_final_parts] = writes_b ? b : (lb_shadow_part){j, vb};
+    out->finals[out->n_finals++] = (lb_shadow_final){.whole = writes_a ? a : (lb_shadow_part){i, va},
+                                                     .first = out->n_final_parts++,
+                                                     .parts = 1,
+                                                     .dim = LB_JOIN_SAME,
+                                                     .pieces = true,
+                                                     .sources = {i, j},
+                                                     .agreement = LB_SHADOW_UNKNOWN};
+    return true;
+}
+
 /* `sources`: those of B that A's source `i` stands for. */
 static void add_final(const lb_program *pa, const lb_program *pb, uint32_t i, const uint32_t *sources,
                       uint32_t n, uint32_t *values, lb_shadow_pair *out)
 {
     lb_shadow_final f = {.first = out->n_final_parts, .parts = n, .agreement = LB_SHADOW_UNKNOWN};
     lb_shadow_part *parts = out->final_parts + f.first;
+    if (n == 1 && add_pieces(pa, pb, i, sources[0], out)) return;
     if (!find_last(pa, i, &f.whole)) return;
     bool same = true;
     for (uint32_t k = 0; k < n; k++) {
@@ -629,7 +715,8 @@ lb_status lb_shadow_pair_run(const lb_side *a, const lb_side *b, const lb_alignm
     out->rows = calloc(n + 1, sizeof *out->rows);
     kept *shadows = calloc(n + 1, sizeof *shadows);
     assembly *assemblies = calloc(n_joins + 1, sizeof *assemblies);
-    kept_final *finals = calloc(out->n_finals + 1, sizeof *finals);
+    kept_final *finals =
+        calloc(3 * (out->n_finals + 1), sizeof *finals); /* of A's whole, and both sides' images */
     lb_status status = LB_OK;
     if (!out->rows || !shadows || !finals || !assemblies)
         status = lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for %u ops", n);
@@ -642,10 +729,12 @@ lb_status lb_shadow_pair_run(const lb_side *a, const lb_side *b, const lb_alignm
     for (int i = 0; i < 2 && status == LB_OK; i++) {
         sides[i].alignment = alignment, sides[i].wanted = wanted, sides[i].out = out;
         sides[i].kept = shadows, sides[i].assemblies = assemblies, sides[i].finals = finals;
+        sides[i].images = finals + (i + 1) * (out->n_finals + 1);
         status = run_side(&sides[i], err);
     }
     for (uint32_t i = 0; shadows && i < n; i++) free(shadows[i].numbers);
-    for (uint32_t i = 0; finals && i < out->n_finals; i++) free(finals[i].numbers);
+    if (status == LB_OK) judge_images(sides, out);
+    for (uint32_t i = 0; finals && i < 3 * (out->n_finals + 1); i++) free(finals[i].numbers);
     for (uint32_t i = 0; assemblies && i < n_joins; i++) free(assemblies[i].numbers);
     free(shadows), free(finals), free(assemblies);
     if (status == LB_OK) return LB_OK;

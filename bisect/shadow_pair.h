@@ -28,6 +28,9 @@ typedef struct lb_shadow_final {
     lb_shadow_part whole;  /* of A */
     uint32_t first, parts; /* rows of final_parts: of B */
     uint32_t seen;         /* parts whose shadows were compared */
+    bool
+        pieces; /* the last writes are of parts of it, or of one side alone: images are compared (final_image.h) */
+    uint32_t sources[2]; /* then: what was there before, ops of A and of B */
     int dim;
     lb_agreement agreement;
 } lb_shadow_final;

@@ -264,3 +264,35 @@ def test_a_difference_above_the_noise_is_none(lastbit, recorded):
     answer = lastbit.json("diff", first, scaled, "--noise", again[0], "--noise", again[1], expect=1)
     assert answer["verdict"] == "diverged" and answer["first"]["op"] == "aten::mul.Tensor", answer["first"]
     assert answer["earliest"]["op"] == "noisy::gather_rows" and answer["earliest"]["verdict"] == "noise"
+
+
+PARTIAL = "tests/programs/partial_write.py"
+# What one side writes behind the last update of the last step: the parameter, and what of it differs.
+WRITTEN = {
+    "rows": ("down.weight", "aten::zero_", "dimension 0, 3 to 4 of 16; zero on the {side} side"),
+    "columns": ("down.weight", "aten::mul_.Tensor", "a power-of-two scale"),
+    "element": ("up.bias", "aten::fill_.Scalar", "one element: index 5"),
+    "frozen": ("shift", "aten::add_.Tensor", ""),
+}
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("write", WRITTEN)
+def test_what_one_side_writes_last_is_found_although_no_step_reads_it(lastbit, recorded, write, turned):
+    parameter, op, pattern = WRITTEN[write]
+    pair = recorded((PARTIAL,), (PARTIAL, "--write", write), steps="0-2")
+    answer = lastbit.json("diff", *(pair[::-1] if turned else pair), expect=1)
+    first, side = answer["first"], "first" if turned else "second"
+    assert answer["verdict"] == "diverged" and (first["step"], first["layer"]) == (2, parameter), first
+    assert first["why"] == f"{op} writes it last, on the {side} side only; exact values differ"
+    assert pattern.format(side=side) in (first["pattern"] or "")
+    assert [row["layer"] for row in answer["layers"] if row["verdict"] != "identical"] == [parameter]
+
+
+def test_parts_written_alike_are_no_difference(lastbit, recorded):
+    plain, same, third, by_three = recorded((PARTIAL,), *((PARTIAL, "--write", write) for write in ("same", "third", "by three")), steps="0-2")
+    assert lastbit.json("diff", plain, same, expect=0)["verdict"] == "identical"  # the write changes no bit
+    assert lastbit.json("diff", third, third, expect=0)["verdict"] == "identical"
+    answer = lastbit.json("diff", third, by_three, expect=0)
+    assert answer["verdict"] == "rounding" and answer["first"]["layer"] == "down.weight", answer["first"]
+    assert answer["first"]["why"] == "in exact arithmetic both sides update it alike" and 0 < answer["first"]["differing"] <= 64
