@@ -9,6 +9,7 @@
 #include "diff_judge.h"
 #include "diff_order.h"
 #include "diff_values.h"
+#include "narrowing.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -191,10 +192,13 @@ static void judge_suspect(lb_walk *w, uint32_t suspect, lb_verdict local)
     w->settled[suspect] = 1;
     lb_diff_row row = row_of(w, suspect);
     row.local = row.verdict = local;
-    row.why = local == LB_VERDICT_DIVERGED ? "this layer is computed in other ops on the two sides, and what "
-                                             "leaves it differs in exact arithmetic too"
-                                           : "this layer is computed in other ops on the two sides, and what "
-                                             "leaves it is the same in exact arithmetic";
+    char why[240], narrowing[80] = "";
+    if (local == LB_VERDICT_ROUNDING) lb_narrowing_text(w, suspect, narrowing, sizeof narrowing);
+    snprintf(why, sizeof why, "this layer is computed in other ops on the two sides, and what leaves it %s%s",
+             local == LB_VERDICT_DIVERGED ? "differs in exact arithmetic too"
+                                          : "is the same in exact arithmetic",
+             narrowing);
+    row.why = lb_report_keep(w->report, why);
     uint32_t partner = w->alignment.b_of_a[suspect];
     if (partner != LB_NONE)
         lb_walk_measure_pair(w, suspect, partner, &row);
@@ -284,6 +288,16 @@ static void note_other_args(lb_walk *w, uint32_t ia)
     lb_report_finding(w->report, text);
 }
 
+/* Of a difference that is one of precision, which. */
+static void name_types(lb_walk *w, uint32_t ia, uint32_t ib, lb_diff_row *row)
+{
+    char types[80], why[240];
+    lb_narrowing_pair(w, ia, ib, types, sizeof types);
+    if (!*types) return;
+    snprintf(why, sizeof why, "%s%s", row->why, types);
+    row->why = lb_report_keep(w->report, why);
+}
+
 static void walk_pair(lb_walk *w, uint32_t ia, uint32_t ib)
 {
     const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
@@ -308,6 +322,7 @@ static void walk_pair(lb_walk *w, uint32_t ia, uint32_t ib)
     if (e.agreement == LB_SHADOW_AGREES && in.suspect != LB_NONE)
         judge_suspect(w, in.suspect, LB_VERDICT_ROUNDING);
     row.local = lb_judge_pair(&e, &row.why);
+    if (row.local == LB_VERDICT_ROUNDING) name_types(w, ia, ib, &row);
     if (row.local == LB_VERDICT_ROUNDING && !in.differ) note_order(w, ia, &row);
     bool agrees = e.agreement == LB_SHADOW_AGREES,
          flip = e.decides && in.differ && row.local != LB_VERDICT_DIVERGED;

@@ -296,3 +296,16 @@ def test_parts_written_alike_are_no_difference(lastbit, recorded):
     answer = lastbit.json("diff", third, by_three, expect=0)
     assert answer["verdict"] == "rounding" and answer["first"]["layer"] == "down.weight", answer["first"]
     assert answer["first"]["why"] == "in exact arithmetic both sides update it alike" and 0 < answer["first"]["differing"] <= 64
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_cast_there_and_back_is_rounding_whose_type_is_named(lastbit, recorded, turned):
+    """Two bits of mantissa are rounding too (every float cast is the identity in the exact shadow); but a reader must see of what."""
+    plain, narrow, other = recorded((PARTIAL,), (PARTIAL, "--cast", "float8_e5m2"), (PARTIAL, "--cast", "bfloat16"), steps="0-2")
+    side, reason = "first" if turned else "second", "is the same in exact arithmetic: the {} side rounds to {} on the way"
+    for capture, name in ((narrow, "e5m2"), (other, "bf16")):
+        answer = lastbit.json("diff", *((capture, plain) if turned else (plain, capture)), expect=0)
+        assert answer["verdict"] == answer["first"]["local"] == "rounding" and answer["first"]["why"].endswith(reason.format(side, name))
+    answer = lastbit.json("diff", *((narrow, other) if turned else (other, narrow)), expect=0)
+    types = ("e5m2", "bf16") if turned else ("bf16", "e5m2")
+    assert answer["first"]["why"].endswith(": {} on the first side, {} on the second".format(*types)), answer["first"]
