@@ -1,6 +1,6 @@
 /* The list of candidates: see candidate.h. Orders whose trees are the same for the number of terms at hand are one
  * candidate under several names. */
-#include "contributions.h"
+#include "candidate.h"
 
 #include "ops.h"
 #include "orders.h"
@@ -24,9 +24,7 @@ static const char product_precisions[] =
     "e4m3fn:delayed "
     "e4m3fn:delayed,start:calibrated e5m2:current compute:bf16 compute:f16 nvfp4 mxfp4";
 static const char accumulations[] = "bf16 f16";
-/* Of a reduction over ranks. */
-static const char collective_orders[] =
-    LB_COLLECTIVE_ORDERS " | ring:2 tree:2 tree:4 tree:8 ring:4 ring:8 ring:16 ring:24 ring:32";
+static const char collective_orders[] = LB_ORDERS_RANKS " | " LB_ORDERS_RANKS_SPLIT;
 /* Orders that are tried together with a precision. */
 static const char few_orders[] =
     "torch:1 sequential pairwise cascade:8 cascade:16 blocked:128 splitk:2 splitk:4 splitk:8 exact";
@@ -161,7 +159,7 @@ static void use_accumulation(maker *m, const char *word, uint32_t few)
 /* A precision together with each of a few orders. */
 static void cross(maker *m, lb_swap_kind kind, const char *precision)
 {
-    const char *own = LB_COLLECTIVE_ORDERS;
+    const char *own = LB_ORDERS_RANKS;
     for (const char *at = m->ranks ? own + strcspn(own, " ") + 1 : few_orders; *at; at += strspn(at, " ")) {
         char order[48];
         int n = (int)strcspn(at, " ");

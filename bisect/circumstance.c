@@ -66,6 +66,22 @@ static lb_status by_bounds(known *k, bool *done, lb_err *err)
     return LB_OK;
 }
 
+/* Collectives that reduce in another way: a sum where the other side has a mean. */
+static bool reduces_otherwise(const known *k, const char **names)
+{
+    const lb_stretch_source *source = k->place->source;
+    const lb_side *sides[] = {source->a, source->b};
+    for (int side = 0; side < 2; side++) {
+        const lb_program *recorded;
+        const uint32_t op = k->place->stretch->sides[side].op;
+        const lb_collective *row =
+            source->meetings[side] ? lb_side_collective(sides[side], op, &recorded) : NULL;
+        if (!row) return false;
+        names[side] = lb_program_text(recorded, row->reduce);
+    }
+    return strcmp(names[0], names[1]) != 0;
+}
+
 /* Each side's op gives its own bits from its own inputs: then what differs is among its arguments. */
 static void by_arguments(known *k, bool *done)
 {
@@ -73,6 +89,14 @@ static void by_arguments(known *k, bool *done)
     if (!s->pair || !both(k)) return;
     const lb_op *a = &k->p[0]->ops[s->sides[0].op], *b = &k->p[1]->ops[s->sides[1].op];
     const bool same_dtype = output_of(k, 0)->dtype == output_of(k, 1)->dtype;
+    const char *names[2];
+    if (reduces_otherwise(k, names)) {
+        *done = true;
+        snprintf(k->found->first, sizeof k->found->first, "%s", names[0]);
+        tell(k, LB_CAUSE_KERNEL, LB_PROOF_BITS, names[1],
+             "another reduction: each side's own gives its own bits");
+        return;
+    }
     if (same_dtype && lb_op_same_args(k->p[0], a, k->p[1], b, 0)) return;
     *done = true;
     tell(k, same_dtype ? LB_CAUSE_KERNEL : LB_CAUSE_PRECISION, LB_PROOF_BITS,

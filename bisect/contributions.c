@@ -2,6 +2,7 @@
 #include "contributions.h"
 
 #include "collective.h"
+#include "orders.h"
 
 #include <lastbit/compare.h>
 #include <stdio.h>
@@ -100,10 +101,10 @@ static bool is_plain(const lb_place *p, lb_reduction *reduction)
 {
     const lb_stretch_side *s = &p->stretch->sides[0];
     const lb_program *program = side_of(p, 0)->program, *recorded;
+    if (!p->stretch->pair) return false;
     const lb_collective *row = lb_side_collective(side_of(p, 0), s->ops[0], &recorded);
-    return p->stretch->pair && row && s->n_ops == row->ranks && s->n_leaves == s->n_ops &&
-           p->stretch->n_outputs == s->n_ops && s->n_ops <= MOST_RANKS &&
-           strstr(lb_op_name(program, &program->ops[s->ops[0]]), "all") &&
+    return row && s->n_ops == row->ranks && s->n_leaves == s->n_ops && p->stretch->n_outputs == s->n_ops &&
+           s->n_ops <= MOST_RANKS && strstr(lb_op_name(program, &program->ops[s->ops[0]]), "all") &&
            strstr(lb_op_name(program, &program->ops[s->ops[0]]), "reduce") &&
            lb_reduction_parse(lb_program_text(recorded, row->reduce), reduction);
 }
@@ -197,7 +198,7 @@ static bool reduce(const trial *t)
 /* Is there an order that gives what all members received (`some`: what some did)? */
 static bool has_order(trial *t, bool some)
 {
-    for (const char *at = LB_COLLECTIVE_ORDERS; *at; at += strspn(at, " ")) {
+    for (const char *at = LB_ORDERS_RANKS; *at; at += strspn(at, " ")) {
         const int length = (int)strcspn(at, " ");
         snprintf(t->order, sizeof t->order, "%.*s", length, at);
         at += length;

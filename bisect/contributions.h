@@ -9,9 +9,6 @@
 
 #include "cause.h"
 
-/* Orders of collectives, separated by spaces, likely ones first; those of trees and rings with parameters for n ranks besides. */
-#define LB_COLLECTIVE_ORDERS "gloo ring mpi_ring rank wide tree rotated doubling rabenseifner"
-
 /* Adds to `found->why` which ranks brought other numbers, and of `unexplained` what the bits are, if that can be seen. The place is
  * one of several ranks. LB_ERR_NOMEM. */
 lb_status lb_contributions_tell(const lb_place *place, lb_cause_found *found, lb_err *err);

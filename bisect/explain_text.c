@@ -37,7 +37,10 @@ static bool is_source(const lb_explain_finding *x)
 /* What it says of ranks is in its reason. */
 static bool is_collective(const lb_explain_finding *x)
 {
-    return !strncmp(x->op, "c10d::", 6) || !strncmp(x->op, "_c10d_functional::", 18);
+    const char *ops[] = {x->op, x->other_op};
+    bool any = false;
+    for (int i = 0; i < 2; i++) any |= strstr(ops[i], "c10d::") || strstr(ops[i], "_c10d_functional::");
+    return any;
 }
 
 static bool same_line(const lb_explain_finding *a, const lb_explain_finding *b)

@@ -213,6 +213,14 @@ static void look_at_op(lb_finder *f, uint32_t i)
 
 /* ---- what modules give ---- */
 
+/* Of several ranks a module of each has its output. */
+static bool same_rank(const lb_finder *f, uint32_t va, uint32_t vb)
+{
+    uint32_t row;
+    return !f->source->meetings[0] ||
+           lb_side_recorded(f->source->a, va, &row)->rank == lb_side_recorded(f->source->b, vb, &row)->rank;
+}
+
 static void look_at_modules(lb_finder *f)
 {
     const lb_program *a = f->p[0], *b = f->p[1];
@@ -223,7 +231,8 @@ static void look_at_modules(lb_finder *f)
             const lb_boundary *y = &b->boundaries[j];
             if (!y->output || y->value == LB_NONE || y->call != x->call || y->position != x->position ||
                 y->recompute != x->recompute ||
-                strcmp(f->source->paths[0][x->scope], f->source->paths[1][y->scope]))
+                strcmp(f->source->paths[0][x->scope], f->source->paths[1][y->scope]) ||
+                !same_rank(f, x->value, y->value))
                 continue;
             look(f, (sight){LB_NONE, x->op, x->value}, (sight){LB_NONE, y->op, y->value});
             break;

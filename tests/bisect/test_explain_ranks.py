@@ -4,7 +4,7 @@ import pytest
 
 PROGRAM = "tests/programs/reductions.py"
 KINDS = ["rank", "ring", "wide", "payload", "dropped", "twice", "stale", "altered", "reduce_broadcast", "scatter_gather",
-         "gather_sum", "bf16", "functional", "rank:bfloat16", "wide:bfloat16", "stale:bfloat16"]
+         "gather_sum", "bf16", "functional", "rank:bfloat16", "wide:bfloat16", "stale:bfloat16", "avg"]
 
 
 def record(lastbit, folder, name, ranks, steps):
@@ -62,6 +62,13 @@ def test_no_legal_order_and_nothing_known(findings, kind):
     assert f["elements"] == N and (0.5 * N < f["matched"] < N and f["schedule"] == "rank" if "bf" in kind else not f["matched"])
 
 
+def test_another_reduction(findings):
+    """Each side does what it says: a mean where the other side has a sum."""
+    (f,) = findings["avg"]
+    assert (f["cause"], f["first"], f["schedule"], f["proof"]) == ("kernel", "sum", "avg", "bits")
+    assert f["matched"] == f["elements"] == N and f["excluded"] == f["tried"] >= 20
+
+
 def test_the_rank_whose_contribution_differs(lastbit, runs, findings):
     (f,) = findings["altered"]
     assert (f["cause"], f["proof"], f["matched"]) == ("input", "bits", N)
@@ -112,6 +119,16 @@ def test_three_ranks_and_hand_written_ones(lastbit, tmp_path):
         assert ("rank 1 brought other numbers" in f["why"]) == (kind == "altered")
     assert found["reduce_broadcast"]["other_op"] == "c10d::reduce_, c10d::broadcast_"
     assert "c10d::_reduce_scatter_base_, c10d::_allgather_base_" in found["scatter_gather"]["other_op"]
+
+
+def test_a_group_of_some_ranks(lastbit, tmp_path):
+    """Ranks 0, 2 and 3 reduce among themselves; rank 1 has its own output, which nobody takes for theirs."""
+    one, other = (record(lastbit, tmp_path, kind, 4, [kind, "--without", 1]) for kind in ("all_reduce", "gather_sum"))
+    for sides, turned in (((one, other), False), ((other, one), True)):
+        (f,) = [f for f in lastbit.json("explain", *sides, expect=1)["findings"] if f["cause"] != "input"]
+        assert (f["cause"], f["schedule"], f["layer"], f["reversed"], f["proof"]) == ("order", "rank", "down", turned, "bits")
+        assert f["matched"] == f["elements"] == N / 4 and "all ranks brought the same bits" in f["why"]
+        assert set(f["also"].split("; ")) == {"doubling", "rabenseifner", "tree:2"}  # (a + b) + c all of them
 
 
 @pytest.mark.full

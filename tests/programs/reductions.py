@@ -1,4 +1,4 @@
-"""One sum over ranks, computed in many ways: python reductions.py RANKS HOW[:DTYPE] … Each HOW is a step.
+"""One sum over ranks, computed in many ways: python reductions.py RANKS HOW[:DTYPE] … [--without RANK]. Each HOW is a step.
 
 HOW is gloo's all_reduce, collectives that together are one, or an all_reduce written out below as other libraries do it, or as it
 goes wrong: the recorder sees the same `c10d::allreduce_`, the bits are of that order.
@@ -40,6 +40,11 @@ ORDERS = {"rank": rank_order, "ring": nccl_ring, "wide": wide,
 
 
 how = "all_reduce"  # of this step
+group = None  # of all ranks, or of all but one
+
+
+def reduction():
+    return dist.ReduceOp.AVG if how == "avg" else dist.ReduceOp.SUM
 
 
 def write_out():
@@ -48,7 +53,9 @@ def write_out():
         gloo = dist.ProcessGroup.unbox(group)._get_backend(torch.device("cpu"))
         for t in tensors:
             if not ORDERS.get(how):
-                gloo.allreduce([t]).wait()
+                asked = dist.AllreduceOptions()
+                asked.reduceOp = reduction()
+                gloo.allreduce([t], asked).wait()
                 continue
             parts = [torch.empty_like(t) for _ in range(gloo.size())]
             gloo.allgather([parts], [t]).wait()
@@ -61,7 +68,9 @@ def write_out():
 
 
 def reduce(x):
-    world = dist.get_world_size()
+    world = dist.get_world_size(group)
+    if group is not None and dist.get_rank(group) < 0:
+        return x
     if how == "reduce_broadcast":
         dist.reduce(x, 0)
         dist.broadcast(x, 0)
@@ -74,7 +83,7 @@ def reduce(x):
         return out.reshape(x.shape)
     if how == "gather_sum":
         parts = [torch.empty_like(x) for _ in range(world)]
-        dist.all_gather(parts, x)
+        dist.all_gather(parts, x, group=group)
         return rank_order(parts)
     if how == "bf16":
         narrow = x.to(torch.bfloat16)
@@ -82,7 +91,7 @@ def reduce(x):
         return narrow.to(x.dtype)
     if how == "functional":
         return torch.ops._c10d_functional.wait_tensor(torch.ops._c10d_functional.all_reduce(x, "sum", dist.group.WORLD.group_name))
-    dist.all_reduce(x)
+    dist.all_reduce(x, op=reduction(), group=group)
     return x
 
 
@@ -105,11 +114,13 @@ class Model(torch.nn.Module):
 
 
 def work(rank, args):
-    global how
+    global how, group
     os.environ.update(MASTER_ADDR="127.0.0.1", RANK=str(rank), WORLD_SIZE=str(args.ranks))
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=args.ranks)
     library = write_out()
+    if args.without is not None:
+        group = dist.new_group([r for r in range(args.ranks) if r != args.without])
     torch.manual_seed(100 + rank)
     model = Model()
     for word in args.how:
@@ -128,6 +139,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("ranks", type=int)
     parser.add_argument("how", nargs="+")
+    parser.add_argument("--without", type=int, help="this rank is no member of the group that all_reduce and gather_sum are for")
     args = parser.parse_args()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
