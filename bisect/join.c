@@ -46,6 +46,22 @@ int lb_join_dim(const lb_program *pa, uint32_t whole, const lb_program *pb, cons
     return dim < 0 || size == w->shape[dim] ? dim : LB_JOIN_NONE;
 }
 
+int lb_join_outcome_dim(const lb_joins *joins, const lb_join *join, const lb_program *pa, const lb_program *pb,
+                        uint32_t outcome, uint32_t place, int64_t *at)
+{
+    const lb_op *whole = &pa->ops[join->whole];
+    uint32_t v = outcome < whole->results ? lb_op_results(pa, whole)[outcome]
+                                          : lb_op_written(pa, whole)[outcome - whole->results];
+    uint32_t *values = malloc((join->parts + 1) * sizeof *values);
+    int dim = LB_JOIN_NONE;
+    if (values && v != LB_NONE && lb_join_values(joins, join, pb, outcome, values))
+        dim = lb_join_dim(pa, v, pb, values, join->parts);
+    *at = 0;
+    for (uint32_t k = 0; k < place && dim >= 0; k++) *at += pb->values[values[k]].layout.shape[dim];
+    free(values);
+    return dim;
+}
+
 void lb_join_place(const lb_layout *whole, int dim, int64_t at, const lb_layout *part, size_t element,
                    const void *numbers, void *out)
 {

@@ -26,6 +26,9 @@ bool lb_join_values(const lb_joins *joins, const lb_join *join, const lb_program
                     uint32_t *values);
 /* The dimension along which n values of B make `whole`; LB_JOIN_SAME when all have its shape; LB_JOIN_NONE. */
 int lb_join_dim(const lb_program *pa, uint32_t whole, const lb_program *pb, const uint32_t *values, uint32_t n);
+/* The same of result (or then written value) `outcome` of a join, and where along it the part at `place` begins. */
+int lb_join_outcome_dim(const lb_joins *joins, const lb_join *join, const lb_program *pa, const lb_program *pb,
+                        uint32_t outcome, uint32_t place, int64_t *at);
 /* Copies `numbers` (row-major, of part `k`'s shape) into the whole's row-major `out`, `at` elements along `dim`. */
 void lb_join_place(const lb_layout *whole, int dim, int64_t at, const lb_layout *part, size_t element,
                    const void *numbers, void *out);

@@ -2,8 +2,8 @@
 #include "shadow_pair.h"
 
 #include "final_image.h"
-#include "ops.h"
 #include "shadow_numbers.h"
+#include "taking.h"
 #include "verdict.h"
 
 #include <math.h>
@@ -37,13 +37,6 @@ typedef struct kept_final {
     double error;
 } kept_final;
 
-/* What a value takes in place of its own: another value of the other side, or a slice of it. */
-typedef struct taken {
-    uint32_t value; /* LB_NONE: nothing */
-    int32_t dim;    /* -1: the whole value */
-    int64_t at;     /* first index of the slice */
-} taken;
-
 typedef struct runner {
     const lb_side *side, *other;
     const lb_alignment *alignment;
@@ -55,9 +48,7 @@ typedef struct runner {
     kept_final *finals;   /* per final */
     kept_final *images;   /* per final, of this side */
     uint64_t room;        /* bytes still allowed */
-    taken *taken;         /* per value of this side */
-    double *converted;    /* what was taken last, as bytes of the right dtype */
-    size_t converted_room;
+    lb_taking *taking;
 } runner;
 
 /* ---- observers ---- */
@@ -171,20 +162,10 @@ static void meet_shadow(runner *s, uint32_t row, const lb_event *event)
 
 /* ---- joins ---- */
 
-static int dim_of(const runner *s, const lb_join *join, uint32_t outcome, int64_t *at, uint32_t place)
+static int dim_of(const runner *s, const lb_join *join, uint32_t outcome, uint32_t place, int64_t *at)
 {
-    const lb_program *pa = s->other->program, *pb = s->side->program;
-    const lb_op *whole = &pa->ops[join->whole];
-    uint32_t v = outcome < whole->results ? lb_op_results(pa, whole)[outcome]
-                                          : lb_op_written(pa, whole)[outcome - whole->results];
-    uint32_t *values = malloc((join->parts + 1) * sizeof *values);
-    int dim = LB_JOIN_NONE;
-    if (values && v != LB_NONE && lb_join_values(&s->alignment->joins, join, pb, outcome, values))
-        dim = lb_join_dim(pa, v, pb, values, join->parts);
-    *at = 0;
-    for (uint32_t k = 0; k < place && dim >= 0; k++) *at += pb->values[values[k]].layout.shape[dim];
-    free(values);
-    return dim;
+    return lb_join_outcome_dim(&s->alignment->joins, join, s->other->program, s->side->program, outcome, place,
+                               at);
 }
 
 static void add_part(runner *s, const lb_join *join, assembly *y, const kept *k, const lb_event *event,
@@ -192,7 +173,7 @@ static void add_part(runner *s, const lb_join *join, assembly *y, const kept *k,
 {
     const lb_program *pa = s->other->program;
     int64_t at, n = event->shadow[i].data ? lb_layout_numel(&event->shadow[i].layout) : -1;
-    int dim = n < 0 ? LB_JOIN_NONE : dim_of(s, join, i, &at, place);
+    int dim = n < 0 ? LB_JOIN_NONE : dim_of(s, join, i, place, &at);
     double error, *x = dim == LB_JOIN_NONE ? NULL : shadow_of(event, i, n, &error);
     y->broken |= !x;
     if (!x) return;
@@ -243,7 +224,7 @@ static lb_agreement judge_join(runner *s, const lb_join *join, const kept *k, co
     int64_t start = 0, at;
     for (uint32_t i = 0; i<k->n_results; start += k->elements[i]> 0 ? k->elements[i] : 0, i++) {
         if (k->elements[i] < 0) continue;
-        int dim = dim_of(s, join, i, &at, 0);
+        int dim = dim_of(s, join, i, 0, &at);
         lb_agreement one = LB_SHADOW_UNKNOWN;
         if (dim == LB_JOIN_SAME) one = judge_same(k, y, i, start, join->parts);
         if (dim >= 0) one = judge_pieces(s, join, k, y, i, start);
@@ -413,259 +394,6 @@ static bool note_shadow(void *context, const lb_event *event)
     return true;
 }
 
-/* ---- taking the other side's numbers ---- */
-
-static uint32_t value_at(const runner *s, int32_t rank, int64_t step, uint32_t value)
-{
-    for (uint32_t p = 0; p < s->side->n_parts; p++)
-        if (s->side->parts[p].program->rank == rank && s->side->parts[p].program->step == step)
-            return s->side->parts[p].first_value + value;
-    return LB_NONE;
-}
-
-/* Both shadows must start from the same numbers: the narrower side's sources serve both, widening is exact. */
-static bool take_other(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
-{
-    runner *s = context;
-    uint32_t v = value_at(s, rank, step, value);
-    const taken *take = v == LB_NONE ? NULL : &s->taken[v];
-    lb_tensor theirs;
-    if (!take || take->value == LB_NONE || lb_side_value(s->other, take->value, &theirs, NULL) != LB_OK)
-        return false;
-    if (take->dim >= 0) {
-        int64_t stride = theirs.layout.stride[take->dim];
-        theirs.data = (char *)theirs.data + take->at * stride * (int64_t)(lb_dtype_bits(theirs.dtype) / 8);
-        theirs.layout.shape[take->dim] = tensor->layout.shape[take->dim];
-    }
-    int64_t n = lb_layout_numel(&tensor->layout);
-    if (n <= 0 || lb_layout_numel(&theirs.layout) != n ||
-        !lb_layout_same_shape(&theirs.layout, &tensor->layout))
-        return false;
-    int64_t first, last;
-    if (lb_layout_dense_range(&tensor->layout, &first, &last, NULL) != LB_OK || last - first != n) return false;
-    size_t bytes = lb_dtype_bytes(tensor->dtype, (size_t)n) + (size_t)n * sizeof(double);
-    if (bytes > s->converted_room) {
-        double *larger = realloc(s->converted, bytes);
-        if (!larger) return false;
-        s->converted = larger, s->converted_room = bytes;
-    }
-    if (theirs.dtype == tensor->dtype && lb_layout_is_contiguous(&theirs.layout) &&
-        lb_layout_is_contiguous(&tensor->layout)) {
-        tensor->data = theirs.data;
-        return true;
-    }
-    lb_tensor mine = *tensor;
-    mine.data = s->converted + n;
-    lb_shadow_numbers(&theirs, s->converted);
-    int64_t done = 0;
-    for (lb_rows r = lb_rows_of(&mine.layout); lb_rows_next(&r); done += r.count)
-        lb_store_f64_strided(mine.dtype,
-                             (char *)mine.data + r.offset * (int64_t)(lb_dtype_bits(mine.dtype) / 8), r.stride,
-                             s->converted + done, (size_t)r.count, NULL);
-    tensor->data = mine.data;
-    return true;
-}
-
-/* For each source of this side that should be replaced: the other side's value. */
-static void map_sources(runner *s)
-{
-    const lb_program *pa = (s->which ? s->other : s->side)->program,
-                     *pb = (s->which ? s->side : s->other)->program;
-    for (uint32_t i = 0; i < pa->n_ops; i++) {
-        uint32_t j = s->alignment->source_b_of_a[i];
-        if (j == LB_NONE) continue;
-        uint32_t va = lb_op_results(pa, &pa->ops[i])[0], vb = lb_op_results(pb, &pb->ops[j])[0];
-        if (lb_digest_equal(pa->values[va].logical, pb->values[vb].logical)) continue;
-        if (!lb_dtype_is_float(pa->values[va].dtype) || !lb_dtype_is_float(pb->values[vb].dtype)) continue;
-        bool b_is_narrower =
-            lb_dtype_precision(pb->values[vb].dtype) < lb_dtype_precision(pa->values[va].dtype);
-        if (b_is_narrower && s->which == 0) s->taken[va] = (taken){vb, -1, 0};
-        if (!b_is_narrower && s->which == 1) s->taken[vb] = (taken){va, -1, 0};
-    }
-}
-
-/* Sources of several programs that one of A stands for: each takes its slice, or the whole. */
-static void map_joined_sources(runner *s)
-{
-    const lb_program *pa = s->other->program, *pb = s->side->program;
-    const lb_alignment *al = s->alignment;
-    for (uint32_t n = 0; s->which == 1 && n < al->joins.n; n++) {
-        const lb_join *join = &al->joins.list[n];
-        const lb_op *whole = &pa->ops[join->whole];
-        if (strcmp(lb_op_name(pa, whole), "lb::source") != 0) continue;
-        uint32_t va = lb_op_results(pa, whole)[0];
-        for (uint32_t part = 0; part < join->parts; part++) {
-            int64_t at;
-            int dim = dim_of(s, join, 0, &at, part);
-            uint32_t vb = lb_op_results(pb, &pb->ops[al->joins.part_ops[join->first + part]])[0];
-            if (lb_dtype_is_float(pb->values[vb].dtype)) s->taken[vb] = (taken){va, dim < 0 ? -1 : dim, at};
-        }
-    }
-}
-
-static uint32_t row_flags(const char *name)
-{
-    lb_op_form form;
-    const lb_op_row *row = lb_op_find(name, &form);
-    return row ? row->flags : 0;
-}
-
-/* A decision that rounding changed (a near tie of the router) would part the shadows for good: B's takes A's. `dim`: the
- * result of B is a slice of A's along it, from `at` on. */
-static void map_decision(runner *s, const lb_op *a, const lb_op *b, uint32_t result, int dim, int64_t at)
-{
-    const lb_program *pa = s->other->program, *pb = s->side->program;
-    uint32_t va = lb_op_results(pa, a)[result], vb = lb_op_results(pb, b)[result];
-    if (va == LB_NONE || vb == LB_NONE || pa->values[va].dtype != pb->values[vb].dtype) return;
-    if (dim < 0 && lb_digest_equal(pa->values[va].logical, pb->values[vb].logical)) return;
-    s->taken[vb] = (taken){va, dim, at};
-}
-
-static bool is_decision(const runner *s, const lb_op *a, const lb_op *b, uint32_t parts)
-{
-    const lb_program *pa = s->other->program, *pb = s->side->program;
-    return a->results == b->results && !(a->flags & LB_OP_RANDOM) && lb_op_same_args(pa, a, pb, b, parts) &&
-           row_flags(lb_op_name(pa, a)) & LB_ROW_DISCONTINUOUS;
-}
-
-/* Slices of a decision are decisions of their own where every element is decided by itself, or along another dimension. */
-static bool can_slice(const lb_program *p, const lb_op *op, int dim)
-{
-    if (row_flags(lb_op_name(p, op)) & LB_ROW_ELEMENTWISE) return true;
-    uint32_t v = lb_op_results(p, op)[0];
-    return strcmp(lb_op_name(p, op), "aten::topk") == 0 && v != LB_NONE && dim < p->values[v].layout.ndim - 1;
-}
-
-static void map_decisions(runner *s)
-{
-    const lb_program *pa = s->other->program, *pb = s->side->program;
-    const lb_alignment *al = s->alignment;
-    for (uint32_t i = 0; s->which == 1 && i < pa->n_ops; i++) {
-        uint32_t j = al->b_of_a[i];
-        if (j == LB_NONE || al->irregular[i] || !is_decision(s, &pa->ops[i], &pb->ops[j], 0)) continue;
-        for (uint32_t k = 0; k < pa->ops[i].results; k++) map_decision(s, &pa->ops[i], &pb->ops[j], k, -1, 0);
-    }
-    for (uint32_t n = 0; s->which == 1 && n < al->joins.n; n++) {
-        const lb_join *join = &al->joins.list[n];
-        const lb_op *whole = &pa->ops[join->whole];
-        for (uint32_t part = 0; part < join->parts; part++) {
-            const lb_op *b = &pb->ops[al->joins.part_ops[join->first + part]];
-            if (!is_decision(s, whole, b, join->parts)) break;
-            for (uint32_t k = 0; k < whole->results; k++) {
-                int64_t at;
-                int dim = dim_of(s, join, k, &at, part);
-                if (dim >= 0 && can_slice(pa, whole, dim)) map_decision(s, whole, b, k, dim, at);
-            }
-        }
-    }
-}
-
-/* ---- finals ---- */
-
-/* The last op that writes `storage`, and the value of it that left; LB_NONE when none does. */
-static uint32_t last_write(const lb_program *p, int64_t storage, uint32_t *value)
-{
-    for (uint32_t i = p->n_ops; i-- > 0;) {
-        const lb_op *op = &p->ops[i];
-        for (uint32_t k = 0; k < op->written; k++) {
-            uint32_t v = lb_op_written(p, op)[k];
-            if (v == LB_NONE || p->values[v].storage != storage) continue;
-            *value = v;
-            return i;
-        }
-    }
-    return LB_NONE;
-}
-
-/* Value and last write of what was a source of `storage`; false when nothing wrote it. */
-static bool find_last(const lb_program *p, uint32_t source, lb_shadow_part *last)
-{
-    last->op = last_write(p, p->values[lb_op_results(p, &p->ops[source])[0]].storage, &last->value);
-    return last->op != LB_NONE;
-}
-
-static bool same_digest(const lb_program *pa, uint32_t a, const lb_program *pb, uint32_t b)
-{
-    lb_digest x = pa->values[a].logical, y = pb->values[b].logical;
-    return lb_digest_is_none(x) || lb_digest_is_none(y) || lb_digest_equal(x, y);
-}
-
-static bool is_part(const lb_program *p, uint32_t source, const lb_shadow_part *last)
-{
-    const lb_value *whole = &p->values[lb_op_results(p, &p->ops[source])[0]];
-    return !lb_layout_same_shape(&whole->layout, &p->values[last->value].layout);
-}
-
-/* Where one side writes only a part at last, or nothing of what the other writes; false when that is not so. */
-static bool add_pieces(const lb_program *pa, const lb_program *pb, uint32_t i, uint32_t j, lb_shadow_pair *out)
-{
-    lb_shadow_part a, b;
-    const uint32_t va = lb_op_results(pa, &pa->ops[i])[0], vb = lb_op_results(pb, &pb->ops[j])[0];
-    const lb_value *x = &pa->values[va], *y = &pb->values[vb];
-    const bool writes_a = find_last(pa, i, &a), writes_b = find_last(pb, j, &b);
-    const bool held = x->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE);
-    if (!(writes_a && is_part(pa, i, &a)) && !(writes_b && is_part(pb, j, &b)) &&
-        !(held && writes_a != writes_b))
-        return false;
-    if (x->dtype != y->dtype || !lb_layout_is_contiguous(&x->layout) || !lb_layout_is_contiguous(&y->layout) ||
-        !lb_layout_same_shape(&x->layout, &y->layout) || lb_dtype_bits(x->dtype) < 8)
-        return false;
-    if (!lb_image_may_differ(pa, i, pb, j)) return true;
-    out->final_parts[out->n_final_parts] = writes_b ? b : (lb_shadow_part){j, vb};
-    out->finals[out->n_finals++] = (lb_shadow_final){.whole = writes_a ? a : (lb_shadow_part){i, va},
-                                                     .first = out->n_final_parts++,
-                                                     .parts = 1,
-                                                     .dim = LB_JOIN_SAME,
-                                                     .pieces = true,
-                                                     .sources = {i, j},
-                                                     .agreement = LB_SHADOW_UNKNOWN};
-    return true;
-}
-
-/* `sources`: those of B that A's source `i` stands for. */
-static void add_final(const lb_program *pa, const lb_program *pb, uint32_t i, const uint32_t *sources,
-                      uint32_t n, uint32_t *values, lb_shadow_pair *out)
-{
-    lb_shadow_final f = {.first = out->n_final_parts, .parts = n, .agreement = LB_SHADOW_UNKNOWN};
-    lb_shadow_part *parts = out->final_parts + f.first;
-    if (n == 1 && add_pieces(pa, pb, i, sources[0], out)) return;
-    if (!find_last(pa, i, &f.whole)) return;
-    bool same = true;
-    for (uint32_t k = 0; k < n; k++) {
-        if (!find_last(pb, sources[k], &parts[k])) return;
-        values[k] = parts[k].value;
-        same &= same_digest(pa, f.whole.value, pb, values[k]);
-    }
-    f.dim = lb_join_dim(pa, f.whole.value, pb, values, n);
-    if (f.dim == LB_JOIN_NONE || (f.dim == LB_JOIN_SAME && same)) return;
-    out->n_final_parts += n;
-    out->finals[out->n_finals++] = f;
-}
-
-lb_status lb_shadow_pair_init(const lb_side *side_a, const lb_side *side_b, const lb_alignment *alignment,
-                              lb_shadow_pair *out, lb_err *err)
-{
-    const lb_program *pa = side_a->program, *pb = side_b->program;
-    memset(out, 0, sizeof *out);
-    out->finals = calloc(pa->n_ops + 1, sizeof *out->finals);
-    out->final_parts = calloc(pb->n_ops + 1, sizeof *out->final_parts);
-    uint32_t *values = calloc(pb->n_ops + 1, sizeof *values);
-    bool room = out->finals && out->final_parts && values;
-    for (uint32_t i = 0; room && i < pa->n_ops; i++) {
-        uint32_t j = alignment->source_b_of_a[i], join = alignment->join_of_a[i];
-        bool source = strcmp(lb_op_name(pa, &pa->ops[i]), "lb::source") == 0 && pa->ops[i].results;
-        if (!source || !*lb_program_text(pa, pa->values[lb_op_results(pa, &pa->ops[i])[0]].name)) continue;
-        if (j != LB_NONE) add_final(pa, pb, i, &j, 1, values, out);
-        if (join == LB_NONE) continue;
-        const lb_join *parts = &alignment->joins.list[join];
-        add_final(pa, pb, i, alignment->joins.part_ops + parts->first, parts->parts, values, out);
-    }
-    free(values);
-    if (room) return LB_OK;
-    lb_shadow_pair_release(out);
-    return lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for %u ops", pa->n_ops);
-}
-
 /* ---- runs ---- */
 
 lb_status lb_side_replay(const lb_side *side, lb_plan plan, const lb_observer *observer,
@@ -688,22 +416,25 @@ lb_status lb_side_replay(const lb_side *side, lb_plan plan, const lb_observer *o
     return status;
 }
 
+static bool take_other(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
+{
+    return lb_taking_take(((runner *)context)->taking, rank, step, value, tensor);
+}
+
 static lb_status run_side(runner *s, lb_err *err)
 {
     lb_plan plan = LB_PLAN_INIT;
     lb_replay_summary summary = {0};
     lb_observer own = {.context = s, .op = note_own};
     LB_TRY(lb_side_replay(s->side, plan, &own, &summary, err));
-    uint32_t n = s->side->program->n_values;
-    s->taken = malloc((n + 1) * sizeof *s->taken);
-    if (!s->taken) return lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for %u values", n);
-    for (uint32_t v = 0; v < n; v++) s->taken[v] = (taken){LB_NONE, -1, 0};
-    map_sources(s), map_joined_sources(s), map_decisions(s);
+    lb_taking taking;
+    LB_TRY(lb_taking_init(s->side, s->other, s->alignment, s->which == 1, &taking, err));
     plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = true, plan.force_decisions = true;
+    s->taking = &taking;
     lb_observer shadow = {.context = s, .op = note_shadow, .source = take_other, .decided = take_other};
     lb_status status = lb_side_replay(s->side, plan, &shadow, &summary, err);
     s->out->undecided[s->which] = summary.undecided;
-    free(s->taken), free(s->converted);
+    lb_taking_release(&taking);
     return status;
 }
 

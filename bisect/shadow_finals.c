@@ -1,0 +1,110 @@
+/* Parameters that may differ at the end of a step, found before anything runs: see shadow_pair.h. */
+#include "final_image.h"
+#include "shadow_pair.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The last op that writes `storage`, and the value of it that left; LB_NONE when none does. */
+static uint32_t last_write(const lb_program *p, int64_t storage, uint32_t *value)
+{
+    for (uint32_t i = p->n_ops; i-- > 0;) {
+        const lb_op *op = &p->ops[i];
+        for (uint32_t k = 0; k < op->written; k++) {
+            uint32_t v = lb_op_written(p, op)[k];
+            if (v == LB_NONE || p->values[v].storage != storage) continue;
+            *value = v;
+            return i;
+        }
+    }
+    return LB_NONE;
+}
+
+/* Value and last write of what was a source of `storage`; false when nothing wrote it. */
+static bool find_last(const lb_program *p, uint32_t source, lb_shadow_part *last)
+{
+    last->op = last_write(p, p->values[lb_op_results(p, &p->ops[source])[0]].storage, &last->value);
+    return last->op != LB_NONE;
+}
+
+static bool same_digest(const lb_program *pa, uint32_t a, const lb_program *pb, uint32_t b)
+{
+    lb_digest x = pa->values[a].logical, y = pb->values[b].logical;
+    return lb_digest_is_none(x) || lb_digest_is_none(y) || lb_digest_equal(x, y);
+}
+
+static bool is_part(const lb_program *p, uint32_t source, const lb_shadow_part *last)
+{
+    const lb_value *whole = &p->values[lb_op_results(p, &p->ops[source])[0]];
+    return !lb_layout_same_shape(&whole->layout, &p->values[last->value].layout);
+}
+
+/* Where one side writes only a part at last, or nothing of what the other writes; false when that is not so. */
+static bool add_pieces(const lb_program *pa, const lb_program *pb, uint32_t i, uint32_t j, lb_shadow_pair *out)
+{
+    lb_shadow_part a, b;
+    const uint32_t va = lb_op_results(pa, &pa->ops[i])[0], vb = lb_op_results(pb, &pb->ops[j])[0];
+    const lb_value *x = &pa->values[va], *y = &pb->values[vb];
+    const bool writes_a = find_last(pa, i, &a), writes_b = find_last(pb, j, &b);
+    const bool held = x->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE);
+    if (!(writes_a && is_part(pa, i, &a)) && !(writes_b && is_part(pb, j, &b)) &&
+        !(held && writes_a != writes_b))
+        return false;
+    if (x->dtype != y->dtype || !lb_layout_is_contiguous(&x->layout) || !lb_layout_is_contiguous(&y->layout) ||
+        !lb_layout_same_shape(&x->layout, &y->layout) || lb_dtype_bits(x->dtype) < 8)
+        return false;
+    if (!lb_image_may_differ(pa, i, pb, j)) return true;
+    out->final_parts[out->n_final_parts] = writes_b ? b : (lb_shadow_part){j, vb};
+    out->finals[out->n_finals++] = (lb_shadow_final){.whole = writes_a ? a : (lb_shadow_part){i, va},
+                                                     .first = out->n_final_parts++,
+                                                     .parts = 1,
+                                                     .dim = LB_JOIN_SAME,
+                                                     .pieces = true,
+                                                     .sources = {i, j},
+                                                     .agreement = LB_SHADOW_UNKNOWN};
+    return true;
+}
+
+/* `sources`: those of B that A's source `i` stands for. */
+static void add_final(const lb_program *pa, const lb_program *pb, uint32_t i, const uint32_t *sources,
+                      uint32_t n, uint32_t *values, lb_shadow_pair *out)
+{
+    lb_shadow_final f = {.first = out->n_final_parts, .parts = n, .agreement = LB_SHADOW_UNKNOWN};
+    lb_shadow_part *parts = out->final_parts + f.first;
+    if (n == 1 && add_pieces(pa, pb, i, sources[0], out)) return;
+    if (!find_last(pa, i, &f.whole)) return;
+    bool same = true;
+    for (uint32_t k = 0; k < n; k++) {
+        if (!find_last(pb, sources[k], &parts[k])) return;
+        values[k] = parts[k].value;
+        same &= same_digest(pa, f.whole.value, pb, values[k]);
+    }
+    f.dim = lb_join_dim(pa, f.whole.value, pb, values, n);
+    if (f.dim == LB_JOIN_NONE || (f.dim == LB_JOIN_SAME && same)) return;
+    out->n_final_parts += n;
+    out->finals[out->n_finals++] = f;
+}
+
+lb_status lb_shadow_pair_init(const lb_side *side_a, const lb_side *side_b, const lb_alignment *alignment,
+                              lb_shadow_pair *out, lb_err *err)
+{
+    const lb_program *pa = side_a->program, *pb = side_b->program;
+    memset(out, 0, sizeof *out);
+    out->finals = calloc(pa->n_ops + 1, sizeof *out->finals);
+    out->final_parts = calloc(pb->n_ops + 1, sizeof *out->final_parts);
+    uint32_t *values = calloc(pb->n_ops + 1, sizeof *values);
+    bool room = out->finals && out->final_parts && values;
+    for (uint32_t i = 0; room && i < pa->n_ops; i++) {
+        uint32_t j = alignment->source_b_of_a[i], join = alignment->join_of_a[i];
+        bool source = strcmp(lb_op_name(pa, &pa->ops[i]), "lb::source") == 0 && pa->ops[i].results;
+        if (!source || !*lb_program_text(pa, pa->values[lb_op_results(pa, &pa->ops[i])[0]].name)) continue;
+        if (j != LB_NONE) add_final(pa, pb, i, &j, 1, values, out);
+        if (join == LB_NONE) continue;
+        const lb_join *parts = &alignment->joins.list[join];
+        add_final(pa, pb, i, alignment->joins.part_ops + parts->first, parts->parts, values, out);
+    }
+    free(values);
+    if (room) return LB_OK;
+    lb_shadow_pair_release(out);
+    return lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for %u ops", pa->n_ops);
+}

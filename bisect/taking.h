@@ -1,0 +1,30 @@
+/* Numbers that a shadow takes from the other side in place of its own: both must start from the same sources, and a decision that rounding
+ * changed would part them for good. */
+#ifndef LB_BISECT_TAKING_H
+#define LB_BISECT_TAKING_H
+
+#include "align.h"
+
+/* What a value takes: another value of the other side, or a slice of it. */
+typedef struct lb_taken {
+    uint32_t value; /* LB_NONE: nothing */
+    int32_t dim;    /* -1: the whole value */
+    int64_t at;     /* first index of the slice */
+} lb_taken;
+
+typedef struct lb_taking {
+    const lb_side *side, *other;
+    const lb_alignment *alignment;
+    bool parts;        /* this side is B */
+    lb_taken *taken;   /* per value of this side */
+    double *converted; /* what was taken last, as bytes of the right dtype */
+    size_t converted_room;
+} lb_taking;
+
+lb_status lb_taking_init(const lb_side *side, const lb_side *other, const lb_alignment *alignment, bool parts,
+                         lb_taking *taking, lb_err *err);
+void lb_taking_release(lb_taking *taking);
+/* As lb_observer's `source` and `decided`: false where the value keeps its own numbers. The bytes stay until the next call. */
+bool lb_taking_take(lb_taking *taking, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor);
+
+#endif
