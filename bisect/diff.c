@@ -118,10 +118,14 @@ static void print_shape(char *text, size_t size, const lb_layout *l)
 
 static void add_other_shape(lb_walk *w, uint32_t ia, const lb_value *a, uint32_t ib, const lb_value *b)
 {
-    char why[400], shapes[2][160];
+    char why[440], shapes[2][160];
+    const bool shape = !lb_layout_same_shape(&a->layout, &b->layout);
     print_shape(shapes[w->swapped], sizeof shapes[0], &a->layout);
     print_shape(shapes[!w->swapped], sizeof shapes[0], &b->layout);
-    snprintf(why, sizeof why, "its shape is %s on the first side, %s on the second", shapes[0], shapes[1]);
+    snprintf(why, sizeof why, "its %s is %s on the first side, %s on the second%s", shape ? "shape" : "dtype",
+             shape ? shapes[0] : lb_dtype_name(w->swapped ? b->dtype : a->dtype),
+             shape ? shapes[1] : lb_dtype_name(w->swapped ? a->dtype : b->dtype),
+             shape ? "" : ": ranks are put together in one dtype only");
     lb_diff_row row = {.step = w->pa->step, .rank = w->pa->rank, .index = ia, .other = ib, .value = true};
     row.layer = lb_report_keep(w->report, lb_program_text(w->pa, a->name));
     row.op = "lb::source", row.why = lb_report_keep(w->report, why);

@@ -83,7 +83,9 @@ def test_routing_of_shared_tokens_is_compared_with_all_of_them(lastbit, recorded
 def test_flips_between_other_numbers_of_ranks_are_what_numpy_says(lastbit, recorded, tmp_path):
     """The second side in bf16, so that some choices differ."""
     one, two = recorded(1, "--model", "qwen3_moe", "--share", "batch"), recorded(2, "--model", "qwen3_moe", "--share", "batch", "--dtype", "bfloat16")
-    rows = {row["layer"]: row for row in lastbit.json("diff", one, two, expect=1)["routing"]}
+    answer = lastbit.json("diff", one, two, expect=1)
+    assert answer["first"]["why"] == "its dtype is f32 on the first side, bf16 on the second: ranks are put together in one dtype only"
+    rows = {row["layer"]: row for row in answer["routing"]}
 
     def chosen(capture, layer, rank):
         listed = lastbit.run("ls", "--ops", "--rank", rank, capture, expect=0).stdout.splitlines()
