@@ -82,6 +82,14 @@ static bool reduces_otherwise(const known *k, const char **names)
     return strcmp(names[0], names[1]) != 0;
 }
 
+/* But for a cast to the dtype of its result. */
+static bool rounds_nothing(const lb_program *p, const lb_op *op)
+{
+    lb_op_form form;
+    const lb_op_row *row = lb_op_find(lb_op_name(p, op), &form);
+    return row && row->flags & LB_ROW_EXACT;
+}
+
 /* Each side's op gives its own bits from its own inputs: then what differs is among its arguments. */
 static void by_arguments(known *k, bool *done)
 {
@@ -97,7 +105,12 @@ static void by_arguments(known *k, bool *done)
              "another reduction: each side's own gives its own bits");
         return;
     }
-    if (same_dtype && lb_op_same_args(k->p[0], a, k->p[1], b, 0)) return;
+    if (same_dtype && lb_op_same_args(k->p[0], a, k->p[1], b, 0)) {
+        *done = rounds_nothing(k->p[0], a);
+        if (*done)
+            tell(k, LB_CAUSE_INPUT, LB_PROOF_BITS, "", "an op that rounds nothing of its own; each side's gives its own bits");
+        return;
+    }
     *done = true;
     tell(k, same_dtype ? LB_CAUSE_KERNEL : LB_CAUSE_PRECISION, LB_PROOF_BITS,
          same_dtype ? "other arguments" : lb_dtype_name(output_of(k, 1)->dtype),

@@ -70,7 +70,10 @@ static bool input_of(lb_place *p, int runner, int bits, uint32_t leaf, lb_tensor
         return *owned != NULL;
     }
     if (value == LB_NONE || !recorded(p, bits, value, &given)) return false;
-    if (!lb_layout_same_shape(&given.layout, &row->layout)) return false;
+    if (!lb_layout_same_shape(&given.layout, &row->layout)) {
+        snprintf(p->why, sizeof p->why, "the sides' inputs have other shapes");
+        return false;
+    }
     *tensor = given;
     if (given.dtype == row->dtype) return true;
     if (!convert_exactly(&given, row->dtype, tensor)) {

@@ -124,6 +124,27 @@ static double terms_from(const lb_call *call, source from, uint32_t a)
     return 1;
 }
 
+/* Where oneDNN has no convolution of a 16-bit type for the processor, torch's own takes its place, and rounds to that type on the
+ * way: a sample's product before the bias is added; the other way round every position of the kernel (col2im) and every sample's
+ * part of a weight's gradient. Each counts as many terms as f32 roundings are one of that type. Source: torch's
+ * ConvolutionMM2d.cpp, NaiveConvolutionTranspose2d.cpp. */
+static double narrow_terms(const lb_call *call)
+{
+    const lb_tensor *narrow = NULL, *weight = NULL;
+    int64_t samples = 1, positions = 1;
+    if (strncmp(call->row->name, "aten::", 6) || !strstr(call->row->name, "conv")) return 0;
+    for (uint32_t i = 0; i < call->n_args; i++) {
+        const lb_tensor *tensor = lb_call_tensor(call, i);
+        if (!tensor || tensor->layout.ndim < 2) continue;
+        if (!weight) samples = tensor->layout.shape[0];
+        if (lb_dtype_bits(tensor->dtype) == 16) narrow = tensor;
+        weight = tensor; /* the last one */
+    }
+    if (!narrow) return 0;
+    for (int d = 2; d < weight->layout.ndim; d++) positions *= weight->layout.shape[d];
+    return (double)(2 + positions + samples) * (narrow->dtype == LB_BF16 ? 0x1p16 : 0x1p13);
+}
+
 double lb_call_terms(const lb_call *call)
 {
     const lb_op_row *row = call->row;
@@ -132,7 +153,7 @@ double lb_call_terms(const lb_call *call)
     if (row->flags & LB_ROW_ELEMENTWISE) return 1;
     for (size_t i = 0; i < sizeof listed / sizeof *listed; i++)
         if (matches(listed[i].name, name)) {
-            terms = terms_from(call, listed[i].from, listed[i].a);
+            terms = terms_from(call, listed[i].from, listed[i].a) + narrow_terms(call);
             return terms > 1 ? terms : 1;
         }
     if (row->flags & LB_ROW_REDUCTION && call->n_results) {

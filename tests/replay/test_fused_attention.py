@@ -1,5 +1,7 @@
 """Fused attention, softmax and MoE finalise: found in recorded models, `eager` with the recorded bits, every kernel with the bits of the
 same computation written here in NumPy, within its running bound; and torch's CPU flash attention, bit by bit."""
+import pathlib
+
 import numpy as np
 import pytest
 import torch
@@ -192,7 +194,10 @@ def test_flash_cpu_is_torch(dtype):
     """The bits of torch's kernel, log-sum-exps of f32 included, while MKL takes products in one piece (see schedule.h, torch:N)."""
     if torch.backends.cpu.get_cpu_capability() != "AVX512":
         pytest.skip("torch's vectors have another width here")
-    for queries, keys, size, causal in ((16, 16, 16, False), (32, 64, 32, False), (40, 40, 64, True), (16, 400, 32, False), (16, 560, 32, False)):
+    shapes = [(16, 16, 16, False), (32, 64, 32, False), (40, 40, 64, True)]
+    if "GenuineIntel" in pathlib.Path("/proc/cpuinfo").read_text():  # elsewhere MKL cuts products of more than 192 terms
+        shapes += [(16, 400, 32, False), (16, 560, 32, False)]
+    for queries, keys, size, causal in shapes:
         q, k, v = drawn(dtype, queries, keys, 2, 2, size, keys)
         expected, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
         y, log_sum = compute("attention", "flash-cpu", [q, k, v], [torch.empty_like(expected), torch.empty_like(lse)], [size**-0.5, 2], int(causal))[:2]

@@ -1,6 +1,7 @@
 """Orders, precisions, named kernels and threads of the rows that sum; and rows that only another device calls by their name."""
 import ctypes as C
 import math
+import pathlib
 
 import pytest
 import torch
@@ -260,7 +261,7 @@ def test_torch_is_what_torch_does_with_as_many_threads(threads, count):
 def test_torch_is_what_mkl_does_with_as_many_threads(threads, count, k):
     """Read off from MKL on Intel's processors with AVX-512. (On AMD's it halves k beyond 192 and takes blocks of 192 beyond 384.)"""
     if not torch.backends.mkl.is_available() or torch.backends.cpu.get_cpu_capability() != "AVX512" or \
-            "GenuineIntel" not in open("/proc/cpuinfo").read():
+            "GenuineIntel" not in pathlib.Path("/proc/cpuinfo").read_text():
         pytest.skip("known of MKL with AVX-512 on Intel's processors only")
     threads(count)
     a, b = randn(48, k, seed=k), randn(k, 64, seed=k + 1)
@@ -273,7 +274,8 @@ NARROW = [(48, 64, 64), (1, 64, 343), (33, 17, 512), (96, 48, 576), (5, 3, 9)]  
 
 @pytest.mark.parametrize("m,n,k", NARROW)
 def test_dpbf16_is_what_onednn_does_with_avx512_bf16(threads, m, n, k):
-    if "avx512_bf16" not in open("/proc/cpuinfo").read() or "amx_bf16" in open("/proc/cpuinfo").read():
+    processor = pathlib.Path("/proc/cpuinfo").read_text()
+    if "avx512_bf16" not in processor or "amx_bf16" in processor:
         pytest.skip("another instruction multiplies bf16 here")
     threads(1)
     a, b = randn(m, k, seed=k).bfloat16(), randn(k, n, seed=k + 1).bfloat16()
