@@ -103,10 +103,12 @@ static lb_status walk(const char *map, uint64_t size, const char *path, uint64_t
     archive_read_support_format_tar(tar);
     lb_status status = LB_OK;
     struct archive_entry *header;
+    uint64_t next = from; /* at least here the next header begins */
     int got = archive_read_open_memory(tar, (void *)(uintptr_t)(map + from), size - from);
     while (got == ARCHIVE_OK || got == ARCHIVE_WARN) {
         got = archive_read_next_header(tar, &header);
-        uint64_t at = from + (uint64_t)archive_read_header_position(tar);
+        const la_int64_t position = archive_read_header_position(tar); /* negative after some failures */
+        const uint64_t at = position < 0 ? next : from + (uint64_t)position;
         if (got == ARCHIVE_EOF) break;
         if (got != ARCHIVE_OK && got != ARCHIVE_WARN) {
             note_damage(scan, at);
@@ -114,6 +116,7 @@ static lb_status walk(const char *map, uint64_t size, const char *path, uint64_t
             break;
         }
         taken result = take_entry(tar, header, map, size, path, at, scan);
+        next = result == TAKEN ? scan->end : at + BLOCK;
         if (result == FOREIGN) scan->foreign++;
         if (result == TRUNCATED) {
             note_damage(scan, at);

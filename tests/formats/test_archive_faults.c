@@ -334,6 +334,12 @@ static char *damaged_sample(size_t *n)
     return read_whole(in_scratch("sample.tar"), n);
 }
 
+static void count_damage(void *context, const lb_damage *damage)
+{
+    assert_non_null(strstr(damage->message, damage->file));
+    ++*(unsigned *)context;
+}
+
 static void a_file_cut_anywhere_reads_what_is_left(void **state)
 {
     (void)state;
@@ -348,10 +354,30 @@ static void a_file_cut_anywhere_reads_what_is_left(void **state)
     free(bytes);
 }
 
-static void count_damage(void *context, const lb_damage *damage)
+static void what_was_in_flight_when_the_writer_died_is_no_damage(void **state)
 {
-    assert_non_null(strstr(damage->message, damage->file));
-    ++*(unsigned *)context;
+    (void)state;
+    lb_writer *w;
+    size_t first = 0, n = 0;
+    OK(lb_writer_open(in_scratch("flight.tar"), NULL, &w, &err));
+    for (unsigned k = 0; k < 12; k++) {
+        OK(write_blob(w, k, &err));
+        OK(sample_step(w, 0, k, &err));
+        OK(lb_writer_commit(w, &err));
+        if (k == 0) free(read_whole(in_scratch("flight.tar"), &first));
+    }
+    char *bytes = read_whole(in_scratch("flight.tar"), &n);
+    srand(7);
+    for (int round = 0; round < 500; round++) {
+        const size_t cut = first + (size_t)rand() % (n - first);
+        lb_verification v;
+        unsigned found = 0;
+        write_whole(in_scratch("cut.tar"), bytes, cut);
+        OK(lb_capture_verify(in_scratch("cut.tar"), count_damage, &found, &v, &err));
+        if (found || !v.programs) fail_msg("cut at %zu of %zu bytes: %u damages, %u programs", cut, n, found, (unsigned)v.programs);
+    }
+    free(bytes);
+    OK(lb_writer_close(w, &err));
 }
 
 static void a_flipped_bit_is_never_believed(void **state)
@@ -412,6 +438,7 @@ int main(void)
         cmocka_unit_test(a_file_size_limit_is_an_error_and_no_signal),
         cmocka_unit_test(a_forked_child_that_abandons_its_copy_writes_nothing),
         cmocka_unit_test(a_file_cut_anywhere_reads_what_is_left),
+        cmocka_unit_test(what_was_in_flight_when_the_writer_died_is_no_damage),
         cmocka_unit_test(a_flipped_bit_is_never_believed),
         cmocka_unit_test(a_destroyed_region_costs_only_itself),
     };
