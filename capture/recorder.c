@@ -1,4 +1,4 @@
-/* Life of a recorder: the archive, steps, scopes, and what is recorded beside ops. See lastbit/capture.h. */
+/* Life of a recorder: the archive, its steps, and how it ends. See lastbit/capture.h. */
 #include "recorder.h"
 #include "routing.h"
 
@@ -8,11 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-void lb_pending_free(lb_pending *pending);
-
-#define SPOOL_BYTES (64u << 20)
-
-static lb_status no_memory(lb_err *err)
+lb_status lb_recorder_no_memory(lb_err *err)
 {
     return lb_fail(err, LB_ERR_NOMEM, "out of memory in the recorder");
 }
@@ -52,7 +48,7 @@ static lb_status write_coverage(lb_recorder *recorder, bool closed, lb_err *err)
                   "skipped_bytes", (json_int_t)keep->skipped_bytes, "closed", closed, "notes", recorder->notes);
     char *text = table ? json_dumps(table, JSON_COMPACT) : NULL;
     json_decref(table);
-    if (!text) return no_memory(err);
+    if (!text) return lb_recorder_no_memory(err);
     if (recorder->dead) {
         json_t *again = json_loads(text, 0, NULL);
         json_object_set_new(again, "stopped", json_string(recorder->why.message));
@@ -60,7 +56,7 @@ static lb_status write_coverage(lb_recorder *recorder, bool closed, lb_err *err)
         text = json_dumps(again, JSON_COMPACT);
         json_decref(again);
     }
-    lb_status status = text ? write_table(recorder, "coverage", text, err) : no_memory(err);
+    lb_status status = text ? write_table(recorder, "coverage", text, err) : lb_recorder_no_memory(err);
     free(text);
     recorder->coverage_changed = false;
     return status;
@@ -120,7 +116,7 @@ static lb_status open_archive(lb_recorder *recorder, const char *folder, const l
     if (mkdir(folder, 0700) != 0 && errno != EEXIST)
         return lb_fail(err, LB_ERR_IO, "cannot create the folder %s: %s", folder, strerror(errno));
     recorder->path = lb_capture_archive_path(folder, options->rank);
-    if (!recorder->path) return no_memory(err);
+    if (!recorder->path) return lb_recorder_no_memory(err);
     lb_writer_options writing = LB_WRITER_OPTIONS_INIT;
     writing.overwrite = options->overwrite;
     writing.budget_bytes = options->budget_bytes;
@@ -134,7 +130,7 @@ lb_status lb_recorder_open(const char *folder, const lb_recorder_options *option
     if (options->size != sizeof *options)
         return lb_fail(err, LB_ERR_INVALID, "lb_recorder_options of another version of lastbit");
     lb_recorder *r = calloc(1, sizeof *r);
-    if (!r) return no_memory(err);
+    if (!r) return lb_recorder_no_memory(err);
     pthread_mutex_init(&r->lock, NULL);
     r->rank = options->rank;
     r->world = options->world;
@@ -143,12 +139,12 @@ lb_status lb_recorder_open(const char *folder, const lb_recorder_options *option
     r->notes = json_object();
     lb_recorder_options chosen = *options;
     if (options->ring && options->level == LB_LEVEL_AUTO) chosen.level = LB_LEVEL_SOURCES;
-    lb_status status = r->notes ? lb_keep_init(&r->keep, &chosen, err) : no_memory(err);
-    if (status == LB_OK && lb_recorder_scope(r, "", NULL, LB_NONE) != 0) status = no_memory(err);
+    lb_status status = r->notes ? lb_keep_init(&r->keep, &chosen, err) : lb_recorder_no_memory(err);
+    if (status == LB_OK && lb_recorder_scope(r, "", NULL, LB_NONE) != 0) status = lb_recorder_no_memory(err);
     if (status == LB_OK) status = open_archive(r, folder, options, err);
     if (status == LB_OK && options->ring) {
         r->ring = lb_ring_new(options->ring, options->ring_bytes ? options->ring_bytes : quarter_of_memory());
-        if (!r->ring) status = no_memory(err);
+        if (!r->ring) status = lb_recorder_no_memory(err);
     }
     if (status != LB_OK) {
         lb_writer_abandon(r->writer);
@@ -205,7 +201,7 @@ uint64_t lb_recorder_bytes(const lb_recorder *recorder)
 
 /* ---- steps --------------------------------------------------------------------------------------------------------- */
 
-static lb_status locked(lb_recorder *recorder, bool in_step, lb_err *err)
+lb_status lb_recorder_lock(lb_recorder *recorder, bool in_step, lb_err *err)
 {
     pthread_mutex_lock(&recorder->lock);
     if (recorder->dead) return lb_fail(err, LB_ERR_STATE, "recording has stopped: %s", recorder->why.message);
@@ -213,32 +209,31 @@ static lb_status locked(lb_recorder *recorder, bool in_step, lb_err *err)
     return LB_OK;
 }
 
-static lb_status unlocked(lb_recorder *recorder, lb_status status)
+lb_status lb_recorder_unlock(lb_recorder *recorder, lb_status status)
 {
     pthread_mutex_unlock(&recorder->lock);
     return status;
 }
 
-/* For calls whose failure means that the recorder cannot go on. */
-static lb_status settle(lb_recorder *recorder, lb_status status, const lb_err *cause, lb_err *err)
+lb_status lb_recorder_settled(lb_recorder *recorder, lb_status status, const lb_err *cause, lb_err *err)
 {
     if (status != LB_OK) {
         lb_recorder_die(recorder, cause);
         lb_fail(err, status, "%s", cause->message);
     }
-    return unlocked(recorder, status);
+    return lb_recorder_unlock(recorder, status);
 }
 
 lb_status lb_recorder_step_begin(lb_recorder *recorder, int64_t step, const char *shard, lb_err *err)
 {
-    lb_status status = locked(recorder, false, err);
-    if (status != LB_OK) return unlocked(recorder, status);
+    lb_status status = lb_recorder_lock(recorder, false, err);
+    if (status != LB_OK) return lb_recorder_unlock(recorder, status);
     if (recorder->program)
-        return unlocked(recorder, lb_fail(err, LB_ERR_STATE, "step %lld is still open",
-                                          (long long)recorder->program->step));
+        return lb_recorder_unlock(recorder, lb_fail(err, LB_ERR_STATE, "step %lld is still open",
+                                                    (long long)recorder->program->step));
     lb_err cause = LB_ERR_INIT;
     recorder->program = lb_program_new();
-    if (!recorder->program) return settle(recorder, no_memory(&cause), &cause, err);
+    if (!recorder->program) return lb_recorder_settled(recorder, lb_recorder_no_memory(&cause), &cause, err);
     recorder->serial++;
     recorder->program->step = step;
     recorder->program->rank = recorder->rank;
@@ -248,7 +243,7 @@ lb_status lb_recorder_step_begin(lb_recorder *recorder, int64_t step, const char
     lb_keep_step(&recorder->keep, unlimited ? 0 : lb_writer_bytes(recorder->writer));
     recorder->n_nonfinite = 0;
     recorder->ring_base = recorder->ring && lb_ring_step(recorder->ring);
-    return unlocked(recorder, LB_OK);
+    return lb_recorder_unlock(recorder, LB_OK);
 }
 
 static lb_status write_step(lb_recorder *recorder, lb_err *err)
@@ -298,7 +293,7 @@ static lb_status name_values(lb_recorder *recorder, lb_err *err)
 {
     lb_program *program = recorder->program;
     lb_known **named = malloc((recorder->storages.n + 1) * sizeof named[0]);
-    if (!named) return no_memory(err);
+    if (!named) return lb_recorder_no_memory(err);
     size_t n = 0;
     for (size_t b = 0; b < recorder->storages.n_buckets; b++)
         for (lb_known *s = recorder->storages.buckets[b]; s; s = s->next)
@@ -322,8 +317,8 @@ static lb_status name_values(lb_recorder *recorder, lb_err *err)
 
 lb_status lb_recorder_step_end(lb_recorder *recorder, bool complete, lb_err *err)
 {
-    lb_status status = locked(recorder, true, err);
-    if (status != LB_OK) return unlocked(recorder, status);
+    lb_status status = lb_recorder_lock(recorder, true, err);
+    if (status != LB_OK) return lb_recorder_unlock(recorder, status);
     lb_err cause = LB_ERR_INIT;
     status = settle_all(recorder, &cause);
     if (status == LB_OK) status = name_values(recorder, &cause);
@@ -340,7 +335,7 @@ lb_status lb_recorder_step_end(lb_recorder *recorder, bool complete, lb_err *err
     }
     lb_program_free(recorder->program);
     recorder->program = NULL;
-    return settle(recorder, status, &cause, err);
+    return lb_recorder_settled(recorder, status, &cause, err);
 }
 
 void lb_recorder_step_skip(lb_recorder *recorder)
@@ -370,330 +365,23 @@ uint64_t lb_recorder_nonfinite(lb_recorder *recorder)
     return n;
 }
 
-/* ---- storages ------------------------------------------------------------------------------------------------------ */
-
-void lb_recorder_forget(lb_recorder *recorder, int64_t storage)
-{
-    pthread_mutex_lock(&recorder->lock);
-    lb_known *s = lb_knowns_find(&recorder->storages, storage);
-    if (s) lb_contents_settle(recorder, s);
-    lb_knowns_remove(&recorder->storages, storage);
-    pthread_mutex_unlock(&recorder->lock);
-}
-
-uint32_t lb_recorder_partial(lb_recorder *recorder, int64_t *storages, uint32_t room)
-{
-    uint32_t n = 0;
-    pthread_mutex_lock(&recorder->lock);
-    for (size_t b = 0; b < recorder->storages.n_buckets && !recorder->dead; b++)
-        for (lb_known *s = recorder->storages.buckets[b]; s; s = s->next)
-            if (s->partial && s->program == recorder->serial && lb_digest_is_none(s->left) && n < room)
-                storages[n++] = s->key;
-    pthread_mutex_unlock(&recorder->lock);
-    return n;
-}
-
-void lb_recorder_remember(lb_recorder *recorder, int64_t storage)
-{
-    pthread_mutex_lock(&recorder->lock);
-    lb_known *s = recorder->dead ? NULL : lb_knowns_find(&recorder->storages, storage);
-    if (s && s->partial && s->program == recorder->serial) lb_left_remember(s);
-    pthread_mutex_unlock(&recorder->lock);
-}
-
-bool lb_recorder_beside(lb_recorder *recorder, bool beside)
-{
-    pthread_mutex_lock(&recorder->lock);
-    if (beside && !recorder->dead && !recorder->backlog) recorder->backlog = lb_backlog_new();
-    if (!beside) lb_contents_settle_all(recorder);
-    recorder->beside = beside && recorder->backlog;
-    /* What a budget has room for must be known at once. */
-    const bool free_of_limits =
-        !recorder->ring && !recorder->budget_bytes && recorder->keep.asked != LB_LEVEL_AUTO;
-    if (recorder->beside && free_of_limits && recorder->keep.asked > LB_LEVEL_STATS && !recorder->spool)
-        recorder->spool = lb_spool_new(recorder->writer, SPOOL_BYTES);
-    if (!recorder->beside && lb_spool_free(recorder->spool)) recorder->spool = NULL;
-    const bool behind = recorder->spool;
-    pthread_mutex_unlock(&recorder->lock);
-    return behind;
-}
-
-uint32_t lb_recorder_unheld(lb_recorder *recorder, int64_t *storages, uint32_t room, uint64_t *promised,
-                            uint64_t *fulfilled)
-{
-    pthread_mutex_lock(&recorder->lock);
-    const uint32_t n = recorder->n_unheld < room ? recorder->n_unheld : room;
-    recorder->n_unheld -= n;
-    if (n) memcpy(storages, recorder->unheld + recorder->n_unheld, n * sizeof storages[0]);
-    *promised = recorder->n_promised;
-    *fulfilled = recorder->n_fulfilled;
-    pthread_mutex_unlock(&recorder->lock);
-    return n;
-}
-
-void lb_recorder_settle(lb_recorder *recorder, int64_t storage)
-{
-    pthread_mutex_lock(&recorder->lock);
-    lb_known *s = storage ? lb_knowns_find(&recorder->storages, storage) : NULL;
-    if (s)
-        lb_contents_settle(recorder, s);
-    else if (!storage)
-        lb_contents_settle_all(recorder);
-    pthread_mutex_unlock(&recorder->lock);
-}
-
-void lb_recorder_resized(lb_recorder *recorder, int64_t storage, const void *data, uint64_t bytes)
-{
-    pthread_mutex_lock(&recorder->lock);
-    lb_known *s = recorder->dead ? NULL : lb_knowns_find(&recorder->storages, storage);
-    if (s) {
-        lb_contents_settle(recorder, s);
-        lb_known_move(s, data, bytes, s->bytes == 0 ? LB_BYTES_UNDEFINED : LB_BYTES_UNKNOWN);
-    }
-    pthread_mutex_unlock(&recorder->lock);
-}
-
-void lb_recorder_escaped(lb_recorder *recorder, int64_t storage)
-{
-    bool fresh;
-    pthread_mutex_lock(&recorder->lock);
-    lb_known *s = recorder->dead ? NULL : lb_knowns_get(&recorder->storages, storage, &fresh);
-    if (s) {
-        lb_contents_settle(recorder, s);
-        s->escaped = true;
-    }
-    pthread_mutex_unlock(&recorder->lock);
-}
-
-static void name_known_values(lb_recorder *recorder, lb_known *storage, const lb_role *role)
-{
-    if (!recorder->program || storage->program != recorder->serial) return;
-    lb_program *program = recorder->program;
-    for (uint32_t w = 0; w < storage->n_windows; w++) {
-        const lb_window *window = &storage->windows[w];
-        if (window->row == LB_NONE || window->first != role->first) continue;
-        lb_value *value = &program->values[window->row];
-        if (value->name == LB_NONE) value->name = lb_program_string(program, role->name);
-        const bool news = (value->flags & role->flags) != role->flags;
-        value->flags |= role->flags;
-        if (news && value->statistics != LB_NONE &&
-            lb_statistics_nonfinite(&program->statistics[value->statistics]) > 0)
-            recorder->n_nonfinite++;
-    }
-}
-
-lb_status lb_recorder_role(lb_recorder *recorder, const lb_seen *tensor, lb_source_kind kind, uint32_t flags,
-                           const char *name, lb_err *err)
-{
-    lb_status status = locked(recorder, false, err);
-    if (status != LB_OK) return unlocked(recorder, status);
-    lb_err cause = LB_ERR_INIT;
-    bool fresh;
-    lb_known *storage = lb_knowns_get(&recorder->storages, tensor->storage, &fresh);
-    int64_t first = tensor->layout.offset * (int64_t)(lb_dtype_bits(tensor->dtype) / 8);
-    lb_role role = {first, (uint8_t)kind, flags, (char *)(uintptr_t)name, recorder->serial};
-    if (storage && fresh) {
-        storage->base = tensor->data ? (const uint8_t *)tensor->data - first : NULL;
-        storage->bytes = tensor->storage_bytes;
-    }
-    if (!storage || !lb_known_add_role(storage, &role)) return settle(recorder, no_memory(&cause), &cause, err);
-    name_known_values(recorder, storage, &role);
-    return unlocked(recorder, LB_OK);
-}
-
-/* ---- scopes -------------------------------------------------------------------------------------------------------- */
-
-uint32_t lb_recorder_scope(lb_recorder *recorder, const char *path, const char *class_name, uint32_t parent)
-{
-    pthread_mutex_lock(&recorder->lock);
-    uint32_t number = 0;
-    while (number < recorder->n_scopes && strcmp(recorder->scopes[number].path, path) != 0) number++;
-    if (number == recorder->n_scopes && number == recorder->cap_scopes) {
-        uint32_t cap = recorder->cap_scopes ? recorder->cap_scopes * 2 : 64;
-        lb_scope_entry *scopes = realloc(recorder->scopes, cap * sizeof scopes[0]);
-        if (!scopes) return pthread_mutex_unlock(&recorder->lock), LB_NONE;
-        recorder->scopes = scopes;
-        recorder->cap_scopes = cap;
-    }
-    lb_scope_entry *entry = &recorder->scopes[number];
-    if (number == recorder->n_scopes) {
-        *entry = (lb_scope_entry){.path = strdup(path), .parent = parent};
-        if (entry->path) recorder->n_scopes++;
-    }
-    /* The first class wins, but for the outside, which gets that of the outermost module. */
-    if (entry->path && class_name && !entry->class_name) entry->class_name = strdup(class_name);
-    number = entry->path ? number : LB_NONE;
-    pthread_mutex_unlock(&recorder->lock);
-    return number;
-}
-
-uint32_t lb_recorder_scope_row(lb_recorder *recorder, uint32_t scope)
-{
-    if (scope >= recorder->n_scopes) scope = 0;
-    lb_scope_entry *entry = &recorder->scopes[scope];
-    if (entry->program == recorder->serial) return entry->row;
-    lb_program *program = recorder->program;
-    entry->program = recorder->serial;
-    entry->calls = 0;
-    entry->row = 0;
-    if (scope == 0) {
-        if (entry->class_name) program->scopes[0].class_name = lb_program_string(program, entry->class_name);
-        return 0;
-    }
-    uint32_t parent = entry->parent < recorder->n_scopes ? lb_recorder_scope_row(recorder, entry->parent) : 0;
-    return entry->row = lb_program_scope(program, entry->path, entry->class_name, parent);
-}
-
-const char *lb_recorder_scope_path(const lb_recorder *recorder, uint32_t scope)
-{
-    return scope < recorder->n_scopes ? recorder->scopes[scope].path : "";
-}
-
-static lb_status add_boundary(lb_recorder *recorder, lb_place place, const lb_seen *tensors, uint32_t n,
-                              bool output, bool recompute, lb_err *err)
-{
-    lb_standing at = {.name = "a module boundary",
-                      .layer = lb_recorder_scope_path(recorder, place.scope),
-                      .scope = lb_recorder_scope_row(recorder, place.scope),
-                      .call = place.call,
-                      .phase = LB_PHASE_FORWARD};
-    for (uint32_t t = 0; t < n; t++) {
-        lb_boundary row = {
-            .scope = at.scope, .call = at.call, .position = t, .output = output, .recompute = recompute};
-        LB_TRY(lb_reading_boundary(recorder, &at, &tensors[t], &row.value, err));
-        row.op = recorder->program->n_ops;
-        if (lb_program_add_boundary(recorder->program, &row) == LB_NONE) return no_memory(err);
-    }
-    return LB_OK;
-}
-
-lb_status lb_recorder_enter(lb_recorder *recorder, uint32_t scope, const lb_seen *inputs, uint32_t n,
-                            bool recompute, lb_place *place, lb_err *err)
-{
-    *place = (lb_place){scope, 0};
-    lb_status status = locked(recorder, true, err);
-    if (status != LB_OK) return unlocked(recorder, status);
-    lb_err cause = LB_ERR_INIT;
-    if (lb_recorder_scope_row(recorder, scope) == LB_NONE)
-        return settle(recorder, no_memory(&cause), &cause, err);
-    if (scope < recorder->n_scopes) place->call = recorder->scopes[scope].calls++;
-    status = add_boundary(recorder, *place, inputs, n, false, recompute, &cause);
-    return settle(recorder, status, &cause, err);
-}
-
-lb_status lb_recorder_leave(lb_recorder *recorder, lb_place place, const lb_seen *outputs, uint32_t n,
-                            bool recompute, lb_err *err)
-{
-    lb_status status = locked(recorder, true, err);
-    if (status != LB_OK) return unlocked(recorder, status);
-    lb_err cause = LB_ERR_INIT;
-    status = add_boundary(recorder, place, outputs, n, true, recompute, &cause);
-    return settle(recorder, status, &cause, err);
-}
-
-/* ---- beside ops ---------------------------------------------------------------------------------------------------- */
-
-lb_status lb_recorder_scalar(lb_recorder *recorder, const char *name, double number, lb_err *err)
-{
-    lb_status status = locked(recorder, true, err);
-    if (status != LB_OK) return unlocked(recorder, status);
-    lb_program *program = recorder->program;
-    lb_scalar row = {lb_program_string(program, name), program->n_ops, number};
-    lb_err cause = LB_ERR_INIT;
-    if (lb_program_add_scalar(program, &row) == LB_NONE) status = no_memory(&cause);
-    return settle(recorder, status, &cause, err);
-}
-
-lb_status lb_recorder_routing(lb_recorder *recorder, lb_place place, const lb_seen *logits, const lb_seen *ids,
-                              const lb_seen *weights, const lb_seen *slots, const lb_seen *dropped, lb_err *err)
-{
-    lb_status status = locked(recorder, true, err);
-    if (status != LB_OK) return unlocked(recorder, status);
-    const lb_seen *seen[5] = {logits, ids, weights, slots, dropped};
-    uint32_t rows[5];
-    lb_standing at = {.name = "routing",
-                      .layer = lb_recorder_scope_path(recorder, place.scope),
-                      .scope = lb_recorder_scope_row(recorder, place.scope),
-                      .call = place.call,
-                      .phase = LB_PHASE_FORWARD};
-    lb_err cause = LB_ERR_INIT;
-    for (int i = 0; i < 5 && status == LB_OK; i++) {
-        rows[i] = LB_NONE;
-        if (seen[i]) status = lb_reading_boundary(recorder, &at, seen[i], &rows[i], &cause);
-    }
-    lb_routing row = {at.scope, at.call, rows[0], rows[1], rows[2], rows[3], rows[4]};
-    if (status == LB_OK && lb_program_add_routing(recorder->program, &row) == LB_NONE)
-        status = no_memory(&cause);
-    return settle(recorder, status, &cause, err);
-}
-
-static int64_t storage_id(const lb_recorder *recorder, int64_t key)
-{
-    const lb_known *storage = key < 0 ? NULL : lb_knowns_find(&recorder->storages, key);
-    return storage ? storage->id : -1;
-}
-
-lb_status lb_recorder_group(lb_recorder *recorder, const char *optimizer, uint32_t index, uint32_t first_op,
-                            const lb_member *members, uint32_t n_members, const lb_option *options,
-                            uint32_t n_options, lb_err *err)
-{
-    lb_status status = locked(recorder, true, err);
-    if (status != LB_OK) return unlocked(recorder, status);
-    lb_program *program = recorder->program;
-    if (first_op > program->n_ops) first_op = program->n_ops;
-    lb_group row = {.optimizer = lb_program_string(program, optimizer),
-                    .index = index,
-                    .first_op = first_op,
-                    .ops = program->n_ops - first_op,
-                    .first_param = program->n_group_params,
-                    .params = n_members,
-                    .first_option = program->n_scalars,
-                    .options = n_options};
-    lb_err cause = LB_ERR_INIT;
-    for (uint32_t m = 0; m < n_members && status == LB_OK; m++) {
-        lb_group_param param = {lb_program_string(program, members[m].name),
-                                storage_id(recorder, members[m].storage),
-                                storage_id(recorder, members[m].gradient)};
-        if (lb_program_add_group_param(program, &param) == LB_NONE) status = no_memory(&cause);
-    }
-    for (uint32_t o = 0; o < n_options && status == LB_OK; o++) {
-        lb_scalar option = {lb_program_string(program, options[o].name), program->n_ops, options[o].number};
-        if (lb_program_add_scalar(program, &option) == LB_NONE) status = no_memory(&cause);
-    }
-    if (status == LB_OK && lb_program_add_group(program, &row) == LB_NONE) status = no_memory(&cause);
-    return settle(recorder, status, &cause, err);
-}
-
-lb_status lb_recorder_notice(lb_recorder *recorder, const char *kind, const char *message, lb_err *err)
-{
-    lb_status status = locked(recorder, false, err);
-    if (status != LB_OK) return unlocked(recorder, status);
-    lb_recorder_note(recorder, kind, message);
-    lb_err cause = LB_ERR_INIT;
-    if (recorder->program) {
-        lb_program *program = recorder->program;
-        lb_notice row = {lb_program_string(program, kind), LB_NONE, LB_NONE,
-                         lb_program_string(program, message)};
-        if (lb_program_add_notice(program, &row) == LB_NONE) status = no_memory(&cause);
-    }
-    return settle(recorder, status, &cause, err);
-}
+/* ---- tables -------------------------------------------------------------------------------------------------------- */
 
 lb_status lb_recorder_table(lb_recorder *recorder, const char *name, const char *json, lb_err *err)
 {
-    lb_status status = locked(recorder, false, err);
-    if (status != LB_OK) return unlocked(recorder, status);
+    lb_status status = lb_recorder_lock(recorder, false, err);
+    if (status != LB_OK) return lb_recorder_unlock(recorder, status);
     lb_err cause = LB_ERR_INIT;
     status = write_table(recorder, name, json, &cause);
-    return settle(recorder, status, &cause, err);
+    return lb_recorder_settled(recorder, status, &cause, err);
 }
 
 /* ---- flight recorder ----------------------------------------------------------------------------------------------- */
 
 lb_status lb_recorder_trigger(lb_recorder *recorder, const char *why, lb_err *err)
 {
-    lb_status status = locked(recorder, false, err);
-    if (status != LB_OK) return unlocked(recorder, status);
+    lb_status status = lb_recorder_lock(recorder, false, err);
+    if (status != LB_OK) return lb_recorder_unlock(recorder, status);
     lb_err cause = LB_ERR_INIT;
     lb_recorder_note(recorder, "trigger", why);
     if (recorder->ring && recorder->program) {
@@ -705,5 +393,5 @@ lb_status lb_recorder_trigger(lb_recorder *recorder, const char *why, lb_err *er
         if (status == LB_OK) status = write_coverage(recorder, false, &cause);
         if (status == LB_OK) status = lb_writer_commit(recorder->writer, &cause);
     }
-    return settle(recorder, status, &cause, err);
+    return lb_recorder_settled(recorder, status, &cause, err);
 }

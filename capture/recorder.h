@@ -1,4 +1,4 @@
-/* Inside of the recorder: what recorder.c (life, steps, scopes), reading.c (identity of what an op reads and writes) and
+/* Inside of the recorder: what recorder.c (life, steps), surroundings.c (scopes), reading.c (identity of what an op reads and writes) and
  * operation.c (ops) share. Every function here expects the lock to be held. */
 #ifndef LB_RECORDER_H
 #define LB_RECORDER_H
@@ -75,11 +75,24 @@ typedef struct lb_standing {
 } lb_standing;
 
 /* ---- recorder.c */
+lb_status lb_recorder_no_memory(lb_err *err);
+/* The one function here that is called without the lock: it has the lock when it returns, whatever the status. LB_ERR_STATE of a dead
+ * recorder, or where no step is open that should be. */
+lb_status lb_recorder_lock(lb_recorder *recorder, bool in_step, lb_err *err);
+/* Gives the status back. */
+lb_status lb_recorder_unlock(lb_recorder *recorder, lb_status status);
+/* The same for calls whose failure means that the recorder cannot go on: it dies of `cause`. */
+lb_status lb_recorder_settled(lb_recorder *recorder, lb_status status, const lb_err *cause, lb_err *err);
 /* The recorder dies with this report. */
 lb_status lb_recorder_die(lb_recorder *recorder, const lb_err *err);
+void lb_recorder_note(lb_recorder *recorder, const char *kind, const char *message);
+
+/* ---- surroundings.c */
 uint32_t lb_recorder_scope_row(lb_recorder *recorder, uint32_t scope);
 const char *lb_recorder_scope_path(const lb_recorder *recorder, uint32_t scope);
-void lb_recorder_note(lb_recorder *recorder, const char *kind, const char *message);
+
+/* ---- operation.c */
+void lb_pending_free(lb_pending *pending);
 
 /* ---- contents.c */
 bool lb_contents_readable(const lb_known *storage, const lb_seen *seen);

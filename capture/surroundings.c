@@ -1,0 +1,184 @@
+/* What stands around ops: scopes with their inputs and outputs, scalars, routing, parameter groups, notices. See lastbit/capture.h. */
+#include "recorder.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- scopes -------------------------------------------------------------------------------------------------------- */
+
+uint32_t lb_recorder_scope(lb_recorder *recorder, const char *path, const char *class_name, uint32_t parent)
+{
+    pthread_mutex_lock(&recorder->lock);
+    uint32_t number = 0;
+    while (number < recorder->n_scopes && strcmp(recorder->scopes[number].path, path) != 0) number++;
+    if (number == recorder->n_scopes && number == recorder->cap_scopes) {
+        uint32_t cap = recorder->cap_scopes ? recorder->cap_scopes * 2 : 64;
+        lb_scope_entry *scopes = realloc(recorder->scopes, cap * sizeof scopes[0]);
+        if (!scopes) return pthread_mutex_unlock(&recorder->lock), LB_NONE;
+        recorder->scopes = scopes;
+        recorder->cap_scopes = cap;
+    }
+    lb_scope_entry *entry = &recorder->scopes[number];
+    if (number == recorder->n_scopes) {
+        *entry = (lb_scope_entry){.path = strdup(path), .parent = parent};
+        if (entry->path) recorder->n_scopes++;
+    }
+    /* The first class wins, but for the outside, which gets that of the outermost module. */
+    if (entry->path && class_name && !entry->class_name) entry->class_name = strdup(class_name);
+    number = entry->path ? number : LB_NONE;
+    pthread_mutex_unlock(&recorder->lock);
+    return number;
+}
+
+uint32_t lb_recorder_scope_row(lb_recorder *recorder, uint32_t scope)
+{
+    if (scope >= recorder->n_scopes) scope = 0;
+    lb_scope_entry *entry = &recorder->scopes[scope];
+    if (entry->program == recorder->serial) return entry->row;
+    lb_program *program = recorder->program;
+    entry->program = recorder->serial;
+    entry->calls = 0;
+    entry->row = 0;
+    if (scope == 0) {
+        if (entry->class_name) program->scopes[0].class_name = lb_program_string(program, entry->class_name);
+        return 0;
+    }
+    uint32_t parent = entry->parent < recorder->n_scopes ? lb_recorder_scope_row(recorder, entry->parent) : 0;
+    return entry->row = lb_program_scope(program, entry->path, entry->class_name, parent);
+}
+
+const char *lb_recorder_scope_path(const lb_recorder *recorder, uint32_t scope)
+{
+    return scope < recorder->n_scopes ? recorder->scopes[scope].path : "";
+}
+
+static lb_status add_boundary(lb_recorder *recorder, lb_place place, const lb_seen *tensors, uint32_t n,
+                              bool output, bool recompute, lb_err *err)
+{
+    lb_standing at = {.name = "a module boundary",
+                      .layer = lb_recorder_scope_path(recorder, place.scope),
+                      .scope = lb_recorder_scope_row(recorder, place.scope),
+                      .call = place.call,
+                      .phase = LB_PHASE_FORWARD};
+    for (uint32_t t = 0; t < n; t++) {
+        lb_boundary row = {
+            .scope = at.scope, .call = at.call, .position = t, .output = output, .recompute = recompute};
+        LB_TRY(lb_reading_boundary(recorder, &at, &tensors[t], &row.value, err));
+        row.op = recorder->program->n_ops;
+        if (lb_program_add_boundary(recorder->program, &row) == LB_NONE) return lb_recorder_no_memory(err);
+    }
+    return LB_OK;
+}
+
+lb_status lb_recorder_enter(lb_recorder *recorder, uint32_t scope, const lb_seen *inputs, uint32_t n,
+                            bool recompute, lb_place *place, lb_err *err)
+{
+    *place = (lb_place){scope, 0};
+    lb_status status = lb_recorder_lock(recorder, true, err);
+    if (status != LB_OK) return lb_recorder_unlock(recorder, status);
+    lb_err cause = LB_ERR_INIT;
+    if (lb_recorder_scope_row(recorder, scope) == LB_NONE)
+        return lb_recorder_settled(recorder, lb_recorder_no_memory(&cause), &cause, err);
+    if (scope < recorder->n_scopes) place->call = recorder->scopes[scope].calls++;
+    status = add_boundary(recorder, *place, inputs, n, false, recompute, &cause);
+    return lb_recorder_settled(recorder, status, &cause, err);
+}
+
+lb_status lb_recorder_leave(lb_recorder *recorder, lb_place place, const lb_seen *outputs, uint32_t n,
+                            bool recompute, lb_err *err)
+{
+    lb_status status = lb_recorder_lock(recorder, true, err);
+    if (status != LB_OK) return lb_recorder_unlock(recorder, status);
+    lb_err cause = LB_ERR_INIT;
+    status = add_boundary(recorder, place, outputs, n, true, recompute, &cause);
+    return lb_recorder_settled(recorder, status, &cause, err);
+}
+
+/* ---- beside ops ---------------------------------------------------------------------------------------------------- */
+
+lb_status lb_recorder_scalar(lb_recorder *recorder, const char *name, double number, lb_err *err)
+{
+    lb_status status = lb_recorder_lock(recorder, true, err);
+    if (status != LB_OK) return lb_recorder_unlock(recorder, status);
+    lb_program *program = recorder->program;
+    lb_scalar row = {lb_program_string(program, name), program->n_ops, number};
+    lb_err cause = LB_ERR_INIT;
+    if (lb_program_add_scalar(program, &row) == LB_NONE) status = lb_recorder_no_memory(&cause);
+    return lb_recorder_settled(recorder, status, &cause, err);
+}
+
+lb_status lb_recorder_routing(lb_recorder *recorder, lb_place place, const lb_seen *logits, const lb_seen *ids,
+                              const lb_seen *weights, const lb_seen *slots, const lb_seen *dropped, lb_err *err)
+{
+    lb_status status = lb_recorder_lock(recorder, true, err);
+    if (status != LB_OK) return lb_recorder_unlock(recorder, status);
+    const lb_seen *seen[5] = {logits, ids, weights, slots, dropped};
+    uint32_t rows[5];
+    lb_standing at = {.name = "routing",
+                      .layer = lb_recorder_scope_path(recorder, place.scope),
+                      .scope = lb_recorder_scope_row(recorder, place.scope),
+                      .call = place.call,
+                      .phase = LB_PHASE_FORWARD};
+    lb_err cause = LB_ERR_INIT;
+    for (int i = 0; i < 5 && status == LB_OK; i++) {
+        rows[i] = LB_NONE;
+        if (seen[i]) status = lb_reading_boundary(recorder, &at, seen[i], &rows[i], &cause);
+    }
+    lb_routing row = {at.scope, at.call, rows[0], rows[1], rows[2], rows[3], rows[4]};
+    if (status == LB_OK && lb_program_add_routing(recorder->program, &row) == LB_NONE)
+        status = lb_recorder_no_memory(&cause);
+    return lb_recorder_settled(recorder, status, &cause, err);
+}
+
+static int64_t storage_id(const lb_recorder *recorder, int64_t key)
+{
+    const lb_known *storage = key < 0 ? NULL : lb_knowns_find(&recorder->storages, key);
+    return storage ? storage->id : -1;
+}
+
+lb_status lb_recorder_group(lb_recorder *recorder, const char *optimizer, uint32_t index, uint32_t first_op,
+                            const lb_member *members, uint32_t n_members, const lb_option *options,
+                            uint32_t n_options, lb_err *err)
+{
+    lb_status status = lb_recorder_lock(recorder, true, err);
+    if (status != LB_OK) return lb_recorder_unlock(recorder, status);
+    lb_program *program = recorder->program;
+    if (first_op > program->n_ops) first_op = program->n_ops;
+    lb_group row = {.optimizer = lb_program_string(program, optimizer),
+                    .index = index,
+                    .first_op = first_op,
+                    .ops = program->n_ops - first_op,
+                    .first_param = program->n_group_params,
+                    .params = n_members,
+                    .first_option = program->n_scalars,
+                    .options = n_options};
+    lb_err cause = LB_ERR_INIT;
+    for (uint32_t m = 0; m < n_members && status == LB_OK; m++) {
+        lb_group_param param = {lb_program_string(program, members[m].name),
+                                storage_id(recorder, members[m].storage),
+                                storage_id(recorder, members[m].gradient)};
+        if (lb_program_add_group_param(program, &param) == LB_NONE) status = lb_recorder_no_memory(&cause);
+    }
+    for (uint32_t o = 0; o < n_options && status == LB_OK; o++) {
+        lb_scalar option = {lb_program_string(program, options[o].name), program->n_ops, options[o].number};
+        if (lb_program_add_scalar(program, &option) == LB_NONE) status = lb_recorder_no_memory(&cause);
+    }
+    if (status == LB_OK && lb_program_add_group(program, &row) == LB_NONE)
+        status = lb_recorder_no_memory(&cause);
+    return lb_recorder_settled(recorder, status, &cause, err);
+}
+
+lb_status lb_recorder_notice(lb_recorder *recorder, const char *kind, const char *message, lb_err *err)
+{
+    lb_status status = lb_recorder_lock(recorder, false, err);
+    if (status != LB_OK) return lb_recorder_unlock(recorder, status);
+    lb_recorder_note(recorder, kind, message);
+    lb_err cause = LB_ERR_INIT;
+    if (recorder->program) {
+        lb_program *program = recorder->program;
+        lb_notice row = {lb_program_string(program, kind), LB_NONE, LB_NONE,
+                         lb_program_string(program, message)};
+        if (lb_program_add_notice(program, &row) == LB_NONE) status = lb_recorder_no_memory(&cause);
+    }
+    return lb_recorder_settled(recorder, status, &cause, err);
+}
