@@ -252,7 +252,9 @@ class Session:
         def moving(method):
             def move(storage, *args, **kwargs):
                 session.settle(storage)
-                return method(storage, *args, **kwargs)
+                result = method(storage, *args, **kwargs)
+                session.settle(None)  # sharing copies into a storage made for it, and then the two change places
+                return result
 
             return move
 
