@@ -9,15 +9,18 @@
  *   ranks:R[xN]   rank     f32, T    f32        every rank's part summed in f32 and sent as T, ranks added in order, in f32, cast once
  *                                               (DeepEP intranode); with N nodes each node's sum is rounded to T first (internode)
  *
- * f32 sums start from 0 and add slot by slot; of the recorded sum torch's order differs from it for more than four slots. */
+ * `order:last` adds from the last slot to the first. f32 sums start from 0 and add slot by slot; of the recorded sum torch's order differs from it for more than four slots. */
 #include "fused.h"
 #include "memory.h"
 
 #include <math.h>
 #include <string.h>
 
+enum { FROM_FIRST, BY_EXPERT, FROM_LAST };
+
 typedef struct kernel {
-    bool by_expert, product_t, sum_t, weight_t, fma;
+    int order;
+    bool product_t, sum_t, weight_t, fma;
     int64_t ranks, nodes;
 } kernel;
 
@@ -36,19 +39,19 @@ static const lb_composite_kernel kernels[] = {
     {"ranks", "ranks:RANKS[xNODES]",
      "experts spread over ranks: f32 sums sent as the type, added in f32 by rank, per node rounded: DeepEP"},
     {NULL, NULL, NULL}};
-#define OPTIONS "order:slot|expert, product:f32|t, sum:f32|t, weight:f32|t, fma:off|on"
+#define OPTIONS "order:slot|expert|last, product:f32|t, sum:f32|t, weight:f32|t, fma:off|on"
 
 static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k, lb_err *err)
 {
     static const struct {
         const char *name;
         kernel kernel;
-    } named[] = {{"index_add", {.by_expert = true, .product_t = true, .sum_t = true}},
+    } named[] = {{"index_add", {.order = BY_EXPERT, .product_t = true, .sum_t = true}},
                  {"batched", {.product_t = true}},
                  {"batched-f32", {0}},
                  {"score-bf16", {.product_t = true, .sum_t = true, .weight_t = true}},
                  {"slots", {.product_t = true, .sum_t = true}},
-                 {"ranks", {.by_expert = true}}};
+                 {"ranks", {.order = BY_EXPERT}}};
     lb_kernel_text parsed;
     int64_t numbers[2] = {0, 1};
     LB_TRY(lb_kernel_text_parse(text, &parsed, err));
@@ -60,7 +63,7 @@ static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k
     if (!ok || n < 0 || (ranks && (n < 1 || numbers[0] % numbers[1])))
         return lb_kernel_text_refuse(kind, text, err);
     k->ranks = numbers[0], k->nodes = numbers[1];
-    const int order = lb_kernel_text_choice(&parsed, "order", "slot|expert", k->by_expert),
+    const int order = lb_kernel_text_choice(&parsed, "order", "slot|expert|last", k->order),
               product = lb_kernel_text_choice(&parsed, "product", "f32|t", k->product_t),
               sum = lb_kernel_text_choice(&parsed, "sum", "f32|t", k->sum_t),
               weight = lb_kernel_text_choice(&parsed, "weight", "f32|t", k->weight_t),
@@ -69,7 +72,7 @@ static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k
         !lb_kernel_text_keys(&parsed, ranks ? "fma weight" : "order product sum weight fma") ||
         (fma && product))
         return lb_kernel_text_refuse(kind, text, err);
-    k->by_expert = order, k->product_t = product, k->sum_t = sum, k->weight_t = weight, k->fma = fma;
+    k->order = order, k->product_t = product, k->sum_t = sum, k->weight_t = weight, k->fma = fma;
     return LB_OK;
 }
 
@@ -160,7 +163,7 @@ static void read_rows(work *w, lb_call *call, const void *weights, int64_t n_wei
     if ((at && lb_tensor_numel(at) != n) || (experts && lb_tensor_numel(experts) != n) ||
         n_weights != (by_slot ? n : rows) || (!at && rows != n))
         lb_frame_fail(&w->frame, LB_ERR_INVALID, "rows, weights and experts do not match");
-    if (!ids && (w->kernel.by_expert))
+    if (!ids && w->kernel.order == BY_EXPERT)
         lb_frame_fail(&w->frame, LB_ERR_UNSUPPORTED,
                       "an order by experts needs their numbers, which were not found");
     for (int64_t i = 0; lb_frame_ok(&w->frame) && i < n; i++) {
@@ -181,6 +184,14 @@ static void sort_by_expert(term *terms, int64_t n)
             terms[j] = terms[j - 1];
             terms[j - 1] = t;
         }
+}
+
+static void turn(term *terms, int64_t n)
+{
+    for (int64_t i = 0; i < n / 2; i++) {
+        const term t = terms[i];
+        terms[i] = terms[n - 1 - i], terms[n - 1 - i] = t;
+    }
 }
 
 /* ---- sums ---------------------------------------------------------------------------------------------------------------------------- */
@@ -268,7 +279,8 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
             lb_twin_scale(call, listed ? LB_FUSED_INPUTS + LB_FINALISE_WEIGHTS : LB_FUSED_INPUTS);
     for (int64_t i = 0; lb_frame_ok(&w.frame) && i < w.tokens; i++) {
         term *terms = w.terms + i * w.slots;
-        if (w.kernel.by_expert) sort_by_expert(terms, w.slots);
+        if (w.kernel.order == BY_EXPERT) sort_by_expert(terms, w.slots);
+        if (w.kernel.order == FROM_LAST) turn(terms, w.slots);
         char *row = out + i * w.hidden * w.element;
         if (w.frame.wide)
             add_f64(&w, terms, (double *)row, twin, scale);
@@ -285,8 +297,9 @@ const lb_fused_kind lb_fused_finalise = {
     .usual = "batched-f32",
     .run = run,
     .check = check,
-    .fixed = "eager batched batched-f32 index_add score-bf16 slots batched-f32,fma:on "
+    .fixed = "eager batched batched-f32 index_add slots score-bf16 batched-f32,fma:on "
              "batched-f32,order:expert batched,order:expert batched-f32,order:expert,fma:on "
+             "slots,order:last score-bf16,order:last batched,order:last batched-f32,order:last "
              "batched-f32,weight:t index_add,product:f32 slots,product:f32 ranks:2 ranks:4 ranks:8 "
              "ranks:4x2 ranks:8x2",
 };

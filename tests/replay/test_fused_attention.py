@@ -275,7 +275,8 @@ def finalise(x, weights, ids, dtype, order="slot", product="f32", total="f32", w
     x = x.float().numpy().reshape(tokens, slots, -1)
     w = weights.float().numpy()
     w = rounded(w, dtype) if weight == "t" else w
-    picks = np.argsort(ids.numpy(), -1, kind="stable") if order == "expert" else np.tile(np.arange(slots), (tokens, 1))
+    by_slot = np.arange(slots)[::-1 if order == "last" else 1]
+    picks = np.argsort(ids.numpy(), -1, kind="stable") if order == "expert" else np.tile(by_slot, (tokens, 1))
     y = np.zeros((tokens, x.shape[-1]), f32)
     for j in range(slots):
         row = np.arange(tokens)
@@ -287,7 +288,7 @@ def finalise(x, weights, ids, dtype, order="slot", product="f32", total="f32", w
 
 FINALISE = {"index_add": dict(order="expert", product="t", total="t"), "batched": dict(product="t"), "batched-f32": {},
             "score-bf16": dict(product="t", total="t", weight="t"), "slots": dict(product="t", total="t"), "batched-f32,order:expert": dict(order="expert"),
-            "batched,weight:t": dict(product="t", weight="t")}
+            "batched,weight:t": dict(product="t", weight="t"), "slots,order:last": dict(order="last", product="t", total="t")}
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -311,7 +312,7 @@ def test_finalise_has_the_bits_of_its_order_and_roundings(dtype):
         assert same_bits(by_expert, expected), kernel
         assert bound_ratio("finalise", kernel, [x, w, None, ids], [y], [slots], 4) <= 1, kernel
         different[y.view(torch.uint8).numpy().tobytes()] = kernel
-    assert len(different) >= 6  # in f32 the order of six terms rarely shows in 16 bits
+    assert len(different) >= 7  # in f32 the order of six terms rarely shows in 16 bits
 
 
 def test_ranks_send_what_they_added():
