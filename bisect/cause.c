@@ -196,6 +196,43 @@ static bool is_fused(const lb_candidate *c)
     return c->n_swaps && c->swaps[0].kind == LB_SWAP_FUSE;
 }
 
+/* ---- experts' outputs put together ---- */
+
+static bool is_finalise(const lb_candidate *c)
+{
+    return is_fused(c) && !strncmp(c->name, "finalise:", 9);
+}
+
+/* A kernel that says of slots and products how they are added tells more than the order of the sum that is a part of it. */
+static void lead_with_finalise(const finder *f, int runner, scan *s)
+{
+    for (uint32_t i = 0; i < s->n; i++) {
+        const uint32_t row = s->matches[i];
+        if (!is_finalise(&f->list[runner][row])) continue;
+        memmove(s->matches + 1, s->matches, i * sizeof *s->matches);
+        s->matches[0] = row;
+        return;
+    }
+}
+
+/* The kernel that gives the runner's own bits, and not the other side's: what its ops do by themselves. LB_NONE: none. */
+static lb_status own_finalise(finder *f, int runner, const scan *theirs, uint32_t *row)
+{
+    *row = LB_NONE;
+    for (uint32_t i = 1; i < f->n[runner]; i++) {
+        lb_score score;
+        bool also_theirs = false;
+        if (!is_finalise(&f->list[runner][i])) continue;
+        for (uint32_t k = 0; k < theirs->n; k++) also_theirs |= theirs->matches[k] == i;
+        if (also_theirs) continue;
+        LB_TRY(lb_place_try(f->place, runner, runner, &f->list[runner][i], &score, f->err));
+        if (!lb_score_all(&score)) continue;
+        *row = i;
+        return LB_OK;
+    }
+    return LB_OK;
+}
+
 static void tell_match(finder *f, int runner, int bits, const scan *s)
 {
     lb_cause_found *out = f->found;
@@ -283,6 +320,7 @@ static lb_status by_program(finder *f, int runner, bool *done)
         return LB_OK;
     }
     LB_TRY(scan_all(f, runner, other, &theirs));
+    lead_with_finalise(f, runner, &theirs);
     f->found->tried += theirs.tried, f->found->excluded += theirs.excluded;
     if (!plain) LB_TRY(scan_all(f, runner, runner, &mine));
     bool rounds = rounds_at_end(f, runner, other);
@@ -316,6 +354,11 @@ static lb_status by_program(finder *f, int runner, bool *done)
     }
     tell_match(f, runner, other, &theirs);
     uint32_t first = plain ? 0 : mine.matches[0];
+    if (is_finalise(&f->list[runner][theirs.matches[0]])) {
+        uint32_t row;
+        LB_TRY(own_finalise(f, runner, &theirs, &row));
+        if (row != LB_NONE) first = row;
+    }
     snprintf(f->found->first, sizeof f->found->first, "%s",
              rounds ? lb_dtype_name(output_of(f, runner)->dtype) : name_of(f, runner, first));
     if (f->found->cause == LB_CAUSE_INPUT) f->found->cause = f->list[runner][first].cause;

@@ -4,6 +4,7 @@
 
 #include "routing_diff.h"
 
+#include <lastbit/composite.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,6 +78,13 @@ static bool is_nameless(const lb_cause_found *found)
             (found->proof != LB_PROOF_BITS || !found->matched || found->excluded == found->tried));
 }
 
+/* What fits a sum inside may fit by chance, or say nothing of slots: kernels for all of it say more. */
+static bool is_inside_finalise(const lb_stretch *stretch, const lb_cause_found *found)
+{
+    return stretch->whole->composite == LB_COMPOSITE_FINALISE && found->cause != LB_CAUSE_INPUT &&
+           found->excluded < found->tried;
+}
+
 static bool is_part(const lb_stretch *part, const lb_stretch *whole)
 {
     for (int side = 0; side < 2; side++)
@@ -122,7 +130,8 @@ static lb_status answer_all(lb_explain_session *session, const lb_scene *s, lb_a
     }
     tell_lacking(session, s, lacking, n_lacking);
     for (uint32_t i = 0; i < s->stretches.n && session->b; i++)
-        if (answers[i].stretch && answers[i].stretch->whole && is_nameless(&answers[i].found))
+        if (answers[i].stretch && answers[i].stretch->whole &&
+            (is_nameless(&answers[i].found) || is_inside_finalise(answers[i].stretch, &answers[i].found)))
             LB_TRY(try_whole(session, s, answers, i, err));
     return session->b ? lb_agreement_reach(&s->source, answers, s->stretches.n, err) : LB_OK;
 }

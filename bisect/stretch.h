@@ -38,6 +38,7 @@ typedef struct lb_stretch {
     bool pair; /* one op each, or one collective each */
     uint32_t
         parts; /* this many ops of B stand for one of A, or for what A's ops give: B has no ops here. 0: it is not so */
+    int composite; /* of a whole: the lb_composite_kind that it was grown to */
     struct lb_stretch *
         whole; /* the same output, back to what the composite reads that one side's ops are part of; NULL: none */
 } lb_stretch;

@@ -160,29 +160,95 @@ static uint32_t maker_of(const lb_finder *f, int side, uint32_t reader, uint32_t
     return lb_flow_defs_of(f->flow[side], reader, value, defs, 2) == 1 ? defs[0] : LB_NONE;
 }
 
+/* Another part of what lines up: the same shape and strides, elsewhere. */
+static bool is_another_part(const lb_finder *f, uint32_t va, uint32_t vb)
+{
+    const lb_layout *l = &f->p[0]->values[va].layout, *m = &f->p[1]->values[vb].layout;
+    return l->offset != m->offset && lb_layout_same_shape(l, m) && !lb_layout_is_contiguous(l) &&
+           !lb_layout_is_contiguous(m);
+}
+
+/* Each argument of a pair of ops with the op that made it, on both sides. */
+typedef struct terms {
+    lb_value_list x, y;
+} terms;
+
+static bool open_terms(lb_finder *f, uint32_t i, uint32_t j, terms *t)
+{
+    *t = (terms){{0}, {0}};
+    lb_op_each_input(f->p[0], &f->p[0]->ops[i], lb_value_list_add, &t->x);
+    lb_op_each_input(f->p[1], &f->p[1]->ops[j], lb_value_list_add, &t->y);
+    return t->x.n == t->y.n;
+}
+
+static void close_terms(lb_finder *f, terms *t)
+{
+    f->failed |= t->x.failed || t->y.failed;
+    free(t->x.list), free(t->y.list);
+}
+
+static bool is_add(const lb_finder *f, uint32_t i)
+{
+    return !strncmp(lb_op_name(f->p[0], &f->p[0]->ops[i]), "aten::add", 9);
+}
+
+/* Products that line up, but each of another part of what both sides have: one slot's output where the other side takes another's. */
+static bool multiplies_other_parts(lb_finder *f, uint32_t i, uint32_t j)
+{
+    terms t;
+    bool other = false;
+    if (strncmp(lb_op_name(f->p[0], &f->p[0]->ops[i]), "aten::mul", 9)) return false;
+    const bool same = open_terms(f, i, j, &t);
+    for (uint32_t k = 0; same && k < t.x.n && !other; k++) {
+        if (t.x.list[k] == LB_NONE || t.y.list[k] == LB_NONE) continue;
+        const uint32_t from = maker_of(f, 0, i, t.x.list[k]), by = maker_of(f, 1, j, t.y.list[k]);
+        other = from != LB_NONE && by != LB_NONE && f->source->alignment->b_of_a[from] == by &&
+                is_another_part(f, t.x.list[k], t.y.list[k]);
+    }
+    close_terms(f, &t);
+    return other;
+}
+
 /* Additions that line up one by one, but add other things: the same number of terms in another order. A term is another when what
- * gave it lines up with something else, or when it is another part of what does. */
+ * gave it lines up with something else, or when it is another part of what does, or is made of one. */
 static bool adds_other_terms(lb_finder *f, uint32_t i, uint32_t j)
 {
-    const lb_op *a = &f->p[0]->ops[i], *b = &f->p[1]->ops[j];
-    lb_value_list x = {0}, y = {0};
+    terms t;
     bool other = false;
-    if (strncmp(lb_op_name(f->p[0], a), "aten::add", 9)) return false;
-    lb_op_each_input(f->p[0], a, lb_value_list_add, &x);
-    lb_op_each_input(f->p[1], b, lb_value_list_add, &y);
-    for (uint32_t k = 0; k < x.n && x.n == y.n && !other; k++) {
-        if (x.list[k] == LB_NONE || y.list[k] == LB_NONE) continue;
-        const uint32_t from = maker_of(f, 0, i, x.list[k]), by = maker_of(f, 1, j, y.list[k]);
-        const lb_layout *l = &f->p[0]->values[x.list[k]].layout, *m = &f->p[1]->values[y.list[k]].layout;
+    if (!is_add(f, i)) return false;
+    const bool same = open_terms(f, i, j, &t);
+    for (uint32_t k = 0; same && k < t.x.n && !other; k++) {
+        if (t.x.list[k] == LB_NONE || t.y.list[k] == LB_NONE) continue;
+        const uint32_t from = maker_of(f, 0, i, t.x.list[k]), by = maker_of(f, 1, j, t.y.list[k]);
         if (from == LB_NONE || by == LB_NONE) continue;
         const uint32_t there = f->source->alignment->b_of_a[from];
-        other =
-            there != LB_NONE && (there != by || (l->offset != m->offset && lb_layout_same_shape(l, m) &&
-                                                 !lb_layout_is_contiguous(l) && !lb_layout_is_contiguous(m)));
+        other = there != LB_NONE && (there != by || is_another_part(f, t.x.list[k], t.y.list[k]) ||
+                                     multiplies_other_parts(f, from, by));
     }
-    f->failed |= x.failed || y.failed;
-    free(x.list), free(y.list);
+    close_terms(f, &t);
     return other;
+}
+
+/* Where two sums stand that have not the same terms yet, what is added next gives other partial sums, too. */
+static bool goes_on_from_other_terms(lb_finder *f, uint32_t i, uint32_t j)
+{
+    terms t;
+    bool other = false;
+    if (!is_add(f, i)) return false;
+    const bool same = open_terms(f, i, j, &t);
+    for (uint32_t k = 0; same && k < t.x.n && !other; k++) {
+        if (t.x.list[k] == LB_NONE || t.y.list[k] == LB_NONE) continue;
+        const uint32_t from = maker_of(f, 0, i, t.x.list[k]), by = maker_of(f, 1, j, t.y.list[k]);
+        other = from != LB_NONE && by != LB_NONE && f->source->alignment->b_of_a[from] == by && is_add(f, from) &&
+                !lb_finder_is_trusted(f, from) && !are_near(f, t.x.list[k], t.y.list[k]);
+    }
+    close_terms(f, &t);
+    return other;
+}
+
+static bool sums_otherwise(lb_finder *f, uint32_t i, uint32_t j)
+{
+    return multiplies_other_parts(f, i, j) || adds_other_terms(f, i, j) || goes_on_from_other_terms(f, i, j);
 }
 
 bool lb_finder_is_trusted(lb_finder *f, uint32_t i)
@@ -193,7 +259,7 @@ bool lb_finder_is_trusted(lb_finder *f, uint32_t i)
     if (f->trust[i] == UNKNOWN) {
         const lb_op *a = &f->p[0]->ops[i], *b = j == LB_NONE ? NULL : &f->p[1]->ops[j];
         bool sure = !al->irregular[i] || !lb_outcomes(a);
-        if (b ? adds_other_terms(f, i, j) : !has_whole_inputs(f, i)) {
+        if (b ? sums_otherwise(f, i, j) : !has_whole_inputs(f, i)) {
             f->trust[i] = DOUBTED;
             return false;
         }

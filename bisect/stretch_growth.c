@@ -36,7 +36,7 @@ static bool begins_alike(const lb_stretch_side *side)
 /* The stretch with every op of the composite on that side, back to what both sides have before it. */
 static void grow(lb_finder *f, lb_stretch *s, int side, const lb_composite *c)
 {
-    lb_stretch whole = {.n_outputs = 1};
+    lb_stretch whole = {.n_outputs = 1, .composite = c->kind};
     for (uint32_t i = 0; i < c->n_ops; i++) f->inside[side][c->ops[i]] = 1;
     bool made = true;
     for (int k = 0; k < 2 && made; k++)

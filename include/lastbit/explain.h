@@ -15,8 +15,8 @@
  * `schedule` ("state up.amax_history"): where no op makes a difference, that is where it comes from.
  *
  * Where only other ops can be named, but what they give is the output of a composite (composite.h) on one side, the whole of it is
- * tried under its kernels: an MoE finalise written out by hand becomes `kernel`, "finalise:slots". One finding then stands for all that
- * differs inside.
+ * tried under its kernels: an MoE finalise written out by hand becomes `kernel`, "finalise:slots", and `first` says the same of the
+ * other side where that is written out, too. One finding then stands for all that differs inside.
  *
  * What a collective gave follows from what all its members brought, so that the recorded programs of all ranks of a step are run
  * together: `input`, a rank brought other numbers (`why` says which); `order` and `precision`, of the same contributions in another

@@ -119,14 +119,20 @@ class Moe(torch.nn.Module):
         weights, ids = torch.topk(torch.softmax(self.gate(x).float(), -1), K)
         weights = (weights / weights.sum(-1, keepdim=True)).to(x.dtype)
         how = sys.argv[1]
-        if how in ("running", "batched", "reversed"):
+        orders = {"running": range(K), "reversed": range(K)[::-1], "shuffled": (2, 0, 3, 1), "mixed": (1, 3, 0, 2)}
+        if how in orders or how in ("batched", "once", "inplace"):
             rows = torch.zeros(T, K, H, dtype=x.dtype)
             for e in range(E):
                 token, slot = torch.where(ids == e)
                 rows[token, slot] = self.experts[e](x[token])
             if how == "batched": return (rows * weights[..., None]).sum(1)
+            if how == "once": return (rows.float() * weights.float()[..., None]).sum(1).to(x.dtype)
+            if how == "inplace":
+                out = torch.zeros(T, H)
+                for k in range(K): out += rows[:, k].float() * weights[:, k, None].float()
+                return out.to(x.dtype)
             out = torch.zeros_like(x)
-            for k in range(K) if how == "running" else reversed(range(K)): out = out + rows[:, k] * weights[:, k, None]
+            for k in orders[how]: out = out + rows[:, k] * weights[:, k, None]
             return out
         out = torch.zeros(T, H, dtype=torch.float32 if sys.argv[1] == "f32" else x.dtype)
         buf = torch.zeros(T, K, H)
@@ -429,7 +435,7 @@ def test_moe_finalise_in_bf16_and_f32(lastbit, tmp_path):
 def test_moe_finalise_by_hand(lastbit, tmp_path):
     """Rows gathered by slot, then summed: the loop over experts is grown to the composite that it is, and its kernels are tried."""
     hf = record(lastbit, tmp_path, "hf", MOE, "bf16")
-    for how, kernels in (("running", {"slots", "score-bf16"}), ("batched", {"batched", "batched,order:expert", "ranks:8"})):
+    for how, kernels in (("running", {"slots", "score-bf16"}), ("batched", {"batched", "batched,order:expert", "batched,order:last", "ranks:8"})):
         for turned in (False, True):
             sides = [hf, tmp_path / f"{how}.lb"]
             if not turned:
@@ -440,9 +446,48 @@ def test_moe_finalise_by_hand(lastbit, tmp_path):
             named = {f["schedule"], *filter(None, f["also"].split("; "))}
             assert named <= {f"finalise:{k}" for k in kernels} and f["schedule"] in ("finalise:slots", "finalise:score-bf16", "finalise:batched")
             assert f["matched"] == f["elements"] == 32 * 64 and f["excluded"] >= 15
-    # No kernel adds from the last slot to the first: then it is other ops, and no name is made up.
-    (f,) = own(lastbit.json("explain", hf, record(lastbit, tmp_path, "reversed", MOE, "reversed"), expect=1))
-    assert (f["cause"], f["schedule"]) == ("kernel", "the second side's own ops") and f["excluded"] == f["tried"] >= 10
+
+
+@pytest.fixture(scope="module")
+def mixtures(lastbit, tmp_path_factory):
+    folder, made = tmp_path_factory.mktemp("mixtures"), {}
+
+    def run(how):
+        if how not in made:
+            made[how] = record(lastbit, folder, how, MOE, how)
+        return made[how]
+
+    return run
+
+
+FINALISES = {"running": "slots", "reversed": "slots,order:last", "batched": "batched", "once": "batched-f32", "inplace": "batched-f32",
+             "slots": "batched-f32", "bf16": "index_add"}
+
+
+@pytest.mark.parametrize("one, other", [
+    ("running", "batched"), ("batched", "running"), ("running", "once"), ("once", "running"), ("running", "reversed"),
+    ("reversed", "running"), ("reversed", "batched"), ("inplace", "running"), ("slots", "running"), ("bf16", "running")])
+def test_moe_finalise_by_hand_on_both_sides(lastbit, mixtures, one, other):
+    """Neither side is what a library writes: each is named by the kernel that gives its bits from what both begin with."""
+    (f,) = own(lastbit.json("explain", mixtures(one), mixtures(other), expect=1))
+    assert (f["layer"], f["cause"], f["proof"], f["reversed"]) == ("moe", "kernel", "bits", False)
+    assert (f["first"], f["schedule"]) == (f"finalise:{FINALISES[one]}", f"finalise:{FINALISES[other]}")
+    assert f["matched"] == f["elements"] == 32 * 64 and f["excluded"] >= 10
+    # The first side's own form has lost, like every other one with other bits; weights that are bf16 already are not rounded again.
+    assert f["first"] not in f["also"].split("; ")
+    if other == "running":
+        assert {k for k in f["also"].split("; ") if k.startswith("finalise:")} == {"finalise:score-bf16"}
+    if other == "reversed":
+        assert f["also"] == "finalise:score-bf16,order:last"
+
+
+def test_moe_finalise_in_an_order_that_no_kernel_has(lastbit, mixtures):
+    """Slots in the order 2, 0, 3, 1 are nobody's: the side that is known is named, the other is not, and two such have no names."""
+    (f,) = own(lastbit.json("explain", mixtures("shuffled"), mixtures("running"), expect=1))
+    assert (f["cause"], f["first"], f["schedule"], f["proof"]) == ("kernel", "own", "finalise:slots", "bits")
+    (f,) = own(lastbit.json("explain", mixtures("shuffled"), mixtures("mixed"), expect=1))
+    assert (f["layer"], f["cause"], f["schedule"], f["proof"]) == ("moe", "kernel", "the second side's own ops", "bits")
+    assert f["excluded"] == f["tried"] >= 10 and not f["first"] and not f["also"]
 
 
 @pytest.mark.parametrize("how, schedule", [("loop", "sequential"), ("inplace", "sequential"), ("chunks", "splitk:4"), ("tree", "pairwise")])
