@@ -19,14 +19,9 @@ static bool is_order_of_one_op(const lb_answer *x)
            x->stretch->sides[1].n_ops == 1;
 }
 
-static const lb_program *program_of(const lb_stretch_source *source, int side)
-{
-    return side ? source->b->program : source->a->program;
-}
-
 static const char *op_of(const lb_stretch_source *source, const lb_stretch *s, int side)
 {
-    const lb_program *p = program_of(source, side);
+    const lb_program *p = lb_stretch_program(source, side);
     return lb_op_name(p, &p->ops[s->sides[side].ops[0]]);
 }
 
@@ -83,7 +78,7 @@ static lb_status try_at(const group *g, const lb_answer *x, int side, const char
     *gives = false;
     LB_TRY(lb_place_open(x->stretch, g->source, &place, g->err));
     lb_status status =
-        lb_candidates_list(program_of(g->source, 0), ops->ops, ops->n_ops, NULL, &list, &n, g->err);
+        lb_candidates_list(lb_stretch_program(g->source, 0), ops->ops, ops->n_ops, NULL, &list, &n, g->err);
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         lb_score score = {0};
         if (strcmp(list[i].name, name) || !lb_place_can(&place, 0, side)) continue;

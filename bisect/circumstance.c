@@ -181,15 +181,15 @@ static bool is_written(const lb_program *p, const lb_value *state)
     return false;
 }
 
-static lb_status by_state(known *k, bool *done)
+static void by_state(known *k, bool *done)
 {
-    if (k->place->stretch->pair || !both(k)) return LB_OK;
+    if (k->place->stretch->pair || !both(k)) return;
     const lb_value *states[] = {lone_state(k, 0), lone_state(k, 1)};
-    if (!states[0] == !states[1]) return LB_OK;
+    if (!states[0] == !states[1]) return;
     const int side = states[1] ? 1 : 0;
     const lb_program *p = k->p[side];
     const lb_dtype grid = lb_quantised_to(p, k->place->stretch->sides[side].outputs[0], HOPS);
-    if (!grid) return LB_OK;
+    if (!grid) return;
     char name[48], why[256];
     const char *kind = is_written(p, states[side]) ? "delayed" : "static";
     const char *kinds[] = {"current", "current"};
@@ -203,7 +203,6 @@ static lb_status by_state(known *k, bool *done)
              lb_dtype_name(grid), lb_program_text(p, states[side]->name), side ? "second" : "first");
     *done = true;
     tell(k, LB_CAUSE_PRECISION, LB_PROOF_BITS, name, why);
-    return LB_OK;
 }
 
 /* ---- parts ---- */
@@ -309,6 +308,6 @@ lb_status lb_circumstances_find(const lb_place *place, bool known_a, bool known_
     if (!*done) by_arguments(&k, done);
     if (!*done) LB_TRY(by_sum(&k, done, err));
     if (!*done) LB_TRY(by_function(&k, done, err));
-    if (!*done) return by_state(&k, done);
+    if (!*done) by_state(&k, done);
     return LB_OK;
 }

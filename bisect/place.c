@@ -7,11 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const lb_program *program_of(const lb_place *p, int side)
-{
-    return side ? p->source->b->program : p->source->a->program;
-}
-
 /* ---- bytes ---- */
 
 static bool recorded(lb_place *p, int side, uint32_t value, lb_tensor *tensor)
@@ -61,7 +56,7 @@ static bool input_of(lb_place *p, int runner, int bits, uint32_t leaf, lb_tensor
 {
     const lb_stretch_side *side = &p->stretch->sides[runner];
     uint32_t mine = side->leaves[leaf], value = runner == bits ? mine : side->partners[leaf];
-    const lb_value *row = &program_of(p, runner)->values[mine];
+    const lb_value *row = &lb_stretch_program(p->source, runner)->values[mine];
     lb_tensor given;
     if (row->flags &
         LB_VALUE_UNDEFINED) { /* memory that is to be written: what it holds is nobody's business */
@@ -122,7 +117,7 @@ lb_status lb_place_open(const lb_stretch *stretch, const lb_stretch_source *sour
     bool room = true;
     for (int side = 0; side < 2 && room; side++) {
         const lb_stretch_side *s = &stretch->sides[side];
-        lb_rehearsal_parts parts = {.program = program_of(p, side),
+        lb_rehearsal_parts parts = {.program = lb_stretch_program(p->source, side),
                                     .ranks = source->meetings[side] ? side ? source->b : source->a : NULL,
                                     .ops = s->ops,
                                     .n_ops = s->n_ops,

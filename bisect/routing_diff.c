@@ -43,8 +43,7 @@ static bool load_decision(const lb_witness *w, const lb_routing *row, decision *
     if (row->logits == LB_NONE || !lb_witness_value(w, row->logits, &t, &exact)) return true;
     d->experts = last_dim(p, row->logits), d->dtype = t.dtype;
     if (lb_layout_numel(&t.layout) != d->tokens * d->experts || !lb_dtype_is_float(t.dtype)) return true;
-    d->logits = malloc((size_t)(d->tokens * d->experts) * sizeof *d->logits + 1);
-    if (d->logits) lb_flip_load_scores(&t, d->logits);
+    d->logits = lb_flip_scores(&t);
     for (int64_t i = 0; d->logits && i < n; i++)
         if (d->ids[i] < 0 || d->ids[i] >= d->experts) free(d->logits), d->logits = NULL;
     return true;

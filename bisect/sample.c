@@ -79,7 +79,7 @@ typedef struct cut {
 static bool plan_cut(const lb_place *p, int runner, int bits, cut *c)
 {
     const lb_stretch_side *side = &p->stretch->sides[runner];
-    const lb_program *program = runner ? p->source->b->program : p->source->a->program;
+    const lb_program *program = lb_stretch_program(p->source, runner);
     if (side->n_ops != 1 || p->stretch->n_outputs != 1 || !lb_place_can(p, runner, bits)) return false;
     const lb_op *op = &program->ops[side->ops[0]];
     const lb_arg *args = lb_op_args(program, op);
@@ -142,7 +142,7 @@ lb_status lb_sample_take(const lb_place *p, int runner, int bits, lb_sample *s, 
     if (room) targets[0] = gather(&p->targets[bits][0], c.dims[3]);
     room = room && targets[0].data;
     output_layout = room ? targets[0].layout : (lb_layout){0};
-    const lb_rehearsal_parts parts = {.program = runner ? p->source->b->program : p->source->a->program,
+    const lb_rehearsal_parts parts = {.program = lb_stretch_program(p->source, runner),
                                       .ops = side->ops,
                                       .n_ops = side->n_ops,
                                       .leaves = side->leaves,

@@ -69,6 +69,7 @@ bool lb_stretch_is_met(const lb_stretch_source *source, int side, uint32_t op);
 /* Has a side of the stretch a collective of several ranks among its ops? */
 bool lb_stretch_meets(const lb_stretch_source *source, const lb_stretch *stretch, int side);
 
+const lb_program *lb_stretch_program(const lb_stretch_source *source, int side);
 /* A value of a side, assemblies of B among them: what it is, and its very bytes (false: not kept, nor regenerated). */
 const lb_value *lb_stretch_value(const lb_stretch_source *source, int side, uint32_t value);
 bool lb_stretch_bytes(const lb_stretch_source *source, int side, uint32_t value, lb_tensor *tensor);

@@ -29,6 +29,11 @@ bool lb_value_list_has(const lb_value_list *v, uint32_t value)
     return false;
 }
 
+const lb_program *lb_stretch_program(const lb_stretch_source *s, int side)
+{
+    return side ? s->b->program : s->a->program;
+}
+
 const lb_value *lb_stretch_value(const lb_stretch_source *s, int side, uint32_t value)
 {
     return side ? lb_assemblies_row(s->assemblies, value) : &s->a->program->values[value];

@@ -69,13 +69,20 @@ CALL(stop, 1)
 }
 
 /* Both in a thread of their own, while the process is about to end. Whoever holds the lock may never let it go. */
-static void rescue_window(int signal)
+/* The binding, locked, when a signal is about to end the process; NULL when another thread does not let go of it. */
+static lb_binding *last_hold(void)
 {
     lb_binding *b = lb_active;
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 5;
-    if (!b || pthread_mutex_timedlock(&b->lock, &until) != 0) return;
+    return b && pthread_mutex_timedlock(&b->lock, &until) == 0 ? b : NULL;
+}
+
+static void rescue_window(int signal)
+{
+    lb_binding *b = last_hold();
+    if (!b) return;
     b->live = false;
     if (b->recorder) {
         char why[32];
@@ -92,11 +99,8 @@ static void rescue_window(int signal)
 static void rescue_steps(int signal)
 {
     (void)signal;
-    lb_binding *b = lb_active;
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += 5;
-    if (!b || pthread_mutex_timedlock(&b->lock, &until) != 0) return;
+    lb_binding *b = last_hold();
+    if (!b) return;
     if (b->recorder) lb_recorder_flush(b->recorder);
     pthread_mutex_unlock(&b->lock);
 }

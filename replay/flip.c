@@ -2,6 +2,7 @@
 #include "flip.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 static bool holds(const int64_t *ids, int64_t n, int64_t id)
 {
@@ -57,4 +58,11 @@ void lb_flip_load_scores(const lb_tensor *t, double *scores)
     for (lb_rows r = lb_rows_of(&t->layout); lb_rows_next(&r); scores += r.count)
         lb_load_f64_strided(scores, t->dtype, (const char *)t->data + r.offset * size, r.stride,
                             (size_t)r.count);
+}
+
+double *lb_flip_scores(const lb_tensor *t)
+{
+    double *scores = malloc((size_t)lb_layout_numel(&t->layout) * sizeof *scores + 1);
+    if (scores) lb_flip_load_scores(t, scores);
+    return scores;
 }

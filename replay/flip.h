@@ -20,5 +20,6 @@ double lb_flip_rounding(const double *scores, int64_t experts, lb_dtype dtype);
 /* Ids and scores as numbers, row-major. False for ids that are no i64 or i32. */
 bool lb_flip_load_ids(const lb_tensor *tensor, int64_t *ids);
 void lb_flip_load_scores(const lb_tensor *tensor, double *scores);
+double *lb_flip_scores(const lb_tensor *tensor); /* malloc'ed; NULL when out of memory */
 
 #endif

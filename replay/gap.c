@@ -12,14 +12,18 @@ uint32_t lb_gaps_want(lb_gaps *gaps, const lb_program *program, uint32_t value, 
     return lb_snapshots_want(&gaps->current, program, value, before);
 }
 
-lb_gap_end lb_gaps_end(lb_gaps *gaps, const lb_program *p)
+lb_status lb_gaps_add_end(lb_gaps *gaps, const lb_program *p, lb_err *err)
 {
+    lb_gap_end *ends = realloc(gaps->ends, (gaps->n_ends + 1) * sizeof *ends);
+    if (!ends) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the ends of %u steps", gaps->n_ends + 1);
+    gaps->ends = ends;
     uint32_t scope = 0;
     lb_gap_end end = {.program = p, .output = lb_ending_output(p, &scope), .loss = lb_ending_loss(p)};
     end.layer = end.output.value == LB_NONE ? "" : lb_program_text(p, p->scopes[scope].path);
     end.output_row = lb_gaps_want(gaps, p, end.output.value, end.output.before);
     end.loss_row = lb_gaps_want(gaps, p, end.loss.value, end.loss.before);
-    return end;
+    ends[gaps->n_ends++] = end;
+    return LB_OK;
 }
 
 bool lb_gaps_recorded(const lb_gaps *gaps, const lb_program *p, uint32_t value, uint32_t row, lb_tensor *tensor)
@@ -32,18 +36,11 @@ bool lb_gaps_recorded(const lb_gaps *gaps, const lb_program *p, uint32_t value, 
     return seen != NULL;
 }
 
-static double *as_numbers(const lb_tensor *t)
-{
-    double *out = malloc((size_t)lb_layout_numel(&t->layout) * sizeof *out + 1);
-    if (out) lb_flip_load_scores(t, out);
-    return out;
-}
-
 double lb_gap_distance(const lb_tensor *x, const lb_tensor *y)
 {
     const int64_t n = lb_layout_numel(&x->layout);
     if (n != lb_layout_numel(&y->layout)) return NAN;
-    double gap = 0, norm = 0, *a = as_numbers(x), *b = as_numbers(y);
+    double gap = 0, norm = 0, *a = lb_flip_scores(x), *b = lb_flip_scores(y);
     for (int64_t i = 0; a && b && i < n; i++) gap += (a[i] - b[i]) * (a[i] - b[i]), norm += b[i] * b[i];
     const bool known = a && b && norm > 0;
     free(a), free(b);
@@ -57,8 +54,9 @@ static double measure(const lb_gaps *gaps, const lb_program *p, lb_ending end, u
     return now && lb_gaps_recorded(gaps, p, end.value, row, &then) ? lb_gap_distance(now, &then) : NAN;
 }
 
-void lb_gaps_measure(const lb_gaps *gaps, const lb_gap_end *end, double *output, double *loss)
+void lb_gaps_measure(const lb_gaps *gaps, uint32_t at, double *output, double *loss)
 {
+    const lb_gap_end *end = &gaps->ends[at];
     *output = measure(gaps, end->program, end->output, end->output_row);
     *loss = measure(gaps, end->program, end->loss, end->loss_row);
 }
@@ -67,6 +65,7 @@ void lb_gaps_release(lb_gaps *gaps)
 {
     lb_snapshots_release(&gaps->reference);
     lb_snapshots_release(&gaps->current);
+    free(gaps->ends);
 }
 
 static bool has_rank(const lb_plan *plan, int32_t rank)

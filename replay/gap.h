@@ -11,8 +11,11 @@
 typedef struct lb_gaps {
     lb_capture *capture;
     lb_snapshots reference, current;
+    struct lb_gap_end *ends;
+    uint32_t n_ends;
 } lb_gaps;
 
+/* What a step of a rank ends in. */
 typedef struct lb_gap_end {
     const lb_program *program;
     const char *layer; /* of the output; "": none, or the outermost module itself */
@@ -22,13 +25,13 @@ typedef struct lb_gap_end {
 
 /* Row of both sets; LB_NONE as of lb_snapshots_want. */
 uint32_t lb_gaps_want(lb_gaps *gaps, const lb_program *program, uint32_t value, uint32_t before);
-/* The ends of a step, wanted from now on. */
-lb_gap_end lb_gaps_end(lb_gaps *gaps, const lb_program *program);
+/* The ends of a step, wanted from now on: the next row of gaps->ends. */
+lb_status lb_gaps_add_end(lb_gaps *gaps, const lb_program *program, lb_err *err);
 /* What the recording has of a value; where its bytes were not kept, what the run without swaps computed. False: neither. */
 bool lb_gaps_recorded(const lb_gaps *gaps, const lb_program *program, uint32_t value, uint32_t row,
                       lb_tensor *tensor);
-/* Relative Euclidean distances of the run at hand from the recording; NaN: not known. */
-void lb_gaps_measure(const lb_gaps *gaps, const lb_gap_end *end, double *output, double *loss);
+/* Relative Euclidean distances of the run at hand from the recording, at row `end`; NaN: not known. */
+void lb_gaps_measure(const lb_gaps *gaps, uint32_t end, double *output, double *loss);
 /* |x - y| / |y|; NaN for other sizes and for y = 0. */
 double lb_gap_distance(const lb_tensor *x, const lb_tensor *y);
 void lb_gaps_release(lb_gaps *gaps);

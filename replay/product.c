@@ -335,20 +335,14 @@ lb_status lb_product_matrices(const lb_product *s, lb_dtype type, const lb_metho
         const shared_product shared = {s, type, batch, a, b, options, extent};
         return product_of_threads(&shared, method->schedule->size, c);
     }
-    if (method->schedule && method->schedule->kind == LB_SCHEDULE_STREAMK) {
+    if (method->schedule && (method->schedule->kind == LB_SCHEDULE_STREAMK || method->schedule->kind == LB_SCHEDULE_DPBF16)) {
         lb_status status = LB_OK;
         for (size_t i = 0; i < batch->batch && status == LB_OK; i++) {
             const lb_matrix ai = moved(a, (ptrdiff_t)i * batch->a_step), bi = moved(b, (ptrdiff_t)i * batch->b_step);
             const shared_product one = {.shape = s, .type = type, .a = &ai, .b = &bi, .options = options};
-            status = product_of_stream(&one, method->schedule, (char *)c + (ptrdiff_t)i * batch->c_step * (type == LB_F64 ? 8 : 4));
-        }
-        return status;
-    }
-    if (method->schedule && method->schedule->kind == LB_SCHEDULE_DPBF16) {
-        lb_status status = LB_OK;
-        for (size_t i = 0; i < batch->batch && status == LB_OK; i++) {
-            const lb_matrix ai = moved(a, (ptrdiff_t)i * batch->a_step), bi = moved(b, (ptrdiff_t)i * batch->b_step);
-            status = product_of_pairs(s, type, method, &ai, &bi, absolute, (char *)c + (ptrdiff_t)i * batch->c_step * (type == LB_F64 ? 8 : 4));
+            void *out = (char *)c + (ptrdiff_t)i * batch->c_step * (type == LB_F64 ? 8 : 4);
+            status = method->schedule->kind == LB_SCHEDULE_STREAMK ? product_of_stream(&one, method->schedule, out)
+                                                                   : product_of_pairs(s, type, method, &ai, &bi, absolute, out);
         }
         return status;
     }

@@ -44,7 +44,6 @@ typedef struct maker {
     lb_routing_report *report;
     lb_gaps gaps;
     decision *decisions; /* as report->layers */
-    lb_gap_end *ends;    /* as report->endings */
     lb_err *err;
 } maker;
 
@@ -97,14 +96,12 @@ static lb_status add_ending(maker *m, const lb_program *p)
 {
     lb_routing_report *report = m->report;
     const uint32_t n = report->n_endings + 1;
-    lb_gap_end *ends = realloc(m->ends, n * sizeof *ends);
-    if (ends) m->ends = ends;
     lb_routing_ending *endings = realloc(report->endings, n * sizeof *endings);
-    if (endings) report->endings = endings;
-    if (!ends || !endings) return no_memory(m);
-    ends[n - 1] = lb_gaps_end(&m->gaps, p);
+    if (!endings) return no_memory(m);
+    report->endings = endings;
+    LB_TRY(lb_gaps_add_end(&m->gaps, p, m->err));
     lb_routing_ending *e = &endings[n - 1];
-    *e = (lb_routing_ending){.step = p->step, .rank = p->rank, .output = strdup(ends[n - 1].layer)};
+    *e = (lb_routing_ending){.step = p->step, .rank = p->rank, .output = strdup(m->gaps.ends[n - 1].layer)};
     for (int i = 0; i < LB_ROUTING_MODES; i++) e->gaps[i] = (lb_routing_gap){NAN, NAN};
     report->n_endings = n;
     return e->output ? LB_OK : no_memory(m);
@@ -146,28 +143,16 @@ static lb_status add_window(maker *m)
 
 /* ---- numbers --------------------------------------------------------------------------------------------------------- */
 
-static int64_t numel(const lb_tensor *t)
-{
-    return lb_layout_numel(&t->layout);
-}
-
 static bool recorded(const maker *m, const lb_program *p, uint32_t value, uint32_t row, lb_tensor *tensor)
 {
     return lb_gaps_recorded(&m->gaps, p, value, row, tensor);
-}
-
-static double *as_numbers(const lb_tensor *t)
-{
-    double *out = malloc((size_t)numel(t) * sizeof *out + 1);
-    if (out) lb_flip_load_scores(t, out);
-    return out;
 }
 
 static void note_gaps(maker *m, lb_routing_mode mode)
 {
     for (uint32_t i = 0; i < m->report->n_endings; i++) {
         lb_routing_gap *gap = &m->report->endings[i].gaps[mode];
-        lb_gaps_measure(&m->gaps, &m->ends[i], &gap->output, &gap->loss);
+        lb_gaps_measure(&m->gaps, i, &gap->output, &gap->loss);
     }
 }
 
@@ -183,7 +168,7 @@ typedef struct choices {
 
 static bool load_ids(const lb_tensor *t, int64_t **ids)
 {
-    *ids = malloc((size_t)numel(t) * sizeof **ids + 1);
+    *ids = malloc((size_t)lb_layout_numel(&t->layout) * sizeof **ids + 1);
     return *ids && lb_flip_load_ids(t, *ids);
 }
 
@@ -196,10 +181,10 @@ static bool load_then(maker *m, const decision *d, choices *c)
         return false;
     c->per_token = t.layout.shape[t.layout.ndim - 1];
     if (c->per_token < 1 || c->per_token > LB_MOST_CHOICES || !load_ids(&t, &c->then)) return false;
-    c->tokens = numel(&t) / c->per_token;
+    c->tokens = lb_layout_numel(&t.layout) / c->per_token;
     if (!recorded(m, d->program, d->router.scores, d->scores, &t) || t.layout.ndim < 1) return true;
     c->experts = t.layout.shape[t.layout.ndim - 1], c->dtype = t.dtype;
-    if (numel(&t) == c->tokens * c->experts) c->scores = as_numbers(&t);
+    if (lb_layout_numel(&t.layout) == c->tokens * c->experts) c->scores = lb_flip_scores(&t);
     return true;
 }
 
@@ -247,7 +232,7 @@ static void score_upstream(maker *m, const decision *d, choices *c)
     }
     if (known) outputs[0] = room_for(d->program, d->router.scores);
     if (outputs[0].data && lb_eager_run(path, inputs, outputs, &quiet) == LB_OK)
-        c->upstream = as_numbers(&outputs[0]);
+        c->upstream = lb_flip_scores(&outputs[0]);
     free(outputs[0].data);
     free(inputs);
 }
@@ -331,7 +316,7 @@ static void count_recomputed(maker *m, uint32_t at)
     lb_flip pairs[LB_MOST_CHOICES];
     const decision *d = &m->decisions[at];
     const lb_tensor *now = lb_snapshots_of(&m->gaps.current, d->ids);
-    if (load_then(m, d, &c) && now && load_ids(now, &c.now) && numel(now) == c.tokens * c.per_token) {
+    if (load_then(m, d, &c) && now && load_ids(now, &c.now) && lb_layout_numel(&now->layout) == c.tokens * c.per_token) {
         m->report->layers[at].recomputed = 0;
         for (int64_t t = 0; t < c.tokens; t++)
             m->report->layers[at].recomputed +=
@@ -406,7 +391,6 @@ lb_status lb_routing_report_make(lb_capture *capture, lb_replay *replay, const l
         lb_router_release(&m.decisions[i].router), free(m.decisions[i].inputs);
     lb_gaps_release(&m.gaps);
     free(m.decisions);
-    free(m.ends);
     return status;
 }
 

@@ -13,7 +13,6 @@ typedef struct maker {
     const lb_plan *plan;
     lb_switch_table *table;
     lb_gaps gaps; /* capture NULL: what is compared with is the run without swaps */
-    lb_gap_end *ends;
     lb_err *err;
 } maker;
 
@@ -34,16 +33,14 @@ static lb_status add_program(void *context, const lb_program *p, lb_err *err)
     maker *m = context;
     lb_switch_table *t = m->table;
     const uint32_t n = t->n_endings + 1;
-    lb_gap_end *ends = realloc(m->ends, n * sizeof *ends);
-    if (ends) m->ends = ends;
     lb_switch_ending *endings = realloc(t->endings, n * sizeof *endings);
-    if (endings) t->endings = endings;
-    if (!ends || !endings) return no_memory(err);
-    ends[n - 1] = lb_gaps_end(&m->gaps, p);
+    if (!endings) return no_memory(err);
+    t->endings = endings;
+    LB_TRY(lb_gaps_add_end(&m->gaps, p, err));
     lb_switch_ending *e = &endings[n - 1];
     *e = (lb_switch_ending){.step = p->step,
                             .rank = p->rank,
-                            .output = strdup(ends[n - 1].layer),
+                            .output = strdup(m->gaps.ends[n - 1].layer),
                             .all = {NAN, NAN},
                             .alone = moves(t->n_swaps),
                             .without = moves(t->n_swaps)};
@@ -85,7 +82,7 @@ static lb_status run_and_measure(maker *m, side which, uint32_t swap)
                                         : no_memory(m->err);
     for (uint32_t i = 0; status == LB_OK && i < m->table->n_endings; i++) {
         lb_switch_move *move = place(&m->table->endings[i], which, swap);
-        lb_gaps_measure(&m->gaps, &m->ends[i], &move->output, &move->loss);
+        lb_gaps_measure(&m->gaps, i, &move->output, &move->loss);
     }
     if (status == LB_OK && which == ALONE && m->plan->touched) m->plan->touched[swap] = touched[0];
     lb_snapshots_clear(&m->gaps.current);
@@ -108,7 +105,6 @@ lb_status lb_switch_table_make(lb_capture *capture, lb_replay *replay, const lb_
         if (status == LB_OK && plan->n_swaps > 1) status = run_and_measure(&m, WITHOUT, i);
     }
     lb_gaps_release(&m.gaps);
-    free(m.ends);
     return status;
 }
 
