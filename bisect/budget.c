@@ -46,12 +46,6 @@ static uint32_t maker_of(const lb_program *p, uint32_t value, uint32_t before)
     return LB_NONE;
 }
 
-static bool same_place(const lb_stretch_source *s, const lb_boundary *x, const lb_boundary *y)
-{
-    return y->output && y->value != LB_NONE && y->position == x->position && y->call == x->call &&
-           !y->recompute && !strcmp(s->paths[0][x->scope], s->paths[1][y->scope]);
-}
-
 /* The last float output of a module in the forward pass that both sides have, as a whole op's result. */
 static bool find_ending(const lb_stretch_source *s, ending *end)
 {
@@ -67,7 +61,7 @@ static bool find_ending(const lb_stretch_source *s, ending *end)
             lb_layout_numel(&a->values[v].layout) != lb_layout_numel(&a->values[x->value].layout))
             continue;
         for (uint32_t j = b->n_boundaries; j-- > 0;) {
-            if (!same_place(s, x, &b->boundaries[j])) continue;
+            if (!lb_stretch_same_place(s, x, &b->boundaries[j])) continue;
             *end = (ending){.value_a = v,
                             .value_b = b->boundaries[j].value,
                             .storage_op = maker,

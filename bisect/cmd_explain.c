@@ -71,14 +71,20 @@ static void print_report_json(const lb_explain_report *r)
     json_t *layers = json_array(), *budgets = json_array();
     for (uint32_t i = 0; i < r->n_layers; i++) json_array_append_new(layers, layer_json(&r->layers[i]));
     for (uint32_t i = 0; i < r->n_budgets; i++) json_array_append_new(budgets, budget_json(&r->budgets[i]));
-    lb_print_json("explain", json_pack("{s:o,s:o,s:o,s:o,s:{s:I,s:I}}", "findings", findings, "layers", layers,
-                                       "budget", budgets, "missing", missing, "ops", "aligned",
+    json_t *routings = json_array();
+    for (uint32_t i = 0; i < r->n_routings; i++) {
+        char *text = lb_routing_json(&r->routings[i], UINT32_MAX);
+        if (text) json_array_append_new(routings, json_loads(text, 0, NULL));
+        free(text);
+    }
+    lb_print_json("explain", json_pack("{s:o,s:o,s:o,s:o,s:o,s:{s:I,s:I}}", "findings", findings, "layers", layers,
+                                       "budget", budgets, "routing", routings, "missing", missing, "ops", "aligned",
                                        (json_int_t)r->ops, "differing", (json_int_t)r->differing));
 }
 
 static char *steps, *layer, *phase, *select_ops, *invariance;
 static char **maps;
-static int all, table, budget, multiprocessors;
+static int all, table, budget, routing, multiprocessors;
 static long row = -1;
 static double seconds;
 
@@ -96,6 +102,10 @@ static const struct poptOption options[] = {
     {"table", 0, POPT_ARG_NONE, &table, 0, "what each layer adds, beside what has come together by then", NULL},
     {"budget", 0, POPT_ARG_NONE, &budget, 0,
      "split the final gap by cause and layer: a chained replay for each", NULL},
+    {"routing", 0, POPT_ARG_NONE, &routing, 0,
+     "how much of the final gap is experts chosen otherwise: replays of the first side with the second's ids, "
+     "weights and slots in force; and which choices are near ties",
+     NULL},
     {"invariance", 0, POPT_ARG_STRING, &invariance, 0,
      "does a row of these ops keep its bits in batches of other sizes? By kernel, and by the launch rules of "
      "fused norms",
@@ -256,7 +266,8 @@ int lb_cmd_explain(int argc, const char **argv)
     if (rc >= 0) return rc;
     lb_explain_options o = LB_EXPLAIN_OPTIONS_INIT;
     char *selector = make_selector();
-    o.maps = (const char *const *)maps, o.select = selector, o.seconds = seconds, o.budget = budget;
+    o.maps = (const char *const *)maps, o.select = selector, o.seconds = seconds, o.budget = budget,
+    o.routing = routing;
     while (maps && maps[o.n_maps]) o.n_maps++;
     if (!arguments.json) o.progress = lb_progress;
     if (steps && !parse_range(steps, &o.first_step, &o.last_step))

@@ -2,7 +2,6 @@
 #include "agreement.h"
 #include "explain_session.h"
 
-#include "routing_diff.h"
 
 #include <lastbit/composite.h>
 #include <math.h>
@@ -157,51 +156,6 @@ static void count_ops(lb_explain_session *session, const lb_scene *s)
     for (uint32_t i = 0; i < s->stretches.n; i++) session->report->differing += s->stretches.list[i].pair;
 }
 
-/* Experts that other tokens chose: is it what upstream moved the router's logits by, or the router itself? */
-static lb_status add_routing(lb_explain_session *session, const lb_scene *s, lb_err *err)
-{
-    lb_explain_report *r = session->report;
-    lb_diff_report *report = calloc(1, sizeof *report);
-    if (!report) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for routing");
-    const bool whole = s->sides[0].n_parts == 1 && s->sides[1].n_parts == 1;
-    lb_status status =
-        whole ? lb_routing_diff_add(&s->sides[0], &s->sides[1], session->rules, report, err) : LB_OK;
-    for (uint32_t i = 0; status == LB_OK && i < report->n_routings; i++) {
-        const lb_diff_routing *x = &report->routings[i];
-        const char *kind =
-            x->explained == x->flips ? x->near_ties == x->flips ? "near ties" : "upstream" : "another router";
-        char why[320];
-        if (!x->flips) continue;
-        snprintf(why, sizeof why,
-                 "%lld of %lld choices fall on other experts; the largest margin is %.3g; %lld are near ties, "
-                 "and of %lld the "
-                 "router's logits moved by more than the margin, upstream",
-                 (long long)x->flips, (long long)x->choices, x->largest_margin, (long long)x->near_ties,
-                 (long long)x->explained);
-        const lb_explain_finding row = {.step = x->step,
-                                        .rank = x->rank,
-                                        .phase = LB_PHASE_FORWARD,
-                                        .layer = lb_findings_keep(r, x->layer),
-                                        .op = "experts chosen",
-                                        .other_op = "experts chosen",
-                                        .index = LB_NONE,
-                                        .other = LB_NONE,
-                                        .cause = LB_CAUSE_ROUTING,
-                                        .proof = LB_PROOF_BITS,
-                                        .schedule = kind,
-                                        .first = "",
-                                        .also = "",
-                                        .why = lb_findings_keep(r, why),
-                                        .matched = x->choices - x->flips,
-                                        .elements = x->choices,
-                                        .local = NAN,
-                                        .total = NAN};
-        status = lb_findings_add(r, &row, err);
-    }
-    lb_diff_report_free(report);
-    return status;
-}
-
 static lb_status add_budget(lb_explain_session *session, const lb_scene *s, uint32_t first, lb_err *err)
 {
     lb_explain_report *r = session->report;
@@ -230,7 +184,7 @@ static lb_status explain_scene(lb_explain_session *session, const lb_matter *mat
     const uint32_t first = session->report->n_findings;
     LB_TRY(lb_explain_places(session, s, err));
     LB_TRY(lb_findings_add_layers(session->report, first, err));
-    if (session->b && !session->turned && !session->selector) LB_TRY(add_routing(session, s, err));
+    if (session->b && !session->turned && !session->selector) LB_TRY(lb_explain_routing(session, s, err));
     if (!session->options->budget || !session->b || session->turned || s->sides[1].n_parts > 1) return LB_OK;
     return add_budget(session, s, first, err);
 }

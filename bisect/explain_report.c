@@ -73,7 +73,8 @@ void lb_explain_report_free(lb_explain_report *r)
     for (uint32_t i = 0; t && i < t->n; i++) free(t->list[i]);
     if (t) free(t->list);
     for (uint32_t i = 0; i < r->n_budgets; i++) free(r->budgets[i].rows);
-    free(t), free(r->findings), free(r->missing), free(r->layers), free(r->budgets);
+    for (uint32_t i = 0; i < r->n_routings; i++) lb_routing_report_release(&r->routings[i]);
+    free(t), free(r->findings), free(r->missing), free(r->layers), free(r->budgets), free(r->routings);
     free(r);
 }
 

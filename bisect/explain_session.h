@@ -2,6 +2,7 @@
  *
  *   explain.c          steps of one rank: places, layers, routing, the budget
  *   explain_sources.c  what enters a step with other numbers
+ *   explain_routing.c  experts chosen otherwise
  *   explain_ranks.c    steps of all ranks together: what collectives made
  *   explain_scene.c    aligning and reading a step
  *   explain_report.c   findings
@@ -56,6 +57,10 @@ void lb_scene_close(lb_scene *scene);
 
 /* A finding for each stretch that is looked at and has one. */
 lb_status lb_explain_places(lb_explain_session *session, const lb_scene *scene, lb_err *err);
+
+/* A finding for each layer whose experts were chosen otherwise, and with options->routing what of the gap is theirs. Steps put together
+ * of several have none. */
+lb_status lb_explain_routing(lb_explain_session *session, const lb_scene *scene, lb_err *err);
 
 /* A finding for each source that enters with other numbers. */
 lb_status lb_explain_sources(lb_explain_session *session, const lb_scene *scene, lb_err *err);

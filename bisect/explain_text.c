@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINES = 40, NAMED = 3 };
+enum { LINES = 40, NAMED = 3, FLIPS = 10 };
 
 /* "model.layers.*.mlp": what layers of one kind have in common. */
 static void layer_pattern(const char *layer, char *text, size_t room)
@@ -314,6 +314,11 @@ char *lb_explain_text(const lb_explain_report *r, const char *path_a, const char
     for (uint32_t i = 0; i < r->n_missing; i++) fprintf(out, "missing: %s\n", r->missing[i]);
     if (table) print_layers(out, r);
     for (uint32_t i = 0; i < r->n_budgets; i++) print_budget(out, &r->budgets[i]);
+    for (uint32_t i = 0; i < r->n_routings; i++) {
+        char *routing = lb_routing_text(&r->routings[i], FLIPS);
+        if (routing) fputs(routing, out);
+        free(routing);
+    }
     print_next(out, r, path_a, path_b);
     free(done);
     fclose(out);

@@ -73,6 +73,8 @@ const lb_program *lb_stretch_program(const lb_stretch_source *source, int side);
 /* A value of a side, assemblies of B among them: what it is, and its very bytes (false: not kept, nor regenerated). */
 const lb_value *lb_stretch_value(const lb_stretch_source *source, int side, uint32_t value);
 bool lb_stretch_bytes(const lb_stretch_source *source, int side, uint32_t value, lb_tensor *tensor);
+/* Is `b` (of B) the same input or output of the same call of the same module as `a`, and has a value? */
+bool lb_stretch_same_place(const lb_stretch_source *source, const lb_boundary *a, const lb_boundary *b);
 /* Have two values of the sides other numbers? By digests where dtypes agree, else by their bytes; unknown: true. */
 bool lb_stretch_differs(const lb_stretch_source *source, uint32_t value_a, uint32_t value_b);
 

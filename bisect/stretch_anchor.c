@@ -46,6 +46,12 @@ bool lb_stretch_bytes(const lb_stretch_source *s, int side, uint32_t value, lb_t
     return lb_witness_value(s->bytes[side], value, tensor, &exact) && exact;
 }
 
+bool lb_stretch_same_place(const lb_stretch_source *s, const lb_boundary *x, const lb_boundary *y)
+{
+    return x->output == y->output && y->value != LB_NONE && y->position == x->position && y->call == x->call &&
+           !y->recompute && !strcmp(s->paths[0][x->scope], s->paths[1][y->scope]);
+}
+
 static bool bytes_of(const lb_finder *f, int side, uint32_t value, lb_tensor *tensor)
 {
     return lb_stretch_bytes(f->source, side, value, tensor);

@@ -153,6 +153,23 @@ static bool is_forced(const uint8_t *routed, uint32_t value, uint8_t upto)
     return value != LB_NONE && routed[value] && routed[value] <= upto;
 }
 
+/* What --routing puts in the place of `value`: the recorded part, or what the observer has instead. `*loaded` false: neither is to be had. */
+static lb_status force_part(lb_machine *machine, uint32_t value, bool *loaded)
+{
+    const lb_observer *observer = machine->run->observer;
+    const lb_program *program = machine->prepared->program;
+    const lb_value *row = &program->values[value];
+    lb_tensor other = {NULL, row->dtype, lb_layout_contiguous(row->layout.ndim, row->layout.shape)};
+    machine->state[value] = LB_STATE_UNKNOWN;
+    if (observer && observer->routed &&
+        observer->routed(observer->context, machine->rank, program->step, value, &other)) {
+        *loaded = machine->conditional = true;
+        return lb_anchor_put(machine, value, &other);
+    }
+    if (changed(machine, value)) machine->conditional = true;
+    return lb_anchor_load(machine, value, loaded);
+}
+
 lb_status lb_decision_route(lb_machine *machine, lb_execution *e)
 {
     const uint8_t upto = lb_machine_choice(machine)->routing, *routed = machine->prepared->routed;
@@ -160,10 +177,8 @@ lb_status lb_decision_route(lb_machine *machine, lb_execution *e)
     for (uint32_t i = 0; i < e->outputs.n; i++) {
         const uint32_t v = e->outputs.values[i];
         if (!is_forced(routed, v, upto)) continue;
-        machine->state[v] = LB_STATE_UNKNOWN;
-        if (changed(machine, v)) machine->conditional = true;
         bool loaded;
-        LB_TRY(lb_anchor_load(machine, v, &loaded));
+        LB_TRY(force_part(machine, v, &loaded));
         if (!loaded) {
             lb_decision_undecided(machine, "the routing to be forced was not kept: record again with --level ops");
             return LB_OK;

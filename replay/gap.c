@@ -51,7 +51,11 @@ static double measure(const lb_gaps *gaps, const lb_program *p, lb_ending end, u
 {
     lb_tensor then;
     const lb_tensor *now = lb_snapshots_of(&gaps->current, row);
-    return now && lb_gaps_recorded(gaps, p, end.value, row, &then) ? lb_gap_distance(now, &then) : NAN;
+    const lb_routing_other *other = gaps->other;
+    if (!now || end.value == LB_NONE) return NAN;
+    const bool known = other ? other->value(other->context, p, end.value, &then)
+                             : lb_gaps_recorded(gaps, p, end.value, row, &then);
+    return known ? lb_gap_distance(now, &then) : NAN;
 }
 
 void lb_gaps_measure(const lb_gaps *gaps, uint32_t at, double *output, double *loss)

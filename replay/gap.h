@@ -1,15 +1,18 @@
-/* Gaps: how far the ends of recorded steps (ending.h) are from the recording, run by run. */
+/* Gaps: how far the ends of recorded steps (ending.h) are from the recording, or from another one, run by run. */
 #ifndef LB_REPLAY_GAP_H
 #define LB_REPLAY_GAP_H
 
 #include "ending.h"
 #include "snapshot.h"
 
+#include <lastbit/routing.h>
+
 /* Two sets that want the same values in the same order: of a run without swaps, which stands in for bytes that were not kept, and of the
  * run at hand. All 0 but for `capture` to begin with; without a
  * capture the run without swaps is what is compared with. */
 typedef struct lb_gaps {
     lb_capture *capture;
+    const lb_routing_other *other; /* what is compared with, if not the recording itself */
     lb_snapshots reference, current;
     struct lb_gap_end *ends;
     uint32_t n_ends;
@@ -30,7 +33,7 @@ lb_status lb_gaps_add_end(lb_gaps *gaps, const lb_program *program, lb_err *err)
 /* What the recording has of a value; where its bytes were not kept, what the run without swaps computed. False: neither. */
 bool lb_gaps_recorded(const lb_gaps *gaps, const lb_program *program, uint32_t value, uint32_t row,
                       lb_tensor *tensor);
-/* Relative Euclidean distances of the run at hand from the recording, at row `end`; NaN: not known. */
+/* Relative Euclidean distances of the run at hand from what it is compared with, at row `end`; NaN: not known. */
 void lb_gaps_measure(const lb_gaps *gaps, uint32_t end, double *output, double *loss);
 /* |x - y| / |y|; NaN for other sizes and for y = 0. */
 double lb_gap_distance(const lb_tensor *x, const lb_tensor *y);

@@ -5,6 +5,7 @@
 #include "eager.h"
 #include "flip.h"
 #include "gap.h"
+#include "memory.h"
 #include "router.h"
 
 #include <math.h>
@@ -43,7 +44,9 @@ typedef struct maker {
     const lb_plan *plan;
     lb_routing_report *report;
     lb_gaps gaps;
-    decision *decisions; /* as report->layers */
+    decision *decisions;    /* as report->layers */
+    lb_snapshots *watching; /* of the run under way */
+    void *routed;           /* what was last forced */
     lb_err *err;
 } maker;
 
@@ -172,6 +175,16 @@ static bool load_ids(const lb_tensor *t, int64_t **ids)
     return *ids && lb_flip_load_ids(t, *ids);
 }
 
+static const lb_routing_other *other_of(const maker *m)
+{
+    return m->gaps.other;
+}
+
+static bool others(maker *m, const lb_program *p, uint32_t value, lb_tensor *tensor)
+{
+    return value != LB_NONE && other_of(m)->value(other_of(m)->context, p, value, tensor);
+}
+
 static bool load_then(maker *m, const decision *d, choices *c)
 {
     lb_tensor t;
@@ -201,11 +214,14 @@ static lb_tensor room_for(const lb_program *p, uint32_t value)
     return t;
 }
 
-/* What the router would choose now: the ids that the run holds may be forced ones. */
+/* What the router would choose now: the ids that the run holds may be forced ones. Another recording has chosen. */
 static bool choose_now(maker *m, const decision *d, choices *c)
 {
-    lb_tensor inputs[LB_COMPOSITE_INPUTS] = {{0}}, outputs[LB_COMPOSITE_OUTPUTS] = {{0}};
+    lb_tensor inputs[LB_COMPOSITE_INPUTS] = {{0}}, outputs[LB_COMPOSITE_OUTPUTS] = {{0}}, chosen;
     lb_err quiet = LB_ERR_INIT;
+    if (other_of(m))
+        return others(m, d->program, d->router.row->ids, &chosen) &&
+               lb_layout_numel(&chosen.layout) == c->tokens * c->per_token && load_ids(&chosen, &c->now);
     const lb_tensor *read = lb_snapshots_of(&m->gaps.current, d->read);
     if (!read) return false;
     inputs[0] = *read, outputs[0] = room_for(d->program, d->router.row->ids);
@@ -215,26 +231,40 @@ static bool choose_now(maker *m, const decision *d, choices *c)
     return done;
 }
 
-/* The scores of the recorded router over what the replay gave it. */
+/* Input `i` of the router's scores: its own as recorded, else what the replay gave it, or what the other recording has there; the latter
+ * in the dtype that was recorded here, which then is in `*owned`. */
+static bool load_input(maker *m, const decision *d, uint32_t i, lb_tensor *tensor, void **owned)
+{
+    const uint32_t value = d->router.path.list[i];
+    const lb_tensor *now = d->router.own[i] || other_of(m) ? NULL : lb_snapshots_of(&m->gaps.current, d->inputs[i]);
+    if (now) *tensor = *now;
+    if (now) return true;
+    if (d->router.own[i] || !other_of(m)) return recorded(m, d->program, value, d->inputs[i], tensor);
+    lb_tensor given;
+    if (!others(m, d->program, value, &given)) return false;
+    *tensor = room_for(d->program, value);
+    *owned = tensor->data;
+    if (tensor->data) lb_tensor_copy(tensor, &given, NULL);
+    return tensor->data;
+}
+
+/* The scores of the recorded router over what the replay gave it, or over what the other recording has. */
 static void score_upstream(maker *m, const decision *d, choices *c)
 {
     const lb_composite *path = &d->router.path;
     lb_tensor *inputs = calloc(LB_COMPOSITE_INPUTS + path->n_list + 1, sizeof *inputs),
               outputs[LB_COMPOSITE_OUTPUTS] = {{0}};
+    void **owned = calloc(path->n_list + 1, sizeof *owned);
     lb_err quiet = LB_ERR_INIT;
-    bool known = inputs && path->n_ops && c->scores;
-    for (uint32_t i = 0; known && i < path->n_list; i++) {
-        const lb_tensor *now = d->router.own[i] ? NULL : lb_snapshots_of(&m->gaps.current, d->inputs[i]);
-        if (now)
-            inputs[LB_COMPOSITE_INPUTS + i] = *now;
-        else
-            known = recorded(m, d->program, path->list[i], d->inputs[i], &inputs[LB_COMPOSITE_INPUTS + i]);
-    }
+    bool known = inputs && owned && path->n_ops && c->scores;
+    for (uint32_t i = 0; known && i < path->n_list; i++)
+        known = load_input(m, d, i, &inputs[LB_COMPOSITE_INPUTS + i], &owned[i]);
     if (known) outputs[0] = room_for(d->program, d->router.scores);
     if (outputs[0].data && lb_eager_run(path, inputs, outputs, &quiet) == LB_OK)
         c->upstream = lb_flip_scores(&outputs[0]);
+    for (uint32_t i = 0; owned && i < path->n_list; i++) free(owned[i]);
     free(outputs[0].data);
-    free(inputs);
+    free(inputs), free(owned);
 }
 
 static lb_routing_flip judge(const choices *c, int64_t token, lb_flip pair)
@@ -282,7 +312,7 @@ static bool add_flip(lb_routing_report *report, const lb_routing_flip *flip)
     return true;
 }
 
-/* Flips with the recorded ids in force. */
+/* Flips with the recorded ids in force, or those of the other recording. */
 static lb_status judge_layer(maker *m, uint32_t at)
 {
     choices c;
@@ -309,6 +339,17 @@ static lb_status judge_layer(maker *m, uint32_t at)
     return status;
 }
 
+/* The choices that a run is held against: the recorded ones, or those of the other recording. */
+static bool load_reference(maker *m, const decision *d, choices *c)
+{
+    if (!load_then(m, d, c) || !other_of(m)) return c->then;
+    const bool known = choose_now(m, d, c);
+    int64_t *mine = c->then;
+    c->then = c->now, c->now = mine;
+    free(c->now), c->now = NULL;
+    return known;
+}
+
 /* Choices that differ in a run whose routing is its own. */
 static void count_recomputed(maker *m, uint32_t at)
 {
@@ -316,7 +357,7 @@ static void count_recomputed(maker *m, uint32_t at)
     lb_flip pairs[LB_MOST_CHOICES];
     const decision *d = &m->decisions[at];
     const lb_tensor *now = lb_snapshots_of(&m->gaps.current, d->ids);
-    if (load_then(m, d, &c) && now && load_ids(now, &c.now) && lb_layout_numel(&now->layout) == c.tokens * c.per_token) {
+    if (load_reference(m, d, &c) && now && load_ids(now, &c.now) && lb_layout_numel(&now->layout) == c.tokens * c.per_token) {
         m->report->layers[at].recomputed = 0;
         for (int64_t t = 0; t < c.tokens; t++)
             m->report->layers[at].recomputed +=
@@ -327,15 +368,39 @@ static void count_recomputed(maker *m, uint32_t at)
 
 /* ---- runs ------------------------------------------------------------------------------------------------------------ */
 
+/* As lb_observer.routed: what the other recording chose, as this one holds it. */
+static bool route(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
+{
+    maker *m = context;
+    const lb_program *p = NULL;
+    lb_tensor given;
+    for (uint32_t i = 0; i < m->report->n_layers && !p; i++)
+        if (m->report->layers[i].step == step && m->report->layers[i].rank == rank) p = m->decisions[i].program;
+    if (!p || !others(m, p, value, &given)) return false;
+    free(m->routed);
+    const lb_tensor room = room_for(p, value);
+    m->routed = room.data;
+    if (!m->routed) return false;
+    lb_tensor_copy(&room, &given, NULL);
+    *tensor = room;
+    return true;
+}
+
+static bool watch(void *context, const lb_event *event)
+{
+    maker *m = context;
+    return lb_snapshots_watch(m->watching, event);
+}
+
 static lb_status run(maker *m, lb_routing_mode mode)
 {
     lb_plan plan = *m->plan;
-    lb_snapshots *snapshots = mode == LB_ROUTING_PLAIN ? &m->gaps.reference : &m->gaps.current;
-    lb_observer observer = {.context = snapshots, .op = lb_snapshots_watch};
+    lb_observer observer = {.context = m, .op = watch, .routed = other_of(m) ? route : NULL};
     lb_replay_summary summary = {0};
     const uint32_t n = mode == LB_ROUTING_PLAIN ? 0 : m->plan->n_swaps + 1;
     lb_swap *swaps = calloc(n + 1, sizeof *swaps);
     uint64_t *touched = calloc(n + 1, sizeof *touched);
+    m->watching = mode == LB_ROUTING_PLAIN ? &m->gaps.reference : &m->gaps.current;
     if (swaps && touched) {
         for (uint32_t i = 0; i + 1 < n; i++) swaps[i] = m->plan->swaps[i];
         if (n) swaps[n - 1] = (lb_swap){LB_SWAP_ROUTING, "", lb_routing_mode_name(mode)};
@@ -348,50 +413,78 @@ static lb_status run(maker *m, lb_routing_mode mode)
         m->plan->touched[i] = touched[i];
     free(swaps);
     free(touched);
-    if (status == LB_OK && snapshots->failed) status = no_memory(m);
+    if (status == LB_OK && m->watching->failed) status = no_memory(m);
     m->report->undecided[mode] = summary.undecided;
     if (summary.undecided && !*m->report->undecided_at)
         snprintf(m->report->undecided_at, sizeof m->report->undecided_at, "%s", summary.undecided_at);
     return status;
 }
 
-static lb_status run_mode(maker *m, lb_routing_mode mode)
+/* What is to be known of the run that stands in `current`. */
+static lb_status look_at(maker *m, lb_routing_mode mode)
 {
-    LB_TRY(run(m, mode));
-    if (mode == LB_ROUTING_PLAIN) { /* is its own current */
-        const lb_snapshots mine = m->gaps.current;
-        m->gaps.current = m->gaps.reference;
-        note_gaps(m, mode);
-        m->gaps.current = mine;
-        return LB_OK;
-    }
     note_gaps(m, mode);
     for (uint32_t i = 0; i < m->report->n_layers; i++) {
         if (mode == LB_ROUTING_RECOMPUTE) count_recomputed(m, i);
-        if (mode == LB_ROUTING_IDS) LB_TRY(judge_layer(m, i));
+        if (mode == (other_of(m) ? LB_ROUTING_RECOMPUTE : LB_ROUTING_IDS)) LB_TRY(judge_layer(m, i));
     }
-    lb_snapshots_clear(&m->gaps.current);
     return LB_OK;
 }
 
-lb_status lb_routing_report_make(lb_capture *capture, lb_replay *replay, const lb_plan *plan,
-                                 lb_routing_report *report, lb_err *err)
+/* Where there is no swap, the run without swaps is the one that recomputes. */
+static lb_status run_mode(maker *m, lb_routing_mode mode)
 {
-    maker m = {.gaps = {.capture = capture},
+    const bool plain = mode == LB_ROUTING_PLAIN, again = mode == LB_ROUTING_RECOMPUTE && !m->plan->n_swaps;
+    if (!again) LB_TRY(run(m, mode));
+    const lb_snapshots mine = m->gaps.current;
+    if (plain || again) m->gaps.current = m->gaps.reference;
+    if (again) m->report->undecided[mode] = m->report->undecided[LB_ROUTING_PLAIN];
+    const lb_status status = look_at(m, mode);
+    if (plain || again)
+        m->gaps.current = mine;
+    else
+        lb_snapshots_clear(&m->gaps.current);
+    return status;
+}
+
+static int by_weight(const void *a, const void *b)
+{
+    const lb_routing_flip *x = a, *y = b;
+    if (x->kind != y->kind)
+        return x->kind == LB_FLIP_ROUTER ? -1 : y->kind == LB_FLIP_ROUTER ? 1 : (int)x->kind - (int)y->kind;
+    const double p = isnan(x->margin) ? -INFINITY : x->margin, q = isnan(y->margin) ? -INFINITY : y->margin;
+    if (p != q) return p > q ? -1 : 1;
+    if (x->layer != y->layer) return x->layer < y->layer ? -1 : 1;
+    return x->token != y->token ? (x->token < y->token ? -1 : 1) : x->lost < y->lost ? -1 : x->lost > y->lost;
+}
+
+lb_status lb_routing_report_against(lb_capture *capture, lb_replay *replay, const lb_plan *plan,
+                                    const lb_routing_other *other, bool modes, lb_routing_report *report,
+                                    lb_err *err)
+{
+    maker m = {.gaps = {.capture = capture, .other = other},
                .capture = capture,
                .replay = replay,
                .plan = plan,
                .report = report,
                .err = err};
-    *report = (lb_routing_report){0};
+    *report = (lb_routing_report){.against = other != NULL};
     lb_status status = add_window(&m);
-    for (int mode = 0; mode < LB_ROUTING_MODES && status == LB_OK; mode++)
-        status = run_mode(&m, (lb_routing_mode)mode);
+    const int last = modes ? LB_ROUTING_MODES : LB_ROUTING_RECOMPUTE + 1;
+    for (int mode = 0; mode < last && status == LB_OK; mode++) status = run_mode(&m, (lb_routing_mode)mode);
+    if (status == LB_OK && report->n_flips)
+        qsort(report->flips, report->n_flips, sizeof *report->flips, by_weight);
     for (uint32_t i = 0; i < report->n_layers; i++)
         lb_router_release(&m.decisions[i].router), free(m.decisions[i].inputs);
     lb_gaps_release(&m.gaps);
-    free(m.decisions);
+    free(m.decisions), free(m.routed);
     return status;
+}
+
+lb_status lb_routing_report_make(lb_capture *capture, lb_replay *replay, const lb_plan *plan,
+                                 lb_routing_report *report, lb_err *err)
+{
+    return lb_routing_report_against(capture, replay, plan, NULL, true, report, err);
 }
 
 void lb_routing_report_release(lb_routing_report *report)

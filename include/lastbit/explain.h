@@ -30,7 +30,7 @@
 #ifndef LASTBIT_EXPLAIN_H
 #define LASTBIT_EXPLAIN_H
 
-#include <lastbit/replay.h>
+#include <lastbit/routing.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -127,12 +127,14 @@ typedef struct lb_explain_options {
     int64_t first_step, last_step;
     const char *select; /* selector of A's ops as in swaps ("layer=model.layers.3&phase=forward"), NULL: all */
     bool budget;        /* split the final gap by cause and layer: a chained replay for each */
+    bool routing; /* how much of the final gap is experts chosen otherwise: replays with the second side's ids, weights and slots in
+                     force */
     double seconds;     /* for ruling out alternatives at places of one kind, once something matched; 0: 2 */
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
 } lb_explain_options;
 #define LB_EXPLAIN_OPTIONS_INIT                                                                                \
     {                                                                                                          \
-        sizeof(lb_explain_options), NULL, 0, INT64_MIN, INT64_MAX, NULL, false, 0, NULL                        \
+        sizeof(lb_explain_options), NULL, 0, INT64_MIN, INT64_MAX, NULL, false, false, 0, NULL                        \
     }
 
 typedef struct lb_explain_report {
@@ -142,6 +144,8 @@ typedef struct lb_explain_report {
     uint32_t n_layers;
     lb_explain_budget *budgets; /* one per step and rank */
     uint32_t n_budgets;
+    lb_routing_report *routings; /* one per step and rank whose routing was recorded on both sides; options.routing */
+    uint32_t n_routings;
     char **missing; /* what could not be looked at, one sentence each */
     uint32_t n_missing;
     uint64_t ops, differing; /* aligned computing ops; of them with other bits */

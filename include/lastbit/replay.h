@@ -138,6 +138,9 @@ typedef struct lb_observer {
     /* Asked before the exact shadow takes the recorded result of a discontinuous op (may be NULL): return true after pointing
      * `tensor` at what it should take instead, of the same dtype and shape, e.g. another capture's decision. */
     bool (*decided)(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor);
+    /* Asked before --routing forces part of a choice of experts (may be NULL): return true after pointing `tensor` at what it
+     * should take instead of what was recorded, of the same dtype and shape. */
+    bool (*routed)(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor);
     /* A checkpoint may be kept (return false: don't), or the run begins at one; both may be NULL. What the observer knows by
      * then goes with it. Ids ascend. */
     bool (*keep)(void *context, uint32_t checkpoint);

@@ -76,10 +76,11 @@ typedef struct lb_routing_flip {
 typedef struct lb_routing_report {
     lb_routing_ending *endings; /* by rank and step */
     lb_routing_layer *layers;   /* in order of execution */
-    lb_routing_flip *flips;     /* in order of layers and tokens */
+    lb_routing_flip *flips;     /* router differences first, then the widest margin */
     uint32_t n_endings, n_layers, n_flips;
     bool undecided[LB_ROUTING_MODES]; /* the chain ended: other experts mean other ops */
     char undecided_at[160];           /* of the first such run */
+    bool against;                     /* made against another recording */
 } lb_routing_report;
 
 /* Replays the plan's window (chained) in every mode. plan->swaps must hold no routing swap. LB_ERR_NOT_CAPTURED: no routing was
@@ -87,6 +88,25 @@ typedef struct lb_routing_report {
 LB_API lb_status lb_routing_report_make(lb_capture *capture, lb_replay *replay, const lb_plan *plan,
                                         lb_routing_report *report, lb_err *err);
 LB_API void lb_routing_report_release(lb_routing_report *report);
+
+/* Another recording of the same steps: what it has in the place of a value of this one, elements in this one's order and shape, in a
+ * dtype of its own, good as long as `context`. False: nothing, or its bytes were not kept. */
+typedef struct lb_routing_other {
+    void *context;
+    bool (*value)(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor);
+} lb_routing_other;
+
+/* How much of the distance of two recordings is experts chosen otherwise: as above, but distances are from the other recording's
+ * ends, what is forced are its ids, weights and slots, and a flip is a choice that it made otherwise. Upstream: what both scores move
+ * by when the router as recorded here gets the other's hidden states. The plan may have no swaps. `modes` false: flips alone are
+ * wanted, and nothing is forced. */
+LB_API lb_status lb_routing_report_against(lb_capture *capture, lb_replay *replay, const lb_plan *plan,
+                                           const lb_routing_other *other, bool modes, lb_routing_report *report,
+                                           lb_err *err);
+/* Its tables for a person, `most` flips of all; malloc'ed, NULL when out of memory. */
+LB_API char *lb_routing_text(const lb_routing_report *report, uint32_t most);
+/* The same as a JSON object: `endings`, `layers`, `flips`, `undecided_at`. */
+LB_API char *lb_routing_json(const lb_routing_report *report, uint32_t most);
 
 #ifdef __cplusplus
 }

@@ -737,8 +737,6 @@ def test_routing_of_a_mixture_in_bf16_and_f32(lastbit, tmp_path):
     for f in routing:
         row = compared[f["layer"]]
         assert (f["elements"], f["matched"]) == (row["choices"], row["choices"] - row["flips"])
-        assert f["schedule"] == ("upstream" if row["explained"] == row["flips"] > row["near_ties"] else
-                                 "near ties" if row["near_ties"] == row["flips"] else "another router")
     rest = own(answer)
     unexplained = [f for f in rest if f["cause"] == "unexplained"]
     assert len(unexplained) < len(rest) / 20 and not [f for f in unexplained if f["phase"] == "forward"]
