@@ -250,8 +250,8 @@ static bool goes_on_from_other_terms(lb_finder *f, uint32_t i, uint32_t j)
     for (uint32_t k = 0; same && k < t.x.n && !other; k++) {
         if (t.x.list[k] == LB_NONE || t.y.list[k] == LB_NONE) continue;
         const uint32_t from = maker_of(f, 0, i, t.x.list[k]), by = maker_of(f, 1, j, t.y.list[k]);
-        other = from != LB_NONE && by != LB_NONE && f->source->alignment->b_of_a[from] == by && is_add(f, from) &&
-                !lb_finder_is_trusted(f, from) && !are_near(f, t.x.list[k], t.y.list[k]);
+        other = from != LB_NONE && by != LB_NONE && f->source->alignment->b_of_a[from] == by &&
+                is_add(f, from) && !lb_finder_is_trusted(f, from) && !are_near(f, t.x.list[k], t.y.list[k]);
     }
     close_terms(f, &t);
     return other;

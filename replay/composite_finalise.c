@@ -259,7 +259,7 @@ static lb_status at_once(lb_recogniser *t, uint32_t sum)
 typedef struct slots {
     const lb_recogniser *t;
     uint32_t ops[4 * MOST_SLOTS + 4], n_ops;
-    uint32_t x, weights; /* values: (tokens, slots, hidden) and (tokens, slots) */
+    uint32_t x, weights;       /* values: (tokens, slots, hidden) and (tokens, slots) */
     int64_t tokens, hidden, n; /* n: slots */
     uint64_t seen;
 } slots;
@@ -268,9 +268,11 @@ typedef struct slots {
 static bool take_window(const slots *s, lb_reading part, int64_t size, uint32_t *whole, int64_t *slot)
 {
     const lb_recogniser *t = s->t;
-    const uint32_t maker = lb_recogniser_maker(t, part), value = maker == LB_NONE ? LB_NONE : lb_recogniser_result(t, maker);
+    const uint32_t maker = lb_recogniser_maker(t, part),
+                   value = maker == LB_NONE ? LB_NONE : lb_recogniser_result(t, maker);
     if (value == LB_NONE || (*whole != LB_NONE && *whole != value)) return false;
-    const lb_layout *all = &lb_recogniser_value(t, value)->layout, *l = &lb_recogniser_value(t, part.value)->layout;
+    const lb_layout *all = &lb_recogniser_value(t, value)->layout,
+                    *l = &lb_recogniser_value(t, part.value)->layout;
     if (lb_recogniser_value(t, value)->storage != lb_recogniser_value(t, part.value)->storage ||
         lb_layout_numel(all) != s->tokens * s->n * size || !lb_layout_is_contiguous(all))
         return false;
@@ -292,7 +294,8 @@ static bool take_slot(slots *s, lb_reading term)
                          w = lb_recogniser_peel(t, lb_recogniser_arg(t, mul, 1 - i));
         int64_t slot, other;
         if (x.op == LB_NONE || w.op == LB_NONE) return false;
-        const lb_layout *lx = &lb_recogniser_value(t, x.value)->layout, *lw = &lb_recogniser_value(t, w.value)->layout;
+        const lb_layout *lx = &lb_recogniser_value(t, x.value)->layout,
+                        *lw = &lb_recogniser_value(t, w.value)->layout;
         if (lx->ndim != 2 || lw->ndim != 2 || lw->shape[1] != 1 || lw->shape[0] != lx->shape[0]) continue;
         const uint32_t from = lb_recogniser_maker(t, w);
         if (!s->n && from != LB_NONE && lx->shape[0] > 0) { /* the first one tells the sizes */
@@ -300,8 +303,8 @@ static bool take_slot(slots *s, lb_reading term)
             s->n = lb_layout_numel(&lb_recogniser_value(t, lb_recogniser_result(t, from))->layout) / s->tokens;
         }
         if (s->n < 2 || s->n > MOST_SLOTS || s->tokens != lx->shape[0] || s->hidden != lx->shape[1] ||
-            !take_window(s, x, s->hidden, &s->x, &slot) || !take_window(s, w, 1, &s->weights, &other) || slot != other ||
-            s->seen >> slot & 1)
+            !take_window(s, x, s->hidden, &s->x, &slot) || !take_window(s, w, 1, &s->weights, &other) ||
+            slot != other || s->seen >> slot & 1)
             return false;
         s->seen |= (uint64_t)1 << slot;
         s->ops[s->n_ops++] = mul;
@@ -313,7 +316,8 @@ static bool take_slot(slots *s, lb_reading term)
 static bool is_plain_add(const lb_recogniser *t, uint32_t op)
 {
     double alpha = 1;
-    return op != LB_NONE && lb_recogniser_is(t, op, "add") && (!lb_recogniser_number(t, op, 2, &alpha) || alpha == 1);
+    return op != LB_NONE && lb_recogniser_is(t, op, "add") &&
+           (!lb_recogniser_number(t, op, 2, &alpha) || alpha == 1);
 }
 
 /* From the last addition back to the first: each adds one slot to what the one before it gave. */
