@@ -51,10 +51,14 @@ static void NAME(rms_backward)(const lb_method *method, const REAL *dy, const RE
 }
 
 /* dgamma += dy (x - mean) rstd and dbeta += dy, row after row; sums may be NULL. `round`: 16-bit dtype of the sums. */
+/* `fused`: as torch's layer norm of f32 is compiled, dgamma + dy (rstd x - rstd mean) with two fmas (seen in its bits). */
 static void NAME(affine_backward)(const REAL *dy, const REAL *x, REAL mean, REAL rstd, int64_t n, REAL *dgamma,
-                                  REAL *dbeta, lb_dtype round)
+                                  REAL *dbeta, bool fused, lb_dtype round)
 {
-    if (dgamma)
+    const REAL shift = -(rstd * mean);
+    if (dgamma && fused)
+        for (int64_t i = 0; i < n; i++) dgamma[i] = FMA(dy[i], FMA(rstd, x[i], shift), dgamma[i]);
+    if (dgamma && !fused)
         for (int64_t i = 0; i < n; i++) dgamma[i] += dy[i] * ((x[i] - mean) * rstd);
     if (dbeta)
         for (int64_t i = 0; i < n; i++) dbeta[i] += dy[i];

@@ -143,30 +143,53 @@ static bool wanted(const lb_call *call, uint32_t mask_arg, uint32_t r)
     return mask[r] && r < call->n_results && call->results[r].data;
 }
 
-/* dgamma and dbeta are sums over rows, in order: threads take columns. */
+/* dgamma and dbeta are sums over rows `first` to `end`, in order: threads take columns. */
 #define COLUMNS 256
-static void affine_columns(const backward *b)
+static void affine_columns(const backward *b, int64_t first, int64_t end)
 {
     const rows *r = &b->r;
     size_t bytes = (size_t)r->size * (r->frame.wide ? 8 : 4);
     if (b->dgamma) memset(b->dgamma, 0, bytes);
     if (b->dbeta) memset(b->dbeta, 0, bytes);
     if (!b->dgamma && !b->dbeta) return;
-#pragma omp parallel for schedule(static) if (r->count * r->size > PARALLEL_ELEMENTS)
+#pragma omp parallel for schedule(static) if ((end - first) * r->size > PARALLEL_ELEMENTS)
     for (int64_t j = 0; j < r->size; j += COLUMNS) {
         int64_t width = r->size - j < COLUMNS ? r->size - j : COLUMNS;
-        for (int64_t i = 0; i < r->count; i++) {
+        for (int64_t i = first; i < end; i++) {
             int64_t at = i * r->size + j;
             if (r->frame.wide)
                 affine_backward_f64((const double *)b->dy + at, (const double *)r->x + at,
-                                    b->mean ? ((const double *)b->mean)[i] : 0, ((const double *)b->rstd)[i], width,
-                                    b->dgamma ? (double *)b->dgamma + j : NULL, b->dbeta ? (double *)b->dbeta + j : NULL, 0);
+                                    b->mean ? ((const double *)b->mean)[i] : 0, ((const double *)b->rstd)[i],
+                                    width, b->dgamma ? (double *)b->dgamma + j : NULL,
+                                    b->dbeta ? (double *)b->dbeta + j : NULL, false, 0);
             else
                 affine_backward_f32((const float *)b->dy + at, (const float *)r->x + at,
-                                    b->mean ? ((const float *)b->mean)[i] : 0, ((const float *)b->rstd)[i], width,
-                                    b->dgamma ? (float *)b->dgamma + j : NULL, b->dbeta ? (float *)b->dbeta + j : NULL, b->affine);
+                                    b->mean ? ((const float *)b->mean)[i] : 0, ((const float *)b->rstd)[i],
+                                    width, b->dgamma ? (float *)b->dgamma + j : NULL,
+                                    b->dbeta ? (float *)b->dbeta + j : NULL, !b->rms && !b->affine, b->affine);
         }
     }
+}
+
+/* torch on several threads: each adds up rows of its own, then the threads' sums are added in order (layer_norm_kernel.cpp). */
+static void affine_pieces(backward *b, int64_t threads)
+{
+    rows *r = &b->r;
+    const int64_t used = r->count < threads ? r->count : threads,
+                  size = used ? (r->count + used - 1) / used : 1;
+    float *sums[] = {b->dgamma, b->dbeta}, *part = lb_frame_reals(&r->frame, 2 * r->size);
+    if (!part) return;
+    for (int s = 0; s < 2; s++)
+        if (sums[s]) memset(sums[s], 0, (size_t)r->size * sizeof *sums[s]);
+    for (int64_t first = 0; first < r->count; first += size) {
+        b->dgamma = sums[0] ? part : NULL, b->dbeta = sums[1] ? part + r->size : NULL;
+        affine_columns(b, first, first + size < r->count ? first + size : r->count);
+        for (int s = 0; s < 2; s++) {
+            for (int64_t k = 0; sums[s] && k < r->size; k++) sums[s][k] += part[s * r->size + k];
+            if (sums[s] && b->affine) lb_round_to_grid_f32(sums[s], (size_t)r->size, b->affine, NULL);
+        }
+    }
+    b->dgamma = sums[0], b->dbeta = sums[1];
 }
 
 static void input_row(const backward *b, int64_t i, void *row)
@@ -225,8 +248,15 @@ static lb_status run_backward(backward *b, uint32_t mask_arg, bool twin)
         for (int64_t k = 0; b->dbeta && k < r->size; k++) ((double *)b->dbeta)[k] *= scale;
         return lb_frame_end(f);
     }
+    const lb_schedule *schedule = f->call->method.schedule;
+    const int64_t threads =
+        schedule && schedule->kind == LB_SCHEDULE_TORCH && !f->wide && !b->rms ? schedule->size : 1;
+    if (threads > 1) f->call->method.schedule = NULL; /* rows are one thread's */
     for (int64_t i = 0; b->dx && i < r->count; i++) input_row(b, i, row);
-    affine_columns(b);
+    if (threads > 1)
+        affine_pieces(b, threads);
+    else
+        affine_columns(b, 0, r->count);
     return lb_frame_end(f);
 }
 

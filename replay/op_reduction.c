@@ -105,8 +105,32 @@ static double extreme(double a, double b, bool largest)
     return largest ? (a > b ? a : b) : (a < b ? a : b);
 }
 
-/* torch adds squares as eight lanes and then the lanes; any p other than 0, 1, 2 and infinity goes through pow. */
-static const lb_schedule norm_order = {LB_SCHEDULE_LANES, 8, 0};
+/* torch adds the squares of dense rows as eight lanes and then the lanes, whatever the number of threads; everything else one after the
+ * other (any p other than 0, 1, 2 and infinity goes through pow). */
+static const lb_schedule norm_of_rows = {LB_SCHEDULE_LANES, 8, 0}, norm_order = {LB_SCHEDULE_SEQUENTIAL, 0, 0};
+enum { GRAIN = 32768 };
+
+/* One number of more terms than the grain: a piece per thread, each one after the other, and then the pieces. Read from torch's
+ * ReduceOpsKernel.cpp (`norm_kernel_tensor_iterator_impl`) and Reduce.h (`binary_kernel_reduce`). */
+static float sum_of_pieces(const float *terms, int64_t n, int64_t threads, lb_dtype accumulate)
+{
+    const int64_t used = (n + GRAIN - 1) / GRAIN < threads ? (n + GRAIN - 1) / GRAIN : threads,
+                  size = (n + used - 1) / used;
+    float parts[LB_SCHEDULE_MAX_SIZE];
+    int64_t count = 0;
+    for (int64_t at = 0; at < n; at += size)
+        parts[count++] = lb_sum_f32(&norm_order, terms + at, n - at < size ? n - at : size, accumulate);
+    return lb_sum_f32(&norm_order, parts, count, accumulate);
+}
+
+/* All elements of a tensor lie side by side, in whatever order of the dimensions. */
+static bool is_dense(const lb_tensor *t)
+{
+    int64_t first, last;
+    return lb_layout_is_contiguous(&t->layout) ||
+           (lb_layout_dense_range(&t->layout, &first, &last, NULL) == LB_OK &&
+            last - first == lb_tensor_numel(t));
+}
 
 static lb_status norm_over(lb_call *call, double p, uint32_t reduced)
 {
@@ -115,7 +139,13 @@ static lb_status norm_over(lb_call *call, double p, uint32_t reduced)
     int64_t n = fold.results * fold.size;
     lb_frame f = lb_frame_begin(call);
     const void *x = lb_frame_tensor(&f, &fold.view);
-    const bool usual = !f.wide && p == 2 && fold.inner == 1 && !call->method.schedule && !call->method.accumulate;
+    const bool rows = p == 2 && fold.inner == 1 && (fold.results > 1 || is_dense(in)),
+               by_threads = call->method.schedule && call->method.schedule->kind == LB_SCHEDULE_TORCH,
+               pieces = by_threads && !rows && !f.wide && fold.results == 1 && n >= GRAIN &&
+                        call->method.schedule->size > 1;
+    if (by_threads && !pieces) call->method.schedule = NULL;
+    const int64_t threads = pieces ? call->method.schedule->size : 1;
+    const bool usual = !f.wide && rows && !call->method.schedule && !call->method.accumulate;
     void *y = lb_frame_output(&f, 0, fold.results), *terms = lb_frame_reals(&f, usual || isinf(p) ? 0 : n);
     if (!lb_frame_ok(&f)) return lb_frame_end(&f);
     const double *x64 = x;
@@ -139,8 +169,10 @@ static lb_status norm_over(lb_call *call, double p, uint32_t reduced)
         else
             ((float *)terms)[i] = (float)power(x32[i], p);
     }
-    if (!call->method.schedule) call->method.schedule = &norm_order;
-    if (usual) /* squares are added as they arise: no second array as large as the first */
+    if (!call->method.schedule) call->method.schedule = rows ? &norm_of_rows : &norm_order;
+    if (pieces)
+        *(float *)y = sum_of_pieces(terms, n, threads, call->method.accumulate);
+    else if (usual) /* squares are added as they arise: no second array as large as the first */
         for (int64_t i = 0; i < fold.results; i++) ((float *)y)[i] = lb_sum_squares_f32(x32 + i * fold.size, fold.size);
     else
         fold_sum(&f, &fold, terms, y);

@@ -273,18 +273,22 @@ static double exact_f64(const double *x, int64_t stride, int64_t n)
 #define REAL float
 #define NAME(x) x##_f32
 #define ROUND lb_round_to_grid_f32
+#define FMA fmaf
 #include "schedule_real.h"
 #undef REAL
 #undef NAME
 #undef ROUND
+#undef FMA
 
 #define REAL double
 #define NAME(x) x##_f64
 #define ROUND lb_round_to_grid_f64
+#define FMA fma
 #include "schedule_real.h"
 #undef REAL
 #undef NAME
 #undef ROUND
+#undef FMA
 
 float lb_cascade_f32(const float *x, int64_t vectors, int lanes, const float *tail, int64_t n_tail,
                      lb_dtype accumulate)

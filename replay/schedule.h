@@ -87,7 +87,9 @@ void lb_sum_columns_f32(const lb_schedule *schedule, const float *x, int64_t str
                         float *out, lb_dtype accumulate);
 void lb_sum_columns_f64(const lb_schedule *schedule, const double *x, int64_t stride, int64_t n, int64_t width,
                         double *out, lb_dtype accumulate);
-/* The sum of squares of a dense row in eight lanes, each square rounded before it is added: torch's order of a 2-norm. */
+/* The sum of squares of a dense row in torch's order of a 2-norm: eight lanes, each square rounded before it is added; then what is
+ * left over, four of it in the same way and the rest by fma, as the loop that torch has for it is compiled (2.13, for AVX2; seen in
+ * its results, `norm_two_reduce_step`'s caller in ReduceOpsKernel.cpp). */
 float lb_sum_squares_f32(const float *x, int64_t n);
 double lb_sum_squares_f64(const double *x, int64_t n);
 /* The cascade of a row of `vectors` * lanes terms whose tail of fewer than a vector lies apart (bf16 rows, where two

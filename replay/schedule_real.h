@@ -166,8 +166,11 @@ PER_ISA(NAME(eight_lanes), NAME(eight_lanes_body), (const REAL *x, int64_t n, bo
 REAL NAME(lb_sum_squares)(const REAL *x, int64_t n)
 {
     REAL acc[8];
-    NAME(eight_lanes)(x, n, true, acc);
+    const int64_t whole = n - n % 8, fours = n - n % 4;
+    NAME(eight_lanes)(x, whole, true, acc);
     for (int l = 1; l < 8; l++) acc[0] += acc[l];
+    for (int64_t i = whole; i < fours; i++) acc[0] += x[i] * x[i];
+    for (int64_t i = fours; i < n; i++) acc[0] = FMA(x[i], x[i], acc[0]);
     return acc[0];
 }
 

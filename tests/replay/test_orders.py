@@ -334,3 +334,19 @@ def test_stream_k_cuts_tiles_where_shares_end(shares, edge, shape):
     plain, = run("mm", [a, b], [(m, n)])
     assert torch.equal(ours, plain) == all(c % each == 0 for c in borders)
     torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="torch's vectors have another width here")
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_norms_have_torchs_bits(threads, count):
+    """Squares of dense rows in eight lanes and what is left over; everything else term by term, in a piece per thread."""
+    threads(count)
+    g = torch.Generator().manual_seed(3)
+    how = method(("torch", count, 0)) if count > 1 else None
+    for size in (1, 3, 6, 12, 15, 100, 399, 40000, 102401):
+        x, gaps = torch.randn(size, generator=g), torch.randn(size, 3, generator=g)[:, 1:]
+        for values, p in ((x, 1), (x, 2), (gaps, 1), (gaps, 2)):
+            (y,) = run("linalg_vector_norm", (values, p, None, False, None), [()], how)
+            assert y == torch.linalg.vector_norm(values, p), (size, p, values.shape)
+    (y,) = run("linalg_vector_norm", (gaps, 2, [0], False, None), [(2,)])
+    assert torch.equal(y, torch.linalg.vector_norm(gaps, 2, dim=0))
