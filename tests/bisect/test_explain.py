@@ -335,6 +335,45 @@ with torch.no_grad(): m(torch.randn(64, 64).to(dtype))
 """
 
 
+CLIP = """
+import sys, torch
+how, threads, p = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+torch.set_num_threads(1)
+torch.manual_seed(0)
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.mid, self.down = torch.nn.Linear(256, 400), torch.nn.Linear(400, 400), torch.nn.Linear(400, 256)
+    def forward(self, x): return self.down(torch.relu(self.mid(torch.relu(self.up(x)))))
+model = Model()
+params = list(model.parameters())
+opt = torch.optim.SGD(params, lr=0.1)
+for step in range(2):
+    model(torch.randn(64, 256)).pow(2).mean().backward()
+    torch.set_num_threads(threads)
+    if how in ("foreach", "loop"):
+        torch.nn.utils.clip_grad_norm_(params, 0.01, norm_type=p, foreach=how == "foreach")
+    else:
+        grads = [q.grad for q in params]
+        if how == "squares": total = torch.sqrt(sum(g.pow(2).sum() for g in grads))
+        if how == "dropped": total = torch.stack(torch._foreach_norm(grads[:-1])).norm(2)
+        for g in grads: g.mul_(torch.clamp(0.01 / (total + 1e-6), max=1.0))
+    torch.set_num_threads(1)
+    opt.step(); opt.zero_grad()
+"""
+
+LAYER_NORM = """
+import sys, torch
+torch.set_num_threads(int(sys.argv[1]))
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.LayerNorm(256), torch.nn.Linear(256, 8))
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(2):
+    model(torch.randn(150, 256)).pow(2).mean().backward()
+    opt.step(); opt.zero_grad()
+"""
+
+
 def record(lastbit, folder, name, text, *args, level="ops"):
     """Records a program given as text; what it needs besides torch is in its arguments."""
     script = folder / f"{name}.py"
@@ -369,6 +408,61 @@ def test_a_sum_by_four_threads(lastbit, tmp_path):
     alone = own(lastbit.json("explain", other, expect=1))
     assert {f["schedule"] for f in alone if f["op"] == "aten::sum"} == {"torch:4"}
     assert lastbit.json("explain", one, one, expect=0)["findings"] == []
+
+
+@pytest.fixture(scope="module")
+def clips(lastbit, tmp_path_factory):
+    folder, made = tmp_path_factory.mktemp("clips"), {}
+
+    def run(how):
+        if how not in made:
+            made[how] = record(lastbit, folder, how.replace(" ", "-"), CLIP, *how.split())
+        return made[how]
+
+    return run
+
+
+@pytest.mark.parametrize("one, other, first, schedule, elements", [
+    ("foreach 1 1", "foreach 4 1", "torch:1", "torch:4", 12), ("foreach 4 1", "foreach 1 1", "torch:4", "torch:1", 12),
+    ("foreach 1 1", "loop 3 1", "torch:1", "torch:3", 6), ("loop 3 1", "foreach 4 1", "torch:3", "torch:4", 6)])
+def test_norms_of_all_gradients_by_other_numbers_of_threads(lastbit, clips, one, other, first, schedule, elements):
+    """clip_grad_norm_: one op over all gradients, or one per gradient; of those larger than a piece each thread adds a part."""
+    found = own(lastbit.json("explain", "--phase", "optimizer", clips(one), clips(other), expect=1))
+    assert {f["step"] for f in found} == {0, 1} and sum(f["elements"] for f in found) == elements
+    for f in found:
+        assert (f["cause"], f["first"], f["schedule"], f["proof"]) == ("order", first, schedule, "bits")
+        assert f["matched"] == f["elements"] and f["excluded"] >= 12
+        assert {f["op"], f["other_op"]} <= {"aten::_foreach_norm.Scalar", "aten::linalg_vector_norm"}
+    # One norm may have another order by chance, all of them have one; a single thread adds one term after the other.
+    also = [set(filter(None, f["also"].split("; "))) for f in found]
+    assert set.intersection(*also) == ({"sequential"} if schedule == "torch:1" else set())
+
+
+def test_a_norm_that_is_written_out(lastbit, clips):
+    """The norm of norms against the root of all squares: torch's sum has another order than its norm. A norm that lacks a gradient is none
+    of them, and nothing explains it."""
+    foreach, squares, dropped = (clips(f"{how} 1 2") for how in ("foreach", "squares", "dropped"))
+    assert not lastbit.json("explain", foreach, clips("loop 4 2"), expect=0)["findings"]
+    for sides, turned in (((foreach, squares), False), ((squares, foreach), True)):
+        found = own(lastbit.json("explain", "--phase", "optimizer", *sides, expect=1))
+        assert [f["step"] for f in found] == [0, 1]
+        for f in found:
+            assert (f["cause"], f["schedule"], f["proof"], f["reversed"]) == ("order", "cascade:8", "bits", turned)
+            assert f["matched"] == f["elements"] == 1 and "aten::_foreach_norm.Scalar" in f["other_op" if turned else "op"]
+    found = own(lastbit.json("explain", "--phase", "optimizer", foreach, dropped, expect=1))
+    assert {(f["cause"], f["matched"]) for f in found} == {("unexplained", 0)} and all(f["excluded"] == f["tried"] >= 30 for f in found)
+
+
+def test_the_backward_of_a_layer_norm_by_four_threads(lastbit, tmp_path):
+    """Each thread adds up the gradients of its rows."""
+    one, other = record_pair(lastbit, tmp_path, LAYER_NORM, ["1"], ["4"])
+    for sides, names in (((one, other), ("torch:1", "torch:4")), ((other, one), ("torch:4", "torch:1"))):
+        found = own(lastbit.json("explain", *sides, expect=1))
+        assert [f["step"] for f in found] == [0, 1]
+        for f in found:
+            assert (f["op"], f["cause"], f["proof"]) == ("aten::native_layer_norm_backward", "order", "bits")
+            assert (f["first"], f["schedule"]) == names and f["matched"] == f["elements"] == 2 * 256
+            assert f["schedule"] == "torch:1" or (not f["also"] and f["excluded"] >= 100)
 
 
 def test_one_order_explains_all_products_of_bf16(lastbit, tmp_path):
