@@ -369,7 +369,7 @@ static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared
     LB_TRY(lb_operands_build(machine, op, prepared->form, prepared->row, &e.outputs, watch, &e.args, &e.n_args));
     LB_TRY(lb_round_operands(machine, op, &e));
     lb_err local = LB_ERR_INIT;
-    lb_status status = prepared->row->kernel ? call_units(machine, prepared, &e, &local) : LB_OK;
+    lb_status status = prepared->row->kernel && !e.outputs.ready ? call_units(machine, prepared, &e, &local) : LB_OK;
     if (status == LB_ERR_NOMEM || status == LB_ERR_LIMIT) return lb_fail(machine->err, status, "%s", local.message);
     if (status != LB_OK) {
         if (op->flags & LB_OP_DECISION && status != LB_ERR_UNSUPPORTED && !e.inputs.exact) {

@@ -14,6 +14,7 @@ typedef struct buffer {
     struct buffer *next;
     uint32_t class;
     uint32_t owners; /* of a shared one, which no memory holds; else 0 */
+    void *start;     /* what free() takes */
 } buffer;
 
 struct lb_memory {
@@ -48,7 +49,7 @@ static void release_free_buffers(lb_memory *memory)
             buffer *b = memory->free[c];
             memory->free[c] = b->next;
             memory->held -= b->bytes;
-            free(b);
+            free(b->start);
         }
 }
 
@@ -60,7 +61,17 @@ static void note_peak(lb_memory *memory)
     if (memory->live + memory->borrowed > memory->peak_live) memory->peak_live = memory->live + memory->borrowed;
 }
 
-static void *take_buffer(lb_memory *memory, size_t bytes, size_t *capacity, lb_err *err)
+/* New memory at a multiple of 64. The system's fresh pages are zero: calloc does not write them again, and they take no room until
+ * somebody does. */
+static buffer *new_buffer(size_t size, bool zero)
+{
+    char *start = zero ? calloc(1, HEADER + size + 64) : malloc(HEADER + size + 64);
+    buffer *b = start ? (buffer *)(start + (-(uintptr_t)start & 63)) : NULL;
+    if (b) b->start = start;
+    return b;
+}
+
+static void *take_buffer(lb_memory *memory, size_t bytes, bool zero, size_t *capacity, lb_err *err)
 {
     if (bytes > ((size_t)1 << 46)) {
         lb_fail(err, LB_ERR_NOMEM, "a tensor of %zu bytes does not fit in memory", bytes);
@@ -70,6 +81,7 @@ static void *take_buffer(lb_memory *memory, size_t bytes, size_t *capacity, lb_e
     buffer *b = memory->free[class];
     if (b) {
         memory->free[class] = b->next;
+        if (zero) memset((char *)b + HEADER, 0, bytes);
     } else {
         size_t size = class_bytes(class);
         if (memory->limit && memory->held + size > memory->limit) release_free_buffers(memory);
@@ -78,7 +90,7 @@ static void *take_buffer(lb_memory *memory, size_t bytes, size_t *capacity, lb_e
                     (unsigned long long)memory->limit, (unsigned long long)memory->held, size);
             return NULL;
         }
-        b = aligned_alloc(64, (HEADER + size + 63) / 64 * 64);
+        b = new_buffer(size, zero);
         if (!b) {
             lb_fail(err, LB_ERR_NOMEM, "out of memory: %zu bytes for a tensor", size);
             return NULL;
@@ -103,7 +115,7 @@ static void give_buffer(lb_memory *memory, void *data)
     memory->free[b->class] = b;
 }
 
-void *lb_memory_scratch(lb_memory *memory, size_t bytes, lb_err *err) { return take_buffer(memory, bytes, NULL, err); }
+void *lb_memory_scratch(lb_memory *memory, size_t bytes, lb_err *err) { return take_buffer(memory, bytes, false, NULL, err); }
 void lb_memory_scratch_free(lb_memory *memory, void *scratch) { give_buffer(memory, scratch); }
 uint64_t lb_memory_peak(const lb_memory *memory) { return memory->peak; }
 uint64_t lb_memory_peak_live(const lb_memory *memory) { return memory->peak_live; }
@@ -221,9 +233,9 @@ lb_storage *lb_memory_declare(lb_memory *memory, int64_t id, lb_dtype dtype, int
 }
 
 /* A buffer that counts as live until it is given back. */
-static void *take_live(lb_memory *memory, size_t bytes, size_t *capacity, lb_err *err)
+static void *take_live(lb_memory *memory, size_t bytes, bool zero, size_t *capacity, lb_err *err)
 {
-    void *data = take_buffer(memory, bytes, capacity, err);
+    void *data = take_buffer(memory, bytes, zero, capacity, err);
     if (!data) return NULL;
     buffer_of(data)->wanted = bytes;
     memory->live += bytes;
@@ -238,7 +250,7 @@ static size_t held_bytes(const lb_storage *storage)
 
 static void release_owner(void *base)
 {
-    if (--buffer_of(base)->owners == 0) free(buffer_of(base));
+    if (--buffer_of(base)->owners == 0) free(buffer_of(base)->start);
 }
 
 static void give_base(lb_memory *memory, lb_storage *storage)
@@ -255,11 +267,10 @@ lb_status lb_storage_allocate(lb_memory *memory, lb_storage *storage, lb_dtype h
     if (storage->base) return LB_OK;
     if (storage->punned) held = LB_U8;
     size_t bytes = lb_dtype_bytes(held, (size_t)(storage->last - storage->first));
-    storage->base = take_live(memory, bytes, &storage->capacity, err);
+    storage->base = take_live(memory, bytes, zero, &storage->capacity, err);
     if (!storage->base) return LB_ERR_LIMIT;
     storage->held = held;
     storage->borrowed = false;
-    if (zero) memset(storage->base, 0, bytes);
     return LB_OK;
 }
 
@@ -277,7 +288,7 @@ lb_status lb_storage_convert(lb_memory *memory, lb_storage *storage, lb_dtype he
 {
     if (!storage->base || (storage->held == held && !storage->borrowed)) return LB_OK;
     size_t n = (size_t)(storage->last - storage->first), capacity;
-    void *data = take_live(memory, lb_dtype_bytes(held, n), &capacity, err);
+    void *data = take_live(memory, lb_dtype_bytes(held, n), false, &capacity, err);
     if (!data) return LB_ERR_LIMIT;
     if (held == storage->held) memcpy(data, storage->base, lb_dtype_bytes(held, n));
     else lb_convert(held, data, storage->held, storage->base, n, cast);

@@ -85,6 +85,7 @@ static lb_status eye(lb_call *call)
 }
 
 #define MADE(NAME, ARGS, KERNEL, SAMPLES) {"aten::" NAME, ARGS, KERNEL, NULL, 0, 0, LB_ROW_EXACT, NULL, SAMPLES},
+#define ZERO(NAME, ARGS, SAMPLES) {"aten::" NAME, ARGS, fill_zero, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_ZERO, NULL, SAMPLES},
 /* torch steps within a vector in f32; integers are exact all the same. */
 #define RANGE(NAME, ARGS, KERNEL, SAMPLES) {"aten::" NAME, ARGS, KERNEL, KERNEL##_twin, 3, 0, 0, NULL, SAMPLES},
 #define COPY(NAME, ARGS, KERNEL, SAMPLES)                                                                    \
@@ -101,9 +102,9 @@ const lb_op_row lb_rows_creation[] = {
     COPY("fill.Scalar", "self value", fill_second, "fill")
     COPY("fill.Tensor", "self value", fill_second, "fill tensor")
     COPY("zero", "self", fill_zero, "unary")
-    MADE("zeros", "size " OPTIONS, fill_zero, "created")
-    MADE("zeros_like", "self " OPTIONS " memory_format", fill_zero, "like")
-    MADE("new_zeros", "self size " OPTIONS, fill_zero, "new")
+    ZERO("zeros", "size " OPTIONS, "created")
+    ZERO("zeros_like", "self " OPTIONS " memory_format", "like")
+    ZERO("new_zeros", "self size " OPTIONS, "new")
     MADE("ones", "size " OPTIONS, fill_one, "created")
     MADE("ones_like", "self " OPTIONS " memory_format", fill_one, "like")
     MADE("new_ones", "self size " OPTIONS, fill_one, "new")

@@ -71,14 +71,21 @@ static bool rounds_wide(const lb_machine *machine, const lb_choice *choice, lb_d
     return choice->rounds_wide && dtype == LB_F32 && machine->prepared->ops[machine->next].row;
 }
 
-/* The window is all of the storage, so that it may change the dtype it is held in. */
-static lb_status open_whole(lb_machine *machine, const lb_op *op, lb_storage *storage, lb_dtype want)
+/* Does the op give zeros, which in this dtype are zero bits? */
+static bool is_zero(const lb_machine *machine, lb_dtype dtype)
+{
+    const lb_op_row *row = machine->prepared->ops[machine->next].row;
+    return row && row->flags & LB_ROW_ZERO && dtype != LB_E8M0;
+}
+
+/* The window is all of the storage, so that it may change the dtype it is held in. `zero`: that is what a new buffer is to hold. */
+static lb_status open_whole(lb_machine *machine, const lb_op *op, lb_storage *storage, lb_dtype want, bool zero)
 {
     if (storage->base && (storage->borrowed || storage->held != want)) {
         if (op_reads(machine, op, storage)) return lb_storage_convert(machine->memory, storage, want, NULL, machine->err);
         lb_storage_drop(machine->memory, storage);
     }
-    return lb_storage_allocate(machine->memory, storage, want, false, machine->err);
+    return lb_storage_allocate(machine->memory, storage, want, zero, machine->err);
 }
 
 static lb_status open_part(lb_machine *machine, lb_storage *storage, lb_dtype want, bool region)
@@ -101,7 +108,10 @@ lb_status lb_outputs_open(lb_machine *machine, const lb_op *op, lb_outputs *outp
         lb_dtype want = storage->punned ? value->dtype : lb_choice_dtype(choice, value->dtype);
         storage->stamp = machine->serial;
         if (storage->punned) LB_TRY(open_part(machine, storage, LB_U8, false));
-        else if (lb_storage_covers(storage, value)) LB_TRY(open_whole(machine, op, storage, want));
+        else if (lb_storage_covers(storage, value)) {
+            outputs->ready = is_zero(machine, want) && outputs->n == 1 && !storage->base;
+            LB_TRY(open_whole(machine, op, storage, want, outputs->ready));
+        }
         else LB_TRY(open_part(machine, storage, want, choice->region != 0));
         outputs->tensors[i] = lb_storage_window(storage, value);
         if (rounds_wide(machine, choice, want)) want = LB_F64;
