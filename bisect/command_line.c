@@ -144,7 +144,7 @@ static const struct swap_option {
                         "with 0 for what it gives that is NaN or infinite",
                         "SEL=NAME"},
     [LB_SWAP_ORDER] = {"order",
-                       "of sums and products: sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, streamk:C, dpbf16[:K], torchdot, lanes:L, "
+                       "of sums and products: sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, streamk:C, dpbf16[:K], torchdot, halved:K, folded:L[,OPTION...], eights, lanes:L, "
                        "butterfly:THREADS[xV], numpy, torch[:THREADS], exact, tensorcore:ARCH[:K], tree:FILE; of "
                        "collectives: gloo, ring[:CHANNELS[:CHUNK]], mpi_ring, tree[:G], rank, wide, rotated, doubling, "
                        "rabenseifner",

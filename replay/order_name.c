@@ -135,6 +135,7 @@ static void try_blocks(naming *n)
     for (uint32_t i = 0; !n->sample && i < n->n_sizes; i++) {
         const uint32_t k = n->sizes[i], slices = (terms + k - 1) / k;
         char order[80], name[128];
+        if (try_size(n, "halved", 192)) return;
         if (try_size(n, "blocked", k)) {
             if ((terms + slices - 1) / slices == k) try_size(n, "splitk", slices);
             return;
@@ -174,10 +175,31 @@ static void try_units(naming *n)
     }
 }
 
+/* Every folded:L; that products are rounded is nothing that a tree shows. */
+static bool try_folded(naming *n)
+{
+    static const char *const known[] = {"folded:4,aligned:0,tail:after", "folded:8,pairs", "folded:16,head:1,tail:again",
+                                        "folded:4,head:1,tail:after"};
+    static const char *const tails[] = {"", ",tail:after", ",tail:again"}, *const folds[] = {"", ",pairs"};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (try_name(n, known[i])) return true;
+    for (int lanes = 2; lanes <= LB_FOLDED_MAX_LANES; lanes *= 2)
+        for (int head = -2; head < lanes; head++)
+            for (int way = 0; way < 6; way++) {
+                char name[64], first[16] = "";
+                if (head == -1) snprintf(first, sizeof first, ",head:1");
+                if (head >= 0) snprintf(first, sizeof first, ",aligned:%d", head);
+                snprintf(name, sizeof name, "folded:%d%s%s%s", lanes, first, tails[way / 2], folds[way % 2]);
+                if ((lanes > 2 || way % 2 == 0) && try_name(n, name)) return true;
+            }
+    return false;
+}
+
 /* Chains as long as one of the sizes, or one chain of all. */
 static void try_dot_products(naming *n)
 {
-    if (n->of != LB_SUM_PRODUCT || try_name(n, "torchdot") || n->partner != 1 || try_name(n, "dpbf16")) return;
+    if (n->of != LB_SUM_PRODUCT) return;
+    if (try_name(n, "torchdot") || try_name(n, "eights") || n->partner != 1 || try_name(n, "dpbf16")) return;
     for (uint32_t i = 0; i < n->n_sizes; i++)
         if (try_size(n, "dpbf16", n->sizes[i])) return;
     try_size(n, "dpbf16", n->terms + n->terms % 2);
@@ -200,6 +222,7 @@ static void try_all(naming *n)
         for (uint32_t threads = 1; threads <= most; threads++)
             if (try_size(n, "torch", threads)) break;
     }
+    if (!n->found && n->of == LB_SUM_PRODUCT) try_folded(n);
     if (!n->found) try_butterflies(n);
     if (!n->found) try_as(n, "cascade:1", LB_SUM_ROW);
     if (!n->found) try_name(n, "cascade:8 of columns");

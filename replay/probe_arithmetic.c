@@ -1,6 +1,8 @@
 /* What the additions of a tree are: random terms are summed by the kernel and along the tree in every arithmetic that might be
  * its own; the one that gives all the bits is it. See probe.h. */
 #include "probe.h"
+#include "product.h"
+#include "schedule.h"
 #include "sum_tree.h"
 #include "tensor_core.h"
 
@@ -189,6 +191,45 @@ static lb_status try_all(trial *t, lb_probe_group *g, lb_err *err)
     return LB_OK;
 }
 
+/* ---- products under the names ------------------------------------------------------------------------------------ */
+
+/* Do all sums have the bits of the engine's own products under this name? */
+static bool engine_gives(const trial *t, const char *name)
+{
+    enum { COLUMNS = 16 }; /* of which the first is in whole fours and eights */
+    lb_schedule order;
+    if (lb_schedule_parse(name, &order, NULL) != LB_OK) return false;
+    const lb_method method = {.schedule = &order};
+    const lb_product shape = {.m = ROWS, .n = COLUMNS, .k = t->n, .a_row = 1, .a_column = ROWS, .b_row = 1};
+    float *sums = malloc(ROWS * COLUMNS * sizeof *sums);
+    bool same = sums && lb_product_run(&shape, LB_F32, &method, t->narrow_terms, t->narrow_factors, sums) == LB_OK;
+    for (int i = 0; same && i < ROWS; i++) same = sums[i * COLUMNS] == t->got[i];
+    free(sums);
+    lb_schedule_release(&order);
+    return same;
+}
+
+/* Which of the names, one alone, with its products rounded or not, has these bits: a tree does not tell where a lane holds one term. It
+ * is the only name then. */
+static void name_products(const trial *t, lb_probe_group *g)
+{
+    char names[sizeof g->names], *rest = names;
+    memcpy(names, g->names, sizeof names);
+    for (char *name; (name = rest) != NULL && *name;) {
+        char rounded[96];
+        if ((rest = strstr(name, " = ")) != NULL) *rest = 0, rest += 3;
+        const bool is_chain = !strcmp(name, "sequential"), is_folded = !strncmp(name, "folded:", 7);
+        if (!is_chain && !is_folded && strcmp(name, "eights")) continue;
+        snprintf(rounded, sizeof rounded, is_chain ? "lanes:1" : "%.80s,rounded", name);
+        const bool plain = engine_gives(t, name);
+        if (!plain && (!strcmp(name, "eights") || !engine_gives(t, rounded))) continue;
+        g->confirmed = ROWS;
+        snprintf(g->arithmetic, sizeof g->arithmetic, plain ? "f32 fma" : "f32");
+        if (!plain || !is_chain) snprintf(g->names, sizeof g->names, "%s", plain ? name : rounded);
+        return;
+    }
+}
+
 lb_status lb_probe_confirm(lb_prober *prober, const lb_sum_tree *tree, lb_probe_group *group, lb_err *err)
 {
     trial t = {.prober = prober, .tree = tree ? tree : group->tree, .position = tree ? NULL : prober->position};
@@ -199,6 +240,8 @@ lb_status lb_probe_confirm(lb_prober *prober, const lb_sum_tree *tree, lb_probe_
     lb_status status = room(&t) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) status = draw(&t, err);
     if (status == LB_OK) status = try_all(&t, group, err);
+    const lb_probe_shape *s = &prober->kernel->shape;
+    if (status == LB_OK && s->form >= LB_PROBE_DOT && s->dtype == LB_F32 && t.n == s->n) name_products(&t, group);
     release(&t);
     return status;
 }

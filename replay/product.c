@@ -1,5 +1,6 @@
 /* Dense products in a stated order: which engine runs which schedule. See product.h. */
 #include "product.h"
+#include "folded.h"
 #include "schedule.h"
 #include "schedule_tree.h"
 #include "tensor_core.h"
@@ -44,6 +45,7 @@ static int64_t chain_block(const lb_product *s, const lb_schedule *order)
     if (!order || order->kind == LB_SCHEDULE_SEQUENTIAL) return 0;
     if (order->kind == LB_SCHEDULE_BLOCKED) return order->size;
     if (!s->k || !lb_schedule_applies(order, s->k)) return 0;
+    if (order->kind == LB_SCHEDULE_HALVED) return lb_schedule_halved(order->size, s->k);
     if (order->kind == LB_SCHEDULE_SPLITK && !order->vector) return (s->k + order->size - 1) / order->size;
     return -1;
 }
@@ -66,6 +68,19 @@ static bool along_tree(const lb_product *s, lb_dtype type, const lb_method *meth
     }
     lb_sum_tree_free(slices);
     return !failed;
+}
+
+/* Orders of kernels for one row, row by row. */
+static void by_rows(const lb_product *s, lb_dtype type, const lb_method *method, const void *a, const void *b, void *c)
+{
+#pragma omp parallel for schedule(static) if (s->m * s->n * s->k > 65536)
+    for (int64_t i = 0; i < s->m; i++) {
+        const size_t row = (size_t)(i * s->k), to = (size_t)(i * s->n);
+        if (type == LB_F64)
+            lb_row_product_f64(method->schedule, (const double *)a + row, b, s->k, s->n, (double *)c + to, method->accumulate);
+        else
+            lb_row_product_f32(method->schedule, (const float *)a + row, b, s->k, s->n, (float *)c + to, method->accumulate);
+    }
 }
 
 static bool named_openblas(const lb_method *method)
@@ -364,6 +379,8 @@ lb_status lb_product_matrices(const lb_product *s, lb_dtype type, const lb_metho
             else if (method->schedule->kind == LB_SCHEDULE_TREE || method->schedule->kind == LB_SCHEDULE_SPLITK ||
                      method->schedule->kind == LB_SCHEDULE_TORCHDOT)
                 done = along_tree(s, type, method, x, y, out);
+            else if (method->schedule->kind == LB_SCHEDULE_FOLDED || method->schedule->kind == LB_SCHEDULE_EIGHTS)
+                by_rows(s, type, method, x, y, out);
             else
                 done = type == LB_F64 ? products_f64(s, method, x, y, out) : products_f32(s, method, x, y, out);
         }

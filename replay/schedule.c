@@ -39,7 +39,20 @@ static const struct {
     {"streamk", LB_SCHEDULE_STREAMK, 0, 65536},
     {"dpbf16", LB_SCHEDULE_DPBF16, 512, INT64_MAX},
     {"torchdot", LB_SCHEDULE_TORCHDOT, -1, 0},
+    {"halved", LB_SCHEDULE_HALVED, 0, INT64_MAX},
+    {"folded", LB_SCHEDULE_FOLDED, 0, LB_FOLDED_MAX_LANES},
+    {"eights", LB_SCHEDULE_EIGHTS, -1, 0},
 };
+
+/* In the order in which they are written; aligned has a number. */
+static const struct {
+    const char *name;
+    int64_t bit;
+} folded_options[] = {
+    {"head:1", LB_FOLDED_HEAD},           {"aligned:", LB_FOLDED_ALIGNED}, {"tail:after", LB_FOLDED_TAIL_AFTER},
+    {"tail:again", LB_FOLDED_TAIL_AGAIN}, {"pairs", LB_FOLDED_PAIRS},      {"rounded", LB_FOLDED_ROUNDED},
+};
+enum { FOLDED_OPTIONS = sizeof folded_options / sizeof *folded_options };
 
 static bool power_of_two(int64_t n)
 {
@@ -96,6 +109,29 @@ static bool parse_slices(const char *text, lb_schedule *schedule)
     return true;
 }
 
+/* "folded:L[,OPTION…]" */
+static bool parse_folded(const char *text, lb_schedule *schedule)
+{
+    char *end;
+    if (strncmp(text, "folded:", 7)) return false;
+    lb_schedule s = {LB_SCHEDULE_FOLDED, strtoll(text + 7, &end, 10), 0, NULL};
+    if (end == text + 7 || s.size < 2 || s.size > LB_FOLDED_MAX_LANES || !power_of_two(s.size)) return false;
+    for (int i = 0; i < FOLDED_OPTIONS && *end; i++) {
+        const size_t length = strlen(folded_options[i].name);
+        if (*end != ',' || strncmp(end + 1, folded_options[i].name, length)) continue;
+        end += 1 + length;
+        s.vector |= folded_options[i].bit;
+        if (folded_options[i].bit != LB_FOLDED_ALIGNED) continue;
+        const long long offset = *end >= '0' && *end <= '9' ? strtoll(end, &end, 10) : s.size;
+        if (offset >= s.size) return false;
+        s.vector |= offset << 8;
+    }
+    const int64_t heads = LB_FOLDED_HEAD | LB_FOLDED_ALIGNED, tails = LB_FOLDED_TAIL_AFTER | LB_FOLDED_TAIL_AGAIN;
+    if (*end || (s.vector & heads) == heads || (s.vector & tails) == tails) return false;
+    *schedule = s;
+    return true;
+}
+
 /* "tree:((0 1) 2)" or "tree:FILE" */
 static lb_status parse_tree(const char *text, lb_schedule *schedule, lb_err *err)
 {
@@ -120,19 +156,33 @@ bool lb_schedule_applies(const lb_schedule *schedule, int64_t n)
 bool lb_schedule_of_products(const lb_schedule *schedule)
 {
     return schedule->kind == LB_SCHEDULE_TENSOR_CORE || schedule->kind == LB_SCHEDULE_STREAMK ||
-           schedule->kind == LB_SCHEDULE_DPBF16 || schedule->kind == LB_SCHEDULE_TORCHDOT;
+           schedule->kind == LB_SCHEDULE_DPBF16 || schedule->kind == LB_SCHEDULE_TORCHDOT ||
+           schedule->kind == LB_SCHEDULE_FOLDED || schedule->kind == LB_SCHEDULE_EIGHTS;
+}
+
+bool lb_schedule_rounds_products(const lb_schedule *schedule)
+{
+    switch (schedule->kind) {
+    case LB_SCHEDULE_PAIRWISE:
+    case LB_SCHEDULE_CASCADE:
+    case LB_SCHEDULE_LANES:
+    case LB_SCHEDULE_BUTTERFLY:
+    case LB_SCHEDULE_NUMPY: return true;
+    case LB_SCHEDULE_FOLDED: return schedule->vector & LB_FOLDED_ROUNDED;
+    default: return false;
+    }
 }
 
 lb_status lb_schedule_parse(const char *text, lb_schedule *schedule, lb_err *err)
 {
     if (!strncmp(text, "tree:", 5)) return parse_tree(text + 5, schedule, err);
-    if (parse_tensor_core(text, schedule) || parse_slices(text, schedule)) return LB_OK;
+    if (parse_tensor_core(text, schedule) || parse_slices(text, schedule) || parse_folded(text, schedule)) return LB_OK;
     size_t length = strcspn(text, ":");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strlen(names[i].name) != length || strncmp(names[i].name, text, length)) continue;
         lb_schedule s = {names[i].kind, names[i].otherwise, 0};
         if (text[length] && (s.size < 0 || !parse_sizes(text + length + 1, &s.size, &s.vector))) break;
-        if (s.size == 0 || (s.size > 0 && s.size > names[i].max)) break;
+        if (s.size == 0 || (s.size > 0 && s.size > names[i].max) || s.kind == LB_SCHEDULE_FOLDED) break;
         if (s.kind != LB_SCHEDULE_BUTTERFLY && s.kind != LB_SCHEDULE_STREAMK && s.vector) break;
         if (s.kind == LB_SCHEDULE_STREAMK && !s.vector) s.vector = 128;
         if (s.kind == LB_SCHEDULE_DPBF16 && s.size % 2) break;
@@ -147,7 +197,8 @@ lb_status lb_schedule_parse(const char *text, lb_schedule *schedule, lb_err *err
     }
     return lb_fail(err, LB_ERR_INVALID,
                    "\"%s\" is no order of a sum; one of sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, streamk:C[xTILE], "
-                   "dpbf16[:K], torchdot, lanes:L, butterfly:THREADS[xVECTOR], numpy, torch[:THREADS], exact, tensorcore:ARCH[:K] (v100 a100 ada h100 "
+                   "dpbf16[:K], torchdot, halved:K, folded:L[,head:1|aligned:O][,tail:after|again][,pairs][,rounded], eights, lanes:L, "
+                   "butterfly:THREADS[xVECTOR], numpy, torch[:THREADS], exact, tensorcore:ARCH[:K] (v100 a100 ada h100 "
                    "h100-fp8 b200), tree:FILE",
                    text);
 }
@@ -168,6 +219,11 @@ const char *lb_schedule_print(const lb_schedule *schedule, char *text)
         if (schedule->kind == LB_SCHEDULE_BUTTERFLY || schedule->kind == LB_SCHEDULE_STREAMK) snprintf(text + n, ROOM - (size_t)n, "x%lld", vector);
         for (int k = 0; schedule->kind == LB_SCHEDULE_SPLITK && vector && k < size; k++)
             n += snprintf(text + n, ROOM - (size_t)n, "%c%d", k ? ',' : '@', (int)((uint64_t)vector >> 4 * k & 15));
+        for (int k = 0; schedule->kind == LB_SCHEDULE_FOLDED && k < FOLDED_OPTIONS; k++) {
+            if (!(vector & folded_options[k].bit)) continue;
+            n += snprintf(text + n, ROOM - (size_t)n, ",%s", folded_options[k].name);
+            if (folded_options[k].bit == LB_FOLDED_ALIGNED) n += snprintf(text + n, ROOM - (size_t)n, "%d", (int)LB_FOLDED_OFFSET(vector));
+        }
     }
     return text;
 }
@@ -176,6 +232,20 @@ int64_t lb_schedule_block(int64_t left)
 {
     enum { MOST = 384 };
     return left > 2 * MOST ? MOST : left > MOST ? (left + 1) / 2 : left;
+}
+
+int64_t lb_schedule_halved(int64_t most, int64_t terms)
+{
+    return terms <= most ? (terms ? terms : 1) : terms - most > most ? most : terms / 2;
+}
+
+int64_t lb_schedule_head(const lb_schedule *folded, int64_t terms)
+{
+    const int64_t lanes = folded->size, boundary = terms - 1 - LB_FOLDED_OFFSET(folded->vector) + lanes;
+    if (!terms) return 0;
+    if (folded->vector & LB_FOLDED_HEAD) return 1;
+    const int64_t head = folded->vector & LB_FOLDED_ALIGNED ? boundary % lanes + 1 : 0;
+    return head < terms ? head : terms;
 }
 
 /* torch's CeilLog2 */

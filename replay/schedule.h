@@ -21,6 +21,9 @@
  *   dpbf16[:K]        of products alone: terms in pairs, the odd one first, a new chain every K terms (512); sums added in order
  *   torchdot          of products alone: what torch's own dot of bf16 and f16 does: whole 64s in 64 accumulators, folded by half
  *                     distances 32, 16, … 1; of what is left whole 16s in 8 of them, folded and added; the rest in order
+ *   halved:K          blocks of K consecutive terms, but more than K and up to 2K are cut in halves, rounded down; added in order
+ *   folded:L[,OPTION…]  of products alone: chains in L lanes (2, 4, 8 or 16), which are then folded onto each other; see below
+ *   eights            of products alone: eight terms at a time, of which some meet first; see below
  *   tree:TREE         any order of additions, written out or in a file (lastbit/order.h); for sums of another number of
  *                     terms it says nothing: they keep the order they have without a schedule
  *
@@ -31,7 +34,38 @@
  * pieces; of MKL's products it is what they were seen to do (lb_schedule_block). dpbf16 is what VDPBF16PS of AVX512-BF16 does
  * (Intel's manual: an fma with the odd numbers of each pair, then one with the even ones), in chains as oneDNN's products of
  * bf16 were seen to have, whatever their shape (`lastbit order --python torch:matmul --as matmul --dtype bf16`). torchdot was seen the
- * same way without oneDNN: ReducedPrecisionFloatGemvFastPathKernel.cpp with eight AVX2 registers. */
+ * same way without oneDNN: ReducedPrecisionFloatGemvFastPathKernel.cpp with eight AVX2 registers.
+ *
+ * halved, folded and eights are what MKL 2024.2 (torch 2.13) was seen to do in f32 with the instructions of MKL_ENABLE_INSTRUCTIONS, on
+ * AMD's processors, and on those that mkl_serv_intel_cpu_true says are Intel's (`lastbit order --python torch:mm --as matmul`):
+ *
+ *                           matrices            a row times B as it lies (k x n)   … times a transposed B (a weight)
+ *   AMD; Intel: SSE4.2, AVX halved:192, lanes:1 lanes:1                            folded:4,aligned:0,tail:after,rounded
+ *   Intel: AVX2             (blocks of 256)     sequential                         folded:8,pairs
+ *   Intel: AVX-512          torch:N             eights                             folded:16,head:1,tail:again
+ *   MKL_CBWR set                                lanes:1                            folded:4,head:1,tail:after,rounded
+ *
+ * halved:192 is of more than three rows and eight columns, whatever the number of threads; fewer are lanes:1. So are batches of fewer than
+ * 400 multiplications each, which torch does by itself. Of one column, of two or three of a transposed B, and of a batch whose results do not
+ * begin at multiples of 16 bytes, other orders were seen.
+ *
+ * The options of folded say, in this order:
+ *
+ *   head:1      the first term goes to lane 0 before all others
+ *   aligned:O   so do the first terms up to a boundary of L elements, O: where B begins beyond one. MKL looks at the address of the
+ *               fourth column: (k - 1 - O) mod L + 1 terms
+ *   tail:after  what does not fill the lanes is added to their sum one by one
+ *   tail:again  it goes to the lanes once more, the sum in lane 0, and they are folded again
+ *   pairs       neighbouring lanes are folded first; then, as without it, by half distances L/2, L/4, … 1
+ *   rounded     products are rounded before they are added; otherwise they go in by fma
+ *
+ * With a tail of either kind columns of results are taken in fours, and the last n mod 4 have orders of their own: first a pair, if there
+ * are two, then one. tail:after: the one and the first of a pair have 2L lanes, the second has L, and all take 2L terms at a time; with
+ * aligned:O their heads are L - O terms. tail:again: all go to L lanes with their tails, but of the one and the first of a pair what fills
+ * 2L lanes goes to as many, whose upper half is then added to the lower one; the head, rounded, is added at the end.
+ *
+ * eights adds to a sum s of eight products p0 … p7: s + p6 and + p4 by fma, then fma(p5, p7 rounded), then p0 onto p2 rounded plus p1 onto
+ * p3 rounded. Terms that are left over go in one by one, as do all terms of the last n mod 16 columns. */
 #ifndef LB_REPLAY_SCHEDULE_H
 #define LB_REPLAY_SCHEDULE_H
 
@@ -52,15 +86,30 @@ typedef enum lb_schedule_kind {
     LB_SCHEDULE_TREE,
     LB_SCHEDULE_STREAMK,
     LB_SCHEDULE_DPBF16,
-    LB_SCHEDULE_TORCHDOT
+    LB_SCHEDULE_TORCHDOT,
+    LB_SCHEDULE_HALVED,
+    LB_SCHEDULE_FOLDED,
+    LB_SCHEDULE_EIGHTS
 } lb_schedule_kind;
+
+/* The options of folded. */
+enum {
+    LB_FOLDED_HEAD = 1,
+    LB_FOLDED_ALIGNED = 2, /* O is four bits from bit 8 on */
+    LB_FOLDED_TAIL_AFTER = 4,
+    LB_FOLDED_TAIL_AGAIN = 8,
+    LB_FOLDED_PAIRS = 16,
+    LB_FOLDED_ROUNDED = 32
+};
+#define LB_FOLDED_MAX_LANES 16
+#define LB_FOLDED_OFFSET(options) ((options) >> 8 & 15)
 
 struct lb_sum_tree;
 
 typedef struct lb_schedule {
     lb_schedule_kind kind;
     int64_t size;   /* lanes, K, N or threads, as above; tensorcore: the arch */
-    int64_t vector; /* butterfly: V; streamk: T; tensorcore: K; splitk: slices by their order, four bits each, the first one lowest; or 0 */
+    int64_t vector; /* butterfly: V; streamk: T; tensorcore: K; splitk: slices by their order, four bits each, the first one lowest; folded: options; or 0 */
     struct lb_sum_tree *tree; /* tree: owned */
 } lb_schedule;
 
@@ -75,6 +124,8 @@ const char *lb_schedule_print(const lb_schedule *schedule, char *text);
 bool lb_schedule_applies(const lb_schedule *schedule, int64_t n);
 /* Whether it says nothing of sums but those of products. */
 bool lb_schedule_of_products(const lb_schedule *schedule);
+/* Whether it adds up products that were rounded; otherwise chains take them by fma. */
+bool lb_schedule_rounds_products(const lb_schedule *schedule);
 
 /* A NULL schedule is what torch's CPU sum does: cascade, with 8 lanes of f32 or 4 of f64.
  *
@@ -101,5 +152,9 @@ float lb_cascade_f32(const float *x, int64_t vectors, int lanes, const float *ta
  * 384 at a time and halves what lies between that and twice it. Seen with MKL 2024.2 for up to some 64 rows or columns,
  * where two threads cut k in half first if it is more than one block; larger products are tiled otherwise. */
 int64_t lb_schedule_block(int64_t left);
+/* The terms of a block of halved:K. */
+int64_t lb_schedule_halved(int64_t most, int64_t terms);
+/* The terms that folded adds up before all others. */
+int64_t lb_schedule_head(const lb_schedule *folded, int64_t terms);
 
 #endif

@@ -242,6 +242,7 @@ static void NAME(columns)(const lb_schedule *s, const REAL *x, int64_t stride, i
     switch (s->kind) {
     case LB_SCHEDULE_PAIRWISE: NAME(pairwise)(x, stride, n, w, out, accumulate); return;
     case LB_SCHEDULE_BLOCKED: NAME(blocked)(x, stride, n, s->size, w, out, accumulate); return;
+    case LB_SCHEDULE_HALVED: NAME(blocked)(x, stride, n, lb_schedule_halved(s->size, n), w, out, accumulate); return;
     case LB_SCHEDULE_TREE: NAME(tree)(s, x, stride, w, out, accumulate); return;
     case LB_SCHEDULE_SPLITK:
         if (s->vector) NAME(slices)(x, stride, n, s, w, out, accumulate);
@@ -259,6 +260,8 @@ static void NAME(columns)(const lb_schedule *s, const REAL *x, int64_t stride, i
     case LB_SCHEDULE_STREAMK:
     case LB_SCHEDULE_DPBF16:
     case LB_SCHEDULE_TORCHDOT:
+    case LB_SCHEDULE_FOLDED:
+    case LB_SCHEDULE_EIGHTS:
     case LB_SCHEDULE_CASCADE:
     case LB_SCHEDULE_TORCH:
     case LB_SCHEDULE_SEQUENTIAL: NAME(blocked)(x, stride, n, n ? n : 1, w, out, accumulate); return;

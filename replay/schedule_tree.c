@@ -168,6 +168,49 @@ static uint32_t in_torch_dot(lb_tree_builder *b, const terms *x)
     return sum;
 }
 
+/* Lanes folded onto lane 0; `pairs`: neighbours first. */
+static uint32_t fold(lb_tree_builder *b, uint32_t *lane, int64_t lanes, bool pairs)
+{
+    const int64_t step = pairs ? 2 : 1;
+    for (int64_t l = 0; pairs && l < lanes; l += 2) lane[l] = lb_tree_add(b, lane[l], lane[l + 1]);
+    for (int64_t distance = lanes / 2; distance >= step; distance /= 2)
+        for (int64_t l = 0; l < distance; l += step) lane[l] = lb_tree_add(b, lane[l], lane[l + distance]);
+    return lane[0];
+}
+
+/* As it is in the columns of which there are whole fours. */
+static uint32_t in_folded(lb_tree_builder *b, const terms *x, const lb_schedule *s)
+{
+    uint32_t lane[LB_FOLDED_MAX_LANES];
+    const bool again = s->vector & LB_FOLDED_TAIL_AGAIN, after = s->vector & LB_FOLDED_TAIL_AFTER, pairs = s->vector & LB_FOLDED_PAIRS;
+    const int64_t head = lb_schedule_head(s, x->count), body = x->count - head, whole = again || after ? body - body % s->size : body;
+    const terms first = part(x, 0, head);
+    for (int64_t l = 0; l < s->size; l++) lane[l] = LB_TREE_NOTHING;
+    lane[0] = in_order(b, &first);
+    for (int64_t i = 0; i < whole; i++) lane[i % s->size] = lb_tree_add(b, lane[i % s->size], term(x, head + i));
+    uint32_t sum = fold(b, lane, s->size, pairs);
+    for (int64_t i = whole; after && i < body; i++) sum = lb_tree_add(b, sum, term(x, head + i));
+    if (!again || whole == body) return sum;
+    for (int64_t l = 0; l < s->size; l++) lane[l] = whole + l < body ? term(x, head + whole + l) : LB_TREE_NOTHING;
+    lane[0] = lb_tree_add(b, sum, lane[0]);
+    return fold(b, lane, s->size, pairs);
+}
+
+/* As it is in the columns of which there are whole sixteens. */
+static uint32_t in_eights(lb_tree_builder *b, const terms *x)
+{
+    uint32_t sum = LB_TREE_NOTHING;
+    int64_t i = 0;
+    for (; i + 8 <= x->count; i += 8) {
+        sum = lb_tree_add(b, lb_tree_add(b, sum, term(x, i + 6)), term(x, i + 4));
+        sum = lb_tree_add(b, sum, lb_tree_add(b, term(x, i + 7), term(x, i + 5)));
+        const uint32_t even = lb_tree_add(b, term(x, i + 2), term(x, i));
+        sum = lb_tree_add(b, sum, lb_tree_add(b, even, lb_tree_add(b, term(x, i + 3), term(x, i + 1))));
+    }
+    for (; i < x->count; i++) sum = lb_tree_add(b, sum, term(x, i));
+    return sum;
+}
+
 /* torch's multi_row_sum */
 static uint32_t in_levels(lb_tree_builder *b, const terms *x)
 {
@@ -299,6 +342,9 @@ static bool build(lb_tree_builder *b, const lb_schedule *s, lb_sum_of of, int64_
     case LB_SCHEDULE_BLOCKED: in_blocks(b, x, s->size, in_order); return true;
     case LB_SCHEDULE_DPBF16: in_blocks(b, x, s->size, in_swapped_pairs); return true;
     case LB_SCHEDULE_TORCHDOT: in_torch_dot(b, x); return true;
+    case LB_SCHEDULE_HALVED: in_blocks(b, x, lb_schedule_halved(s->size, x->count), in_order); return true;
+    case LB_SCHEDULE_FOLDED: in_folded(b, x, s); return true;
+    case LB_SCHEDULE_EIGHTS: in_eights(b, x); return true;
     case LB_SCHEDULE_SPLITK: in_slices(b, x, s->size, (uint64_t)s->vector); return true;
     case LB_SCHEDULE_LANES: in_lanes(b, x, s->size); return true;
     case LB_SCHEDULE_BUTTERFLY: in_butterfly(b, x, (int)s->size, s->vector); return true;

@@ -91,7 +91,7 @@ bool lb_replay_kernels(const char *op_name, char *kernels, size_t kernels_room, 
     lb_op_form form;
     const lb_op_row *row = strncmp(op_name, "lb::", 4) ? lb_op_find(op_name, &form) : NULL;
     const bool product = row && row->flags & LB_ROW_MATMUL, sums = row && row->flags & LB_ROW_REDUCTION;
-    const char *of_products = "sequential blocked:K splitk:N streamk:C dpbf16:K torchdot torch:N tensorcore:ARCH pairwise exact tree:TREE",
+    const char *of_products = "sequential blocked:K splitk:N streamk:C dpbf16:K torchdot halved:K folded:L eights lanes:1 torch:N tensorcore:ARCH pairwise exact tree:TREE",
                *of_sums = "sequential pairwise cascade blocked:K splitk:N lanes:L butterfly:TxV numpy torch:N exact tree:TREE";
     snprintf(kernels, kernels_room, "%s", row && row->kernels ? row->kernels : "");
     snprintf(orders, orders_room, "%s", product ? of_products : sums ? of_sums : "");

@@ -2,7 +2,9 @@
 import ctypes as C
 import math
 import pathlib
+import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,10 +12,17 @@ import op_harness as H
 import test_ops_torch as T
 
 KINDS = ["sequential", "pairwise", "cascade", "blocked", "splitk", "lanes", "butterfly", "exact", "numpy", "torch",
-         "tensorcore", "tree", "streamk", "dpbf16", "torchdot"]
+         "tensorcore", "tree", "streamk", "dpbf16", "torchdot", "halved", "folded", "eights"]
 ORDERS = [("sequential", 0, 0), ("pairwise", 0, 0), ("cascade", 8, 0), ("cascade", 16, 0), ("cascade", 1, 0),
           ("blocked", 5, 0), ("blocked", 64, 0), ("splitk", 3, 0), ("splitk", 3, 0x021), ("lanes", 4, 0), ("butterfly", 32, 4), ("exact", 0, 0), ("numpy", 0, 0), ("torch", 2, 0),
-          ("dpbf16", 16, 0), ("torchdot", 0, 0)]
+          ("dpbf16", 16, 0), ("torchdot", 0, 0), ("halved", 16, 0), ("eights", 0, 0)]
+HEAD, ALIGNED, AFTER, AGAIN, PAIRS, ROUNDED = (1 << i for i in range(6))  # options of folded; aligned's number is from bit 8 on
+FOLDED = {"folded:4,aligned:0,tail:after,rounded": ("folded", 4, ALIGNED | AFTER | ROUNDED), "folded:8,pairs": ("folded", 8, PAIRS),
+          "folded:4,aligned:3,tail:after,rounded": ("folded", 4, ALIGNED | AFTER | ROUNDED | 3 << 8),
+          "folded:16,head:1,tail:again": ("folded", 16, HEAD | AGAIN), "folded:16,rounded": ("folded", 16, ROUNDED),
+          "folded:4,head:1,tail:after,rounded": ("folded", 4, HEAD | AFTER | ROUNDED)}
+ROW_ORDERS = {**FOLDED, "eights": ("eights", 0, 0), "lanes:1": ("lanes", 1, 0), "sequential": ("sequential", 0, 0)}
+ORDERS += FOLDED.values()
 BF16 = H.DTYPES[torch.bfloat16]
 
 
@@ -292,6 +301,146 @@ def test_torchdot_is_what_torch_does_without_onednn(threads, monkeypatch, m, n, 
     expected = torch.nn.functional.linear(a, w)
     y, = run("mm", [a, w.t()], [(m, n)], method(("torchdot", 0, 0)), dtype=dtype)
     assert torch.equal(y, expected)
+
+
+# ---- kernels for one row ---------------------------------------------------------------------------------------------------
+
+
+def fma(x, y, acc):  # exact in f64 but for the addition, which is rounded far below f32
+    return (x.astype(np.float64) * y.astype(np.float64) + acc.astype(np.float64)).astype(np.float32)
+
+
+def folded(lanes):
+    while len(lanes) > 1:
+        half = len(lanes) // 2
+        lanes = [a + b for a, b in zip(lanes[:half], lanes[half:])]
+    return lanes[0]
+
+
+def emulated(order, x, b):
+    """The sum of every column as schedule.h says it, one column after the other, with nothing of the engine."""
+    kind, size, options = order
+    k, n = b.shape
+    zero = np.float32(0)
+    rounded = kind == "lanes" or options & ROUNDED
+
+    def take(acc, terms, y, round_it=False):
+        for i in terms:
+            acc = np.float32(acc + x[i] * y[i]) if rounded or round_it else fma(x[i], y[i], acc)
+        return acc
+
+    def to_lanes(lanes, terms, y):
+        return [take(acc, terms[i::len(lanes)], y) for i, acc in enumerate(lanes)]
+
+    def fold(lanes):
+        return folded([a + b for a, b in zip(lanes[::2], lanes[1::2])] if options & PAIRS else lanes)
+
+    def eights(y):
+        sum, i = zero, 0
+        for i in range(0, k - k % 8, 8):
+            sum = take(take(sum, [i + 6], y), [i + 4], y)
+            sum = sum + take(zero, [i + 7, i + 5], y)
+            sum = sum + (take(zero, [i + 2, i], y) + take(zero, [i + 3, i + 1], y))
+        return take(sum, range(k - k % 8, k), y)
+
+    def column(j, y):
+        last = j - (n - n % 4) if options & (AFTER | AGAIN) else -1  # of the last few: which
+        second = last == 1 and n % 4 > 1
+        head = 1 if options & HEAD else (k - 1 - (options >> 8)) % size + 1 if options & ALIGNED else 0
+        if last >= 0 and options & AFTER:
+            head = size - (options >> 8) if options & ALIGNED else head
+            body = (k - min(head, k)) // (2 * size) * 2 * size
+            first = [take(zero, range(min(head, k)), y)] + [zero] * (size * (1 if second else 2) - 1)
+            return take(fold(to_lanes(first, range(min(head, k), min(head, k) + body), y)), range(min(head, k) + body, k), y)
+        head = min(head, k)
+        if last >= 0:
+            wide = 0 if second else (k - head) // (2 * size) * 2 * size
+            lanes = to_lanes([zero] * 2 * size, range(head, head + wide), y)
+            lanes = [a + b for a, b in zip(lanes[:size], lanes[size:])]
+            return take(fold(to_lanes(lanes, range(head + wide, k), y)), range(head), y, round_it=True)
+        body = (k - head) // size * size if options & (AFTER | AGAIN) else k - head
+        sum = fold(to_lanes([take(zero, range(head), y)] + [zero] * (size - 1), range(head, head + body), y))
+        if options & AGAIN and head + body < k:
+            return fold(to_lanes([sum] + [zero] * (size - 1), range(head + body, k), y))
+        return take(sum, range(head + body, k), y)
+
+    if kind == "eights":
+        return np.array([eights(b[:, j]) if j < n - n % 16 else take(zero, range(k), b[:, j]) for j in range(n)])
+    if kind != "folded":
+        return np.array([take(zero, range(k), b[:, j]) for j in range(n)])
+    return np.array([column(j, b[:, j]) for j in range(n)])
+
+
+@pytest.mark.parametrize("name", ROW_ORDERS)
+def test_orders_of_kernels_for_one_row_are_what_they_say(name):
+    for k, n in [(1, 4), (2, 17), (5, 6), (16, 7), (17, 21), (33, 6), (40, 23), (67, 7), (97, 18), (130, 5)]:
+        a, b = randn(2, k, seed=k), randn(k, n, seed=n)
+        y, = run("mm", [a, b], [(2, n)], method(ROW_ORDERS[name]))
+        expected = np.stack([emulated(ROW_ORDERS[name], row.numpy(), b.numpy()) for row in a])
+        assert np.array_equal(y.numpy(), expected), (k, n)
+
+
+@pytest.mark.parametrize("most,k,blocks", [(192, 192, [192]), (192, 193, [96, 96, 1]), (192, 383, [191, 191, 1]), (192, 384, [192, 192]),
+                                           (192, 500, [192, 192, 116]), (192, 577, [192, 192, 192, 1]), (64, 100, [50, 50])])
+def test_halved_cuts_where_it_says(most, k, blocks):
+    """Blocks of their own, added in order."""
+    a, b = randn(5, k, seed=k), randn(k, 9, seed=k + 1)
+    y, = run("mm", [a, b], [(5, 9)], method(("halved", most, 0)))
+    parts = [run("mm", [x.contiguous(), z], [(5, 9)])[0] for x, z in zip(a.split(blocks, 1), b.split(blocks))]
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    assert torch.equal(y, total)
+
+
+def live_order(lastbit, folder, layout, k, rows, monkeypatch):
+    """The name under which `lastbit order` finds the product that torch has here; skips where it has none."""
+    (folder / "live.py").write_text("""
+import torch
+def plain(a, b): return torch.mm(a, b)
+def transposed(a, b): return torch.mm(a, b.t().contiguous().t())
+""")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    done = lastbit.json("order", "--interpreter", sys.executable, "--python", f"live:{layout}", "--as", "matmul", "--arrays", "torch", "-n", k,
+                        "--rows", rows, "--columns", 64, "--threads", 1, expect=None)
+    group = done["groups"][0]
+    if len(done["groups"]) > 1 or not group["name"] or group["confirmed"] < group["tried"]:
+        pytest.skip(f"torch adds up in another order here: {group['name']}, {group['arithmetic']}, {(group['tree'] or {}).get('text', '')[:200]}")
+    return group["name"]
+
+
+@pytest.mark.parametrize("layout", ["plain", "transposed"])
+def test_rows_have_the_bits_of_the_library_s_kernel(lastbit, tmp_path, threads, monkeypatch, layout):
+    """The order is found at one shape; it holds at all others, in mm, addmm, linear and bmm."""
+    name = live_order(lastbit, tmp_path, layout, 43, 1, monkeypatch)
+    if name not in ROW_ORDERS:
+        pytest.skip(f"torch has {name} here")
+    threads(1)
+    for k in (5, 16, 33, 64, 77, 128, 193, 384, 576, 1024):
+        for n in (4, 5, 6, 7, 31, 64, 250, 576):
+            a, b = randn(1, k, seed=k), randn(k, n, seed=n)
+            w = b.t().contiguous()
+            y, = run("mm", [a, b], [(1, n)], method(ROW_ORDERS[name]))
+            products = {"mm": a @ b} if layout == "plain" else {"mm": a @ w.t(), "linear": torch.nn.functional.linear(a, w)}
+            if k * n >= 400:  # torch's own loops multiply smaller batches
+                second = b[None] if layout == "plain" else w.t()[None]
+                products["bmm"] = torch.bmm(a[None], second)[0]
+            for product, expected in products.items():
+                assert torch.equal(y, expected), (name, product, k, n)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_halved_is_what_mkl_does_where_the_processor_is_not_intel_s(lastbit, tmp_path, threads, monkeypatch, count):
+    name = live_order(lastbit, tmp_path, "plain", 579, 48, monkeypatch)
+    if name not in ("halved:192", "blocked:192"):
+        pytest.skip(f"torch has {name} here")
+    threads(count)
+    for k in (64, 192, 193, 383, 384, 385, 500, 577, 1000):
+        for m, n in ((16, 16), (4, 64), (65, 65), (12, 300)):
+            a, b = randn(m, k, seed=k), randn(k, n, seed=k + 1)
+            y, = run("mm", [a, b], [(m, n)], method(("halved", 192, 0)))
+            assert torch.equal(y, a @ b), (m, n, k)
+            assert torch.equal(y, a @ b.t().contiguous().t()), (m, n, k)
 
 
 def test_pairs_and_folds_add_up_as_they_say():

@@ -95,6 +95,42 @@ static void products_are_probed(void **state)
     }
 }
 
+/* Sixteen columns: of fewer the last ones have orders of their own. */
+static void kernels_for_one_row_are_probed(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *order, *arithmetic;
+    } kernels[] = {{"halved:192", "f32 fma"},         {"halved:100", "f32 fma"},          {"eights", "f32 fma"},
+                   {"folded:8,pairs", "f32 fma"},     {"folded:16", "f32 fma"},           {"folded:16,head:1,tail:again", "f32 fma"},
+                   {"folded:4,rounded", "f32"},       {"folded:8,pairs,rounded", "f32"},  {"folded:4,aligned:0,tail:after,rounded", "f32"},
+                   {"folded:4,aligned:3,tail:after,rounded", "f32"},                      {"folded:4,head:1,tail:after,rounded", "f32"},
+                   {"folded:8,aligned:5,tail:again", "f32 fma"}};
+    static const uint32_t terms[] = {2, 7, 16, 33, 40, 79, 193, 300, 385};
+    for (size_t o = 0; o < sizeof kernels / sizeof *kernels; o++)
+        for (size_t t = 0; t < sizeof terms / sizeof *terms; t++) {
+            const char *arithmetic = terms[t] > 30 ? kernels[o].arithmetic : NULL;
+            assert_finds(kernels[o].order, (lb_probe_shape){LB_PROBE_MATMUL, LB_F32, 0, terms[t], 3, 16}, arithmetic);
+        }
+}
+
+/* Of six columns the last two are a pair, in which either column has an order. */
+static void last_columns_have_orders_of_their_own(void **state)
+{
+    (void)state;
+    static const char *const kernels[] = {"folded:4,aligned:0,tail:after,rounded", "folded:16,head:1,tail:again"};
+    for (int i = 0; i < 2; i++) {
+        lb_probe_kernel kernel = engine(kernels[i], (lb_probe_shape){LB_PROBE_MATMUL, LB_F32, 0, 101, 1, 6});
+        lb_probe_report r = probed(&kernel, 1, 0);
+        assert_int_equal(r.n_groups, 3);
+        assert_int_equal(r.groups[0].positions, 4);
+        assert_string_equal(r.groups[0].names, kernels[i]);
+        assert_true(r.groups[1].column + r.groups[2].column == 4 + 5 && r.groups[1].outcome == LB_PROBE_TREE && r.groups[2].outcome == LB_PROBE_TREE);
+        lb_probe_report_release(&r);
+        lb_probe_kernel_release(&kernel);
+    }
+}
+
 static void matrix_units_are_recognised(void **state)
 {
     (void)state;
@@ -371,6 +407,8 @@ int main(void)
         cmocka_unit_test(every_dtype_is_probed),
         cmocka_unit_test(many_rows_and_columns_answer_at_a_time),
         cmocka_unit_test(products_are_probed),
+        cmocka_unit_test(kernels_for_one_row_are_probed),
+        cmocka_unit_test(last_columns_have_orders_of_their_own),
         cmocka_unit_test(matrix_units_are_recognised),
         cmocka_unit_test(long_sums_are_named_from_a_sample),
         cmocka_unit_test(any_tree_is_found),
