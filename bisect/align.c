@@ -171,6 +171,70 @@ typedef struct aligner {
     bool failed;
 } aligner;
 
+/* ---- rows of a larger batch ---- */
+
+/* An op's inputs, then its results, LB_NONE among them. */
+typedef struct operands {
+    uint32_t list[64], n, inputs;
+} operands;
+
+static void add_operand(void *context, uint32_t value)
+{
+    operands *o = context;
+    if (o->n < sizeof o->list / sizeof *o->list) o->list[o->n] = value;
+    o->n++;
+}
+
+static bool list_operands(const lb_program *p, const lb_op *op, operands *o)
+{
+    o->n = 0;
+    lb_op_each_input(p, op, add_operand, o);
+    o->inputs = o->n;
+    for (uint32_t i = 0; i < op->results; i++) add_operand(o, lb_op_results(p, op)[i]);
+    return o->n <= sizeof o->list / sizeof *o->list;
+}
+
+/* Does B's op do to its batch what A's does to some rows of it? `*inputs`, `*any`: those of its inputs, and of all its operands, that
+ * carry rows. */
+static bool has_rows_of(const lb_batch_rows *rows, const lb_program *pa, uint32_t op_a, const lb_program *pb,
+                        uint32_t op_b, uint32_t *inputs, uint32_t *any)
+{
+    operands a, b;
+    *inputs = *any = 0;
+    if (!list_operands(pa, &pa->ops[op_a], &a) || !list_operands(pb, &pb->ops[op_b], &b)) return false;
+    if (a.n != b.n || a.inputs != b.inputs) return false;
+    for (uint32_t i = 0; i < a.n; i++) {
+        if (a.list[i] == LB_NONE || b.list[i] == LB_NONE) {
+            if (a.list[i] != b.list[i]) return false;
+            continue;
+        }
+        const int dim = lb_batch_rows_dim(rows, &pa->values[a.list[i]].layout, &pb->values[b.list[i]].layout);
+        if (dim == LB_JOIN_NONE) return false;
+        *any += dim >= 0, *inputs += dim >= 0 && i < a.inputs;
+    }
+    return true;
+}
+
+bool lb_alignment_reads_rows(const lb_alignment *al, const lb_program *a, uint32_t op_a, const lb_program *b,
+                             uint32_t op_b)
+{
+    uint32_t inputs, any;
+    return al->joins.rows && has_rows_of(al->joins.rows, a, op_a, b, op_b, &inputs, &any) && inputs;
+}
+
+/* Of B's op: the kind of the op of A that it is with A's rows; its own when it is none. */
+static uint64_t kind_among(const aligner *al, group a, const entry *b)
+{
+    uint32_t inputs, any;
+    for (uint32_t i = 0; i < a.n; i++) /* a weight may have as many times another's rows by chance */
+        if (a.first[i].kind == b->kind) return b->kind;
+    for (uint32_t i = 0; i < a.n; i++)
+        if (a.first[i].name == b->name &&
+            has_rows_of(al->out->joins.rows, al->a, a.first[i].op, al->b, b->op, &inputs, &any))
+            return a.first[i].kind;
+    return b->kind;
+}
+
 /* match[i]: index in `b` of the partner of a.first[i]; NULL when out of memory. */
 static uint32_t *match_groups(aligner *al, group a, group b, bool by_name)
 {
@@ -178,7 +242,10 @@ static uint32_t *match_groups(aligner *al, group a, group b, bool by_name)
     uint64_t *keys = malloc(((size_t)a.n + b.n + 1) * sizeof *keys);
     if (match && keys) {
         for (uint32_t i = 0; i < a.n; i++) keys[i] = by_name ? a.first[i].name : a.first[i].kind;
-        for (uint32_t i = 0; i < b.n; i++) keys[a.n + i] = by_name ? b.first[i].name : b.first[i].kind;
+        for (uint32_t i = 0; i < b.n; i++)
+            keys[a.n + i] = by_name               ? b.first[i].name
+                            : al->out->joins.rows ? kind_among(al, a, &b.first[i])
+                                                  : b.first[i].kind;
         lb_sequence_match(keys, a.n, keys + a.n, b.n, match);
     } else {
         free(match);
@@ -187,27 +254,6 @@ static uint32_t *match_groups(aligner *al, group a, group b, bool by_name)
     }
     free(keys);
     return match;
-}
-
-/* ---- one call against one ---- */
-
-/* `sure`: the sides call this layer equally often. Otherwise (an expert that got no token of a micro-batch) call i may be
- * another one, although names and shapes agree. */
-static void pair_calls(aligner *al, group a, group b, bool sure)
-{
-    lb_alignment *out = al->out;
-    uint32_t *match = match_groups(al, a, b, false), pairs = 0;
-    for (uint32_t i = 0; match && i < a.n; i++) {
-        if (match[i] == UINT32_MAX) continue;
-        uint32_t op_a = a.first[i].op, op_b = b.first[match[i]].op;
-        out->b_of_a[op_a] = op_b, out->a_of_b[op_b] = op_a;
-        pairs++;
-    }
-    free(match);
-    out->pairs += pairs;
-    /* Where something is unaligned, names and shapes alone may have paired what are not partners. */
-    for (uint32_t i = 0; i < a.n && (pairs != a.n || pairs != b.n || !sure); i++)
-        out->irregular[a.first[i].op] = 1;
 }
 
 /* ---- one call against several ---- */
@@ -231,21 +277,23 @@ static bool can_join(const aligner *al, const lb_join *join, uint32_t *values)
                                         : lb_op_written(al->a, whole)[i - whole->results];
         if (v == LB_NONE) continue;
         if (!lb_join_values(&al->out->joins, join, al->b, i, values)) return false;
-        if (lb_join_dim(al->a, v, al->b, values, join->parts) == LB_JOIN_NONE) return false;
+        if (lb_join_dim(al->out->joins.rows, al->a, v, al->b, values, join->parts) == LB_JOIN_NONE)
+            return false;
     }
     return true;
 }
 
-static void add_join(aligner *al, uint32_t whole, const uint32_t *ops, uint32_t n, uint32_t *values)
+static bool add_join(aligner *al, uint32_t whole, const uint32_t *ops, uint32_t n, uint32_t *values)
 {
     lb_joins *j = &al->out->joins;
     lb_join join = {whole, j->n_part_ops, n};
     memcpy(j->part_ops + j->n_part_ops, ops, n * sizeof *ops);
-    if (!can_join(al, &join, values)) return;
+    if (!can_join(al, &join, values)) return false;
     al->out->join_of_a[whole] = j->n;
     for (uint32_t k = 0; k < n; k++) al->out->join_of_b[ops[k]] = j->n, al->out->place_of_b[ops[k]] = k;
     j->n_part_ops += n;
     j->list[j->n++] = join;
+    return true;
 }
 
 static void join_calls(aligner *al, group a, const group *parts, uint32_t n)
@@ -268,6 +316,38 @@ static void join_calls(aligner *al, group a, const group *parts, uint32_t n)
     free(matches), free(ops);
 }
 
+/* ---- one call against one ---- */
+
+static bool carries_rows(const aligner *al, uint32_t op_a, uint32_t op_b)
+{
+    uint32_t inputs, any;
+    return al->out->joins.rows && has_rows_of(al->out->joins.rows, al->a, op_a, al->b, op_b, &inputs, &any) &&
+           any;
+}
+
+/* `sure`: the sides call this layer equally often. Otherwise (an expert that got no token of a micro-batch) call i may be
+ * another one, although names and shapes agree. */
+static void pair_calls(aligner *al, group a, group b, bool sure)
+{
+    lb_alignment *out = al->out;
+    uint32_t *match = match_groups(al, a, b, false), pairs = 0, joined = 0, room;
+    for (uint32_t i = 0; match && i < a.n; i++) {
+        if (match[i] == UINT32_MAX) continue;
+        uint32_t op_a = a.first[i].op, op_b = b.first[match[i]].op;
+        if (carries_rows(al, op_a, op_b)) {
+            joined += add_join(al, op_a, &op_b, 1, &room);
+            continue;
+        }
+        out->b_of_a[op_a] = op_b, out->a_of_b[op_b] = op_a;
+        pairs++;
+    }
+    free(match);
+    out->pairs += pairs, pairs += joined;
+    /* Where something is unaligned, names and shapes alone may have paired what are not partners. */
+    for (uint32_t i = 0; i < a.n && (pairs != a.n || pairs != b.n || !sure); i++)
+        out->irregular[a.first[i].op] = 1;
+}
+
 /* The calls of B that are parts of call `i` of `n` of A: an n-th of the calls of each program. */
 static uint32_t parts_of(const group *b, uint32_t nb, uint32_t i, uint32_t n, group *parts)
 {
@@ -285,7 +365,7 @@ static void align_calls(aligner *al, const group *a, uint32_t na, const group *b
 {
     group *parts = malloc(nb * sizeof *parts);
     al->failed |= !parts;
-    bool several = parts && nb > na && parts_of(b, nb, 0, na, parts);
+    bool several = parts && !al->out->joins.rows && nb > na && parts_of(b, nb, 0, na, parts);
     for (uint32_t i = 0; i < na && several && !al->failed; i++) {
         uint32_t n = parts_of(b, nb, i, na, parts);
         join_calls(al, a[i], parts, n);
@@ -347,18 +427,25 @@ static void free_sources(sources *s)
 
 /* Named sources by name and occurrence, the others by their place among those of the same shape. Quadratic only in sources
  * of one step, of which there are hundreds. */
-static void pair_sources(const lb_side *side_a, const lb_side *side_b, const sources *sa, const sources *sb,
-                         uint8_t *taken, lb_alignment *out)
+static void pair_sources(aligner *al, const lb_side *side_a, const lb_side *side_b, const sources *sa,
+                         const sources *sb, uint8_t *taken)
 {
     const lb_program *a = side_a->program, *b = side_b->program;
+    const lb_batch_rows *rows = al->out->joins.rows;
+    uint32_t room;
     for (uint32_t i = 0; i < sa->n; i++) {
         const lb_value *va = source_value(a, sa->ops[i]);
         for (uint32_t j = 0; j < sb->n; j++) {
             const lb_value *vb = source_value(b, sb->ops[j]);
-            if (taken[j] || !lb_layout_same_shape(&va->layout, &vb->layout)) continue;
+            const bool same = lb_layout_same_shape(&va->layout, &vb->layout);
+            if (taken[j] || (!same && !(rows && lb_batch_rows_dim(rows, &va->layout, &vb->layout) >= 0)))
+                continue;
             if (lb_side_part_of(side_a, sa->ops[i]) != lb_side_part_of(side_b, sb->ops[j])) continue;
             if (strcmp(sa->names[i], sb->names[j]) != 0 || (!*sa->names[i] && va->dtype != vb->dtype)) continue;
-            out->source_b_of_a[sa->ops[i]] = sb->ops[j];
+            if (same)
+                al->out->source_b_of_a[sa->ops[i]] = sb->ops[j];
+            else if (!add_join(al, sa->ops[i], &sb->ops[j], 1, &room))
+                continue;
             taken[j] = 1;
             break;
         }
@@ -406,7 +493,7 @@ static lb_status align_sources(const lb_side *a, const lb_side *b, const lb_map_
     if (status == LB_OK && b->n_parts > a->n_parts)
         done = join_sources(&al, a, b, &sa, &sb, taken);
     else if (status == LB_OK)
-        pair_sources(a, b, &sa, &sb, taken, out);
+        pair_sources(&al, a, b, &sa, &sb, taken);
     if (!done) status = lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for sources");
     free_sources(&sa), free_sources(&sb);
     free(taken);
@@ -480,11 +567,13 @@ static bool open_alignment(lb_alignment *out, uint32_t na, uint32_t nb)
 }
 
 lb_status lb_alignment_make(const lb_side *a, const lb_side *b, const lb_map_rules *rules_a,
-                            const lb_map_rules *rules_b, lb_alignment *out, lb_err *err)
+                            const lb_map_rules *rules_b, const lb_batch_rows *rows, lb_alignment *out,
+                            lb_err *err)
 {
     const lb_program *pa = a->program, *pb = b->program;
     char **paths_a = scope_paths(pa, rules_a), **paths_b = scope_paths(pb, rules_b);
     bool room = open_alignment(out, pa->n_ops, pb->n_ops) && paths_a && paths_b;
+    out->joins.rows = rows;
     lb_status status = room ? align_ops(a, b, paths_a, paths_b, out, err)
                             : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory while aligning %u with %u ops",
                                       pa->n_ops, pb->n_ops);

@@ -4,14 +4,14 @@
  * group by the longest common subsequence of op names and shapes, so that a run which computes something in other ops (eager
  * against fused attention, foreach against single-tensor AdamW) still lines up before and after that place. Where B calls a
  * layer several times for one call of A (micro-batches, decode steps, ranks), ops meet by name, one against several, if what
- * they give can be put together (join.h). Views, sources and host marks are not ops here: what they hold is found through
+ * they give can be put together (join.h). Where B's batch has more rows than A's (batch_rows.h), an op that reads or gives rows
+ * meets the one that does so with A's, and is joined to it as a part of which some rows are taken. Views, sources and host marks are not ops here: what they hold is found through
  * the values.
  */
 #ifndef LB_BISECT_ALIGN_H
 #define LB_BISECT_ALIGN_H
 
-#include "join.h"
-#include "layer_names.h"
+#include "batch_rows.h"
 
 typedef struct lb_alignment {
     uint32_t *b_of_a;        /* per op of A: op of B, or LB_NONE */
@@ -29,10 +29,16 @@ typedef struct lb_alignment {
     uint32_t *place_of_b; /* which part of that join it is */
 } lb_alignment;
 
-/* A has at most as many calls of a layer as B: who calls more is B (lb_alignment_finer). B has as many parts as A, or a multiple: part i
+/* `rows`: of batches of other sizes, A's being the smaller; they live as long as the alignment. NULL: the batches are alike.
+ * A has at most as many calls of a layer as B: who calls more is B (lb_alignment_finer). B has as many parts as A, or a multiple: part i
  * of A stands against that many of B from i times as many on. */
 lb_status lb_alignment_make(const lb_side *a, const lb_side *b, const lb_map_rules *rules_a,
-                            const lb_map_rules *rules_b, lb_alignment *out, lb_err *err);
+                            const lb_map_rules *rules_b, const lb_batch_rows *rows, lb_alignment *out,
+                            lb_err *err);
+/* How the larger batch's values stand to the smaller's for that op: does some value that it reads carry rows, so that what it gives
+ * in one shape is over other rows? */
+bool lb_alignment_reads_rows(const lb_alignment *alignment, const lb_program *a, uint32_t op_a,
+                             const lb_program *b, uint32_t op_b);
 void lb_alignment_release(lb_alignment *alignment);
 /* Does the program call its layers more often in a forward pass than the other? */
 bool lb_alignment_finer(const lb_program *program, const lb_program *other);

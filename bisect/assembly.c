@@ -1,12 +1,15 @@
 /* Values put together: see assembly.h. */
 #include "assembly.h"
 
+#include "witness.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 void lb_assemblies_release(lb_assemblies *all)
 {
-    for (uint32_t i = 0; i < all->n; i++) free(all->list[i].parts), free(all->list[i].bytes);
+    for (uint32_t i = 0; i < all->n; i++)
+        free(all->list[i].parts), free(all->list[i].pieces), free(all->list[i].bytes);
     free(all->list);
     all->list = NULL, all->n = 0;
 }
@@ -26,10 +29,10 @@ static bool same_bits(const lb_program *p, const uint32_t *parts, uint32_t n)
 uint32_t lb_assemblies_value(lb_assemblies *all, const lb_program *pa, uint32_t whole, const uint32_t *parts,
                              uint32_t n)
 {
-    const lb_program *pb = all->b->program;
+    const lb_program *pb = all->how.b->program;
     for (uint32_t i = 0; i < n; i++)
         if (parts[i] == LB_NONE || pb->values[parts[i]].dtype != pb->values[parts[0]].dtype) return LB_NONE;
-    const int dim = lb_join_dim(pa, whole, pb, parts, n);
+    const int dim = lb_join_dim(all->how.rows, pa, whole, pb, parts, n);
     if (dim == LB_JOIN_SAME) return same_bits(pb, parts, n) ? parts[0] : LB_NONE;
     if (dim < 0) return LB_NONE;
     for (uint32_t i = 0; i < all->n; i++)
@@ -37,15 +40,19 @@ uint32_t lb_assemblies_value(lb_assemblies *all, const lb_program *pa, uint32_t 
             !memcmp(all->list[i].parts, parts, n * sizeof *parts))
             return pb->n_values + i;
     lb_assembly *grown = realloc(all->list, (all->n + 1) * sizeof *grown);
-    uint32_t *copy = malloc(n * sizeof *copy);
+    uint32_t *copy = malloc(n * sizeof *copy), n_pieces;
+    lb_join_piece *pieces =
+        lb_join_pieces(all->how.rows, &pa->values[whole].layout, dim, pb, parts, n, &n_pieces);
     if (grown) all->list = grown;
-    if (!grown || !copy) {
-        free(copy);
+    if (!grown || !copy || !pieces) {
+        free(copy), free(pieces);
         return LB_NONE;
     }
     memcpy(copy, parts, n * sizeof *copy);
     lb_assembly *a = &all->list[all->n];
-    *a = (lb_assembly){.row = pb->values[parts[0]], .parts = copy, .n = n, .dim = dim};
+    *a = (lb_assembly){
+        .row = pb->values[parts[0]], .parts = copy, .n = n, .dim = dim, .pieces = pieces, .n_pieces = n_pieces};
+    a->own = n == 1 && all->numbers && all->numbers[parts[0]] ? whole : LB_NONE;
     a->row.layout = lb_layout_contiguous(pa->values[whole].layout.ndim, pa->values[whole].layout.shape);
     a->row.logical = a->row.blob = (lb_digest){0};
     a->row.storage = -1, a->row.flags &= ~(uint32_t)LB_VALUE_KEPT;
@@ -54,16 +61,18 @@ uint32_t lb_assemblies_value(lb_assemblies *all, const lb_program *pa, uint32_t 
 
 const lb_value *lb_assemblies_row(const lb_assemblies *all, uint32_t value)
 {
-    const lb_program *pb = all->b->program;
+    const lb_program *pb = all->how.b->program;
     return value < pb->n_values ? &pb->values[value] : &all->list[value - pb->n_values].row;
 }
 
 bool lb_assemblies_bytes(lb_assemblies *all, uint32_t value, lb_tensor *tensor)
 {
-    lb_assembly *a = &all->list[value - all->b->program->n_values];
+    lb_assembly *a = &all->list[value - all->how.b->program->n_values];
+    bool exact;
+    if (a->own != LB_NONE) return lb_witness_value(all->wholes, a->own, tensor, &exact) && exact;
     if (!a->bytes && !a->failed) {
         lb_tensor made;
-        a->failed = !lb_join_assemble(all->b, &a->row.layout, a->dim, a->parts, a->n, &made);
+        a->failed = !lb_join_assemble(&all->how, &a->row.layout, a->dim, a->parts, a->n, &made);
         if (!a->failed) a->bytes = made.data;
     }
     *tensor = (lb_tensor){a->bytes, a->row.dtype, a->row.layout};

@@ -1,5 +1,5 @@
 /* Assemblies: values of B that exist only in parts (tokens by position over a prefill and decode steps, micro-batches), put
- * together as A has them. They are numbered after the values of B's program, so that they can stand wherever one does.
+ * together as A has them, and rows of a larger batch, as A has those alone. They are numbered after the values of B's program, so that they can stand wherever one does.
  */
 #ifndef LB_BISECT_ASSEMBLY_H
 #define LB_BISECT_ASSEMBLY_H
@@ -10,12 +10,18 @@ typedef struct lb_assembly {
     lb_value row; /* shape of the whole, dtype of the parts */
     uint32_t *parts, n;
     int dim;
+    lb_join_piece *pieces; /* what of the parts it is, in order */
+    uint32_t n_pieces;
+    uint32_t own; /* the value of A that it is after all; LB_NONE */
     void *bytes; /* made at first use */
     bool failed;
 } lb_assembly;
 
 typedef struct lb_assemblies {
-    const lb_side *b;
+    lb_joining how;
+    const struct lb_witness *wholes; /* of A; with `numbers` */
+    const uint8_t
+        *numbers; /* per value of B: it counts rows (row_numbers.h), and A's own are taken; NULL: none does */
     lb_assembly *list;
     uint32_t n;
 } lb_assemblies;

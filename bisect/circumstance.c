@@ -207,10 +207,27 @@ static void by_state(known *k, bool *done)
 
 /* ---- parts ---- */
 
+/* Of a larger batch's rows those that have other bits than A's ops give. */
+static void name_rows(known *k, const lb_batch_rows *rows, uint32_t other)
+{
+    snprintf(k->found->schedule, sizeof k->found->schedule, "another kernel for a batch of %lld",
+             (long long)rows->many);
+    if (!other)
+        snprintf(k->found->why, sizeof k->found->why,
+                 "the larger batch's are what replay's own kernel gives; the smaller's are as near to the "
+                 "exact value");
+    else
+        snprintf(k->found->why, sizeof k->found->why,
+                 "%u of %lld rows have not the bits that replay's own kernel gives either, and are as near to "
+                 "the exact value",
+                 other, (long long)rows->few);
+}
+
 /* "parts 2 to 5 of 5": those with other bits than A's ops give as they are; the others have those very bits. */
 static lb_status name_parts(known *k, lb_err *err)
 {
-    const uint32_t n = k->place->stretch->parts;
+    const lb_batch_rows *rows = k->place->source->alignment->joins.rows;
+    const uint32_t n = rows ? (uint32_t)rows->few : k->place->stretch->parts;
     uint8_t *matched = calloc(n + 1, 1);
     uint32_t other = 0, first = n, last = 0;
     if (!matched) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory");
@@ -218,7 +235,8 @@ static lb_status name_parts(known *k, lb_err *err)
     for (uint32_t i = 0; i < n; i++)
         if (!matched[i]) other++, first = i < first ? i : first, last = i;
     free(matched);
-    if (status != LB_OK || !other || other == n) return status;
+    if (status == LB_OK && rows) name_rows(k, rows, other);
+    if (status != LB_OK || rows || !other || other == n) return status;
     snprintf(k->found->schedule, sizeof k->found->schedule, "another kernel for %u of %u calls", other, n);
     snprintf(k->found->why, sizeof k->found->why,
              "%u of %u calls have, bit by bit, what the first side's ops give on their inputs; calls %u to %u, "

@@ -63,6 +63,17 @@ static json_t *finding_json(const lb_explain_finding *f)
     return o;
 }
 
+static json_t *rows_json(const lb_explain_rows *x)
+{
+    json_t *pairs = json_array();
+    for (uint32_t i = 0; i < x->n; i++)
+        json_array_append_new(pairs,
+                              json_pack("[I,I]", (json_int_t)x->of_first[i], (json_int_t)x->of_second[i]));
+    return json_pack("{s:I,s:i,s:I,s:I,s:s,s:o,s:i}", "step", (json_int_t)x->step, "rank", x->rank, "first",
+                     (json_int_t)x->first, "second", (json_int_t)x->second, "by", x->by, "pairs", pairs,
+                     "over_others", (int)x->over_others);
+}
+
 static void print_report_json(const lb_explain_report *r)
 {
     json_t *findings = json_array(), *missing = json_array();
@@ -77,9 +88,12 @@ static void print_report_json(const lb_explain_report *r)
         if (text) json_array_append_new(routings, json_loads(text, 0, NULL));
         free(text);
     }
-    lb_print_json("explain", json_pack("{s:o,s:o,s:o,s:o,s:o,s:{s:I,s:I}}", "findings", findings, "layers", layers,
-                                       "budget", budgets, "routing", routings, "missing", missing, "ops", "aligned",
-                                       (json_int_t)r->ops, "differing", (json_int_t)r->differing));
+    json_t *rows = json_array();
+    for (uint32_t i = 0; i < r->n_rows; i++) json_array_append_new(rows, rows_json(&r->rows[i]));
+    lb_print_json("explain",
+                  json_pack("{s:o,s:o,s:o,s:o,s:o,s:o,s:{s:I,s:I}}", "findings", findings, "layers", layers, "budget", budgets,
+                            "routing", routings, "rows", rows, "missing", missing, "ops", "aligned", (json_int_t)r->ops,
+                            "differing", (json_int_t)r->differing));
 }
 
 static char *steps, *layer, *phase, *select_ops, *invariance;
@@ -130,7 +144,11 @@ static const lb_command command = {
         "ranks are\n"
         "asked what they brought: one brought other numbers, or they were added up in another order, which is "
         "named, or\n"
-        "no legal order gives these bits. With one capture: under which order or kernel its ops give the bits "
+        "no legal order gives these bits. Of batches of other sizes the rows that both have are held against "
+        "each "
+        "other:\n"
+        "what a library makes of a prompt alone and among seven others. With one capture: under which order or "
+        "kernel its ops give the bits "
         "that were\n"
         "recorded, where replay's own do not.",
     .example = "  OMP_NUM_THREADS=1 lastbit record -o one.lb -- python sum.py\n"

@@ -242,7 +242,7 @@ static lb_status diff_step(lb_walk *w, const session *s, lb_err *err)
 {
     const lb_diff_options *options = s->options;
     const lb_map_rules *rules_a = w->swapped ? NULL : s->rules, *rules_b = w->swapped ? s->rules : NULL;
-    LB_TRY(lb_alignment_make(w->a, w->b, rules_a, rules_b, &w->alignment, err));
+    LB_TRY(lb_alignment_make(w->a, w->b, rules_a, rules_b, NULL, &w->alignment, err));
     w->differs = calloc(w->pa->n_ops + 1, 1), w->settled = calloc(w->pa->n_ops + 1, 1);
     if (!w->differs || !w->settled)
         return lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for %u ops", w->pa->n_ops);

@@ -108,13 +108,14 @@ bool lb_walk_measure_pair(lb_walk *w, uint32_t ia, uint32_t ib, lb_diff_row *row
 static bool assemble(const lb_walk *w, const lb_join *join, uint32_t i, uint32_t *va, lb_tensor *a,
                      lb_tensor *b)
 {
+    const lb_joining how = {.b = w->b};
     uint32_t *values = malloc((join->parts + 1) * sizeof *values);
     *va = lb_outcome(w->pa, &w->pa->ops[join->whole], i);
     bool done = values && *va != LB_NONE && lb_join_values(&w->alignment.joins, join, w->pb, i, values);
     if (done) {
-        int dim = lb_join_dim(w->pa, *va, w->pb, values, join->parts);
+        int dim = lb_join_dim(NULL, w->pa, *va, w->pb, values, join->parts);
         done = dim >= 0 && lb_side_value(w->a, *va, a, NULL) == LB_OK &&
-               lb_join_assemble(w->b, &w->pa->values[*va].layout, dim, values, join->parts, b);
+               lb_join_assemble(&how, &w->pa->values[*va].layout, dim, values, join->parts, b);
     }
     free(values);
     return done;
@@ -181,6 +182,7 @@ bool lb_walk_measure_final(lb_walk *w, const lb_shadow_final *final, lb_diff_row
 {
     measurement m = {w, row, true};
     const lb_shadow_part *parts = &w->shadows.final_parts[final->first];
+    const lb_joining how = {.b = w->b};
     uint32_t *values = malloc((final->parts + 1) * sizeof *values);
     lb_tensor a, b;
     if (final->pieces && lb_image_bits(w->a, final->sources[0], &a)) {
@@ -194,7 +196,7 @@ bool lb_walk_measure_final(lb_walk *w, const lb_shadow_final *final, lb_diff_row
     }
     if (values && !final->pieces && final->dim >= 0 &&
         lb_side_value(w->a, final->whole.value, &a, NULL) == LB_OK &&
-        lb_join_assemble(w->b, &a.layout, final->dim, values, final->parts, &b)) {
+        lb_join_assemble(&how, &a.layout, final->dim, values, final->parts, &b)) {
         add(&m, final->whole.value, &a, &b);
         free(b.data);
     }

@@ -3,6 +3,7 @@
 #include "explain_session.h"
 
 
+#include <lastbit/compare.h>
 #include <lastbit/composite.h>
 #include <math.h>
 #include <stdio.h>
@@ -52,6 +53,23 @@ static bool is_looked_at(const lb_explain_session *session, const lb_scene *s, c
     return lb_stretch_meets(&s->source, stretch, 0) || lb_stretch_meets(&s->source, stretch, 1);
 }
 
+/* One op, the same rows, other bits: what ran is chosen by the number of rows. */
+static void tell_rows(const lb_place *place, const lb_batch_rows *rows, lb_cause_found *found)
+{
+    char why[sizeof found->why], count[64] = "";
+    lb_difference d;
+    const bool same = lb_place_same_inputs(place);
+    if (found->cause == LB_CAUSE_INPUT || (found->cause == LB_CAUSE_UNEXPLAINED && !same)) return;
+    if (same && place->targets[0] && place->targets[1] &&
+        lb_compare_numbers(&place->targets[0][0], &place->targets[1][0], &d, NULL) == LB_OK)
+        snprintf(count, sizeof count, " in %lld of %lld elements", (long long)d.differing,
+                 (long long)d.elements);
+    snprintf(why, sizeof why,
+             "these rows have other bits in a batch of %lld than in one of %lld from the same inputs%s%s%.160s",
+             (long long)rows->many, (long long)rows->few, count, *found->why ? "; " : "", found->why);
+    memcpy(found->why, why, sizeof why);
+}
+
 /* `*found` is worth telling unless `*own`. */
 static lb_status explain_place(lb_explain_session *session, const lb_scene *s, const lb_stretch *stretch,
                                lb_cause_found *found, bool *own, bool *lacks, lb_err *err)
@@ -61,6 +79,7 @@ static lb_status explain_place(lb_explain_session *session, const lb_scene *s, c
     LB_TRY(lb_place_open(stretch, &s->source, &place, err));
     lb_status status = session->b ? lb_cause_find(&place, &session->memory, found, err)
                                   : lb_cause_identify(&place, &session->memory, own, found, err);
+    if (status == LB_OK && s->rows && stretch->parts) tell_rows(&place, s->rows, found);
     if (status == LB_OK && s->ranks && !*own) status = lb_contributions_tell(&place, found, err);
     *lacks = status == LB_OK && session->b && lacks_bytes(&place, found);
     lb_place_release(&place);
@@ -153,7 +172,9 @@ static void count_ops(lb_explain_session *session, const lb_scene *s)
     for (uint32_t i = 0; i < p->n_ops; i++)
         session->report->ops += s->alignment.b_of_a[i] != LB_NONE ||
                                 (s->alignment.join_of_a[i] != LB_NONE && lb_op_computes(p, &p->ops[i]));
-    for (uint32_t i = 0; i < s->stretches.n; i++) session->report->differing += s->stretches.list[i].pair;
+    for (uint32_t i = 0; i < s->stretches.n; i++)
+        session->report->differing +=
+            s->stretches.list[i].pair || (s->rows && s->stretches.list[i].sides[1].op != LB_NONE);
 }
 
 static lb_status add_budget(lb_explain_session *session, const lb_scene *s, uint32_t first, lb_err *err)
@@ -180,11 +201,14 @@ static lb_status explain_scene(lb_explain_session *session, const lb_matter *mat
     LB_TRY(lb_scene_align(session, matter, s, err));
     LB_TRY(lb_scene_read(session, s, err));
     count_ops(session, s);
+    session->report->turned |= session->turned;
+    if (s->rows) LB_TRY(lb_findings_add_rows(session->report, s, err));
     if (session->b) LB_TRY(lb_explain_sources(session, s, err));
     const uint32_t first = session->report->n_findings;
     LB_TRY(lb_explain_places(session, s, err));
     LB_TRY(lb_findings_add_layers(session->report, first, err));
-    if (session->b && !session->turned && !session->selector) LB_TRY(lb_explain_routing(session, s, err));
+    if (session->b && !session->turned && !session->selector && !s->rows)
+        LB_TRY(lb_explain_routing(session, s, err));
     if (!session->options->budget || !session->b || session->turned || s->sides[1].n_parts > 1) return LB_OK;
     return add_budget(session, s, first, err);
 }
@@ -196,6 +220,31 @@ static lb_status explain_programs(lb_explain_session *session, const lb_matter *
     lb_status status = explain_scene(session, matter, &s, err);
     lb_scene_close(&s);
     return status;
+}
+
+/* Batches of other sizes: which rows are whose. `*strange`: they cannot be held against each other, and it was said why. */
+static lb_status find_rows(lb_explain_session *session, const lb_matter *m, bool *strange, lb_err *err)
+{
+    lb_capture *captures[] = {session->a, session->b};
+    const lb_program *p = m->programs[0][0];
+    const lb_batch_rows before = session->rows;
+    lb_side sides[2] = {{0}};
+    lb_status status = LB_OK;
+    for (int k = 0; k < 2 && status == LB_OK; k++)
+        status = lb_side_init(captures[k], m->programs[k], m->n[k], &sides[k], err);
+    if (status == LB_OK)
+        status = lb_batch_rows_find(&sides[0], &sides[1], session->rules, &before, &session->rows, err);
+    for (int k = 0; k < 2; k++) lb_side_release(&sides[k]);
+    if (status != LB_OK) return status;
+    free(before.places);
+    *strange = *session->rows.missing;
+    if (session->rows.places) session->turned = session->rows.turned;
+    if (!*strange) return LB_OK;
+    char text[600];
+    snprintf(text, sizeof text, "step %lld, rank %d: %s", (long long)p->step, p->rank, session->rows.missing);
+    lb_findings_add_missing(session->report, text);
+    session->shared++;
+    return LB_OK;
 }
 
 static lb_status explain_step(lb_explain_session *session, int32_t rank, int64_t step, lb_err *err)
@@ -210,9 +259,12 @@ static lb_status explain_step(lb_explain_session *session, int32_t rank, int64_t
             lb_findings_add_missing(session->report, text);
             return LB_OK;
         }
-    session->turned = session->b && lb_alignment_finer(programs[0], programs[1]);
     const lb_matter m = {{&programs[0], &programs[1]}, {1, 1}};
-    return explain_programs(session, &m, err);
+    bool strange = false;
+    session->turned = session->b && lb_alignment_finer(programs[0], programs[1]);
+    if (session->b && lb_batch_rows_apply(programs[0], programs[1]))
+        LB_TRY(find_rows(session, &m, &strange, err));
+    return strange ? LB_OK : explain_programs(session, &m, err);
 }
 
 /* ---- a prefill and decode steps against one forward pass ---- */
@@ -290,6 +342,7 @@ lb_status lb_explain_run(lb_capture *a, lb_capture *b, const lb_explain_options 
     if (status == LB_OK) status = explain_all(&s, err);
     lb_selector_free(s.selector);
     lb_map_rules_free(rules);
+    lb_batch_rows_release(&s.rows);
     if (status == LB_OK)
         *out = s.report;
     else

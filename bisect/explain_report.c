@@ -74,7 +74,8 @@ void lb_explain_report_free(lb_explain_report *r)
     if (t) free(t->list);
     for (uint32_t i = 0; i < r->n_budgets; i++) free(r->budgets[i].rows);
     for (uint32_t i = 0; i < r->n_routings; i++) lb_routing_report_release(&r->routings[i]);
-    free(t), free(r->findings), free(r->missing), free(r->layers), free(r->budgets), free(r->routings);
+    for (uint32_t i = 0; i < r->n_rows; i++) free(r->rows[i].of_first), free(r->rows[i].of_second);
+    free(t), free(r->findings), free(r->missing), free(r->layers), free(r->budgets), free(r->routings), free(r->rows);
     free(r);
 }
 
@@ -200,7 +201,9 @@ lb_status lb_findings_add_place(lb_explain_session *session, const lb_scene *s, 
     const uint32_t index = lb_place_op(s, stretch, 0), other = lb_place_op(s, stretch, 1),
                    at[] = {index, other};
     for (int k = 0; k < 2; k++) list_ops(s, k, &stretch->sides[k], at[k], ops[k], sizeof ops[k]);
-    if (stretch->parts)
+    if (stretch->parts && s->rows)
+        snprintf(ops[1], sizeof ops[1], "%s", other == LB_NONE ? "" : lb_op_name(q, &q->ops[other]));
+    else if (stretch->parts)
         snprintf(ops[1], sizeof ops[1], "%s x%u", other == LB_NONE ? "calls" : lb_op_name(q, &q->ops[other]),
                  stretch->parts);
     const lb_op *op = index != LB_NONE ? &p->ops[index] : other != LB_NONE ? &q->ops[other] : NULL;
@@ -229,6 +232,30 @@ lb_status lb_findings_add_place(lb_explain_session *session, const lb_scene *s, 
     row.schedule = lb_findings_keep(r, found->schedule), row.first = lb_findings_keep(r, found->first);
     row.also = lb_findings_keep(r, found->also), row.why = lb_findings_keep(r, found->why);
     return s->ranks && is_known(r, &row) ? LB_OK : lb_findings_add(r, &row, err);
+}
+
+lb_status lb_findings_add_rows(lb_explain_report *r, const lb_scene *s, lb_err *err)
+{
+    const lb_batch_rows *rows = s->rows;
+    const size_t bytes = (size_t)rows->few * sizeof *rows->places;
+    lb_explain_rows *grown = realloc(r->rows, (r->n_rows + 1) * sizeof *grown);
+    int64_t *few = malloc(bytes), *many = malloc(bytes);
+    if (grown) r->rows = grown;
+    if (!grown || !few || !many) {
+        free(few), free(many);
+        return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for %lld rows", (long long)rows->few);
+    }
+    for (int64_t i = 0; i < rows->few; i++) few[i] = i, many[i] = rows->places[i];
+    r->rows[r->n_rows++] = (lb_explain_rows){.step = s->sides[0].program->step,
+                                             .rank = s->sides[0].program->rank,
+                                             .first = rows->turned ? rows->many : rows->few,
+                                             .second = rows->turned ? rows->few : rows->many,
+                                             .by = lb_findings_keep(r, rows->by),
+                                             .of_first = rows->turned ? many : few,
+                                             .of_second = rows->turned ? few : many,
+                                             .n = (uint32_t)rows->few,
+                                             .over_others = s->stretches.over_others};
+    return LB_OK;
 }
 
 lb_status lb_findings_add_layers(lb_explain_report *r, uint32_t first, lb_err *err)

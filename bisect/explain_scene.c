@@ -1,6 +1,8 @@
 /* One step of both sides: see explain_session.h. */
 #include "explain_session.h"
 
+#include "row_numbers.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +16,7 @@ void lb_scene_close(lb_scene *s)
     lb_stretches_release(&s->stretches);
     lb_assemblies_release(&s->assemblies);
     lb_alignment_release(&s->alignment);
-    free(s->selected);
+    free(s->selected), free(s->row_numbers);
     for (int k = 0; k < 2; k++) lb_meetings_release(&s->meetings[k]), lb_side_release(&s->sides[k]);
 }
 
@@ -81,10 +83,11 @@ static lb_status open_sides(const lb_explain_session *session, const lb_matter *
 
 lb_status lb_scene_align(const lb_explain_session *session, const lb_matter *m, lb_scene *s, lb_err *err)
 {
+    s->rows = session->rows.places ? &session->rows : NULL;
     const lb_map_rules *rules[] = {session->turned ? NULL : session->rules,
                                    session->turned ? session->rules : NULL};
     LB_TRY(open_sides(session, m, s, err));
-    LB_TRY(lb_alignment_make(&s->sides[0], &s->sides[1], rules[0], rules[1], &s->alignment, err));
+    LB_TRY(lb_alignment_make(&s->sides[0], &s->sides[1], rules[0], rules[1], s->rows, &s->alignment, err));
     return find_paths(s, rules, err);
 }
 
@@ -157,8 +160,8 @@ lb_status lb_scene_align_ranks(const lb_explain_session *session, const lb_matte
         lb_scene rank = {0};
         lb_status status = open_sides(session, &one, &rank, err);
         if (status == LB_OK)
-            status =
-                lb_alignment_make(&rank.sides[0], &rank.sides[1], rules[0], rules[1], &rank.alignment, err);
+            status = lb_alignment_make(&rank.sides[0], &rank.sides[1], rules[0], rules[1], NULL,
+                                       &rank.alignment, err);
         if (status == LB_OK)
             place_alignment(&rank.alignment, &s->sides[0].parts[r], &s->sides[1].parts[r], &s->alignment);
         lb_scene_close(&rank);
@@ -183,6 +186,11 @@ lb_status lb_scene_read(const lb_explain_session *session, lb_scene *s, lb_err *
                                     .assemblies = &s->assemblies,
                                     .all = !session->b};
     for (int k = 0; k < 2; k++) s->source.meetings[k] = s->ranks ? &s->meetings[k] : NULL;
-    s->assemblies.b = &s->sides[1];
+    s->assemblies.how = (lb_joining){.b = &s->sides[1], .rows = s->rows, .bytes = &s->bytes[1]};
+    if (s->rows) {
+        s->row_numbers = lb_row_numbers_find(&s->alignment, &s->bytes[0], &s->bytes[1]);
+        if (!s->row_numbers) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for rows");
+        s->assemblies.wholes = &s->bytes[0], s->assemblies.numbers = s->row_numbers;
+    }
     return lb_stretches_find(&s->source, &s->stretches, err);
 }

@@ -21,17 +21,21 @@ typedef struct lb_explain_session {
     lb_selector *selector;
     lb_explain_report *report;
     lb_cause_memory memory;
-    bool turned; /* the first side calls its layers more often: it is looked at as the second */
+    bool
+        turned; /* the first side calls its layers more often, or has the larger batch: it is looked at as the second */
+    lb_batch_rows rows; /* of the step that is looked at; places NULL: the batches have one size */
     uint64_t shared;
 } lb_explain_session;
 
 /* A step of both sides, all that is read from it. */
 typedef struct lb_scene {
     lb_side sides[2];
+    const lb_batch_rows *rows; /* the second side's batch is larger; NULL: it is not */
     lb_alignment alignment;
     lb_witness bytes[2];
     char **paths[2];
     uint8_t *selected; /* per op of A; NULL: all */
+    uint8_t *row_numbers; /* per value of the second side; NULL: the batches have one size */
     lb_stretches stretches;
     lb_assemblies assemblies;
     bool ranks; /* the sides' parts are ranks of one step: only what collectives made is looked at */
@@ -63,7 +67,7 @@ lb_status lb_explain_places(lb_explain_session *session, const lb_scene *scene, 
 lb_status lb_explain_routing(lb_explain_session *session, const lb_scene *scene, lb_err *err);
 
 /* A finding for each source that enters with other numbers. */
-lb_status lb_explain_sources(lb_explain_session *session, const lb_scene *scene, lb_err *err);
+lb_status lb_explain_sources(lb_explain_session *session, lb_scene *scene, lb_err *err);
 
 /* ---- the report ---- */
 
@@ -74,6 +78,8 @@ void lb_findings_add_missing(lb_explain_report *report, const char *text);
 lb_status lb_findings_add(lb_explain_report *report, const lb_explain_finding *row, lb_err *err);
 lb_status lb_findings_add_place(lb_explain_session *session, const lb_scene *scene, const lb_stretch *stretch,
                                 const lb_cause_found *found, lb_err *err);
+/* Which rows of batches of other sizes were held against each other. */
+lb_status lb_findings_add_rows(lb_explain_report *report, const lb_scene *scene, lb_err *err);
 /* What the findings from row `first` on say of each layer. */
 lb_status lb_findings_add_layers(lb_explain_report *report, uint32_t first, lb_err *err);
 /* The op of a side that stands for a stretch; LB_NONE. */

@@ -85,17 +85,50 @@ static lb_status add_source(lb_explain_session *session, const lb_scene *s, uint
     return lb_findings_add(r, &row, err);
 }
 
-lb_status lb_explain_sources(lb_explain_session *session, const lb_scene *s, lb_err *err)
+/* Memory between the columns of a batch, recorded for the sake of what lies around it: its pieces are of other rows on either side. */
+static bool is_fragment(const lb_program *p, const lb_value *v)
+{
+    int64_t first, last, from, to;
+    if ((v->source != LB_SOURCE_BATCH && v->source != LB_SOURCE_OTHER) || v->layout.ndim != 1) return false;
+    if (lb_layout_dense_range(&v->layout, &first, &last, NULL) != LB_OK) return false;
+    for (uint32_t i = 0; i < p->n_values; i++) {
+        const lb_value *other = &p->values[i];
+        if (other->storage == v->storage && other->dtype == v->dtype &&
+            lb_layout_dense_range(&other->layout, &from, &to, NULL) == LB_OK && from <= first && last <= to &&
+            to - from > last - first)
+            return true;
+    }
+    return false;
+}
+
+/* Rows of a larger batch. */
+static lb_status add_joined(lb_explain_session *session, lb_scene *s, uint32_t i, lb_err *err)
+{
+    const lb_program *p = s->sides[0].program, *q = s->sides[1].program;
+    const lb_joins *joins = &s->alignment.joins;
+    const lb_op *op = &p->ops[i];
+    const uint32_t row = s->alignment.join_of_a[i], va = op->results ? lb_op_results(p, op)[0] : LB_NONE;
+    if (row == LB_NONE || va == LB_NONE || strcmp(lb_op_name(p, op), "lb::source") != 0) return LB_OK;
+    const lb_op *other = &q->ops[joins->part_ops[joins->list[row].first]];
+    const uint32_t part = lb_op_results(q, other)[0];
+    const uint32_t vb = lb_assemblies_value(&s->assemblies, p, va, &part, 1);
+    if (vb == LB_NONE || !is_new(session, p, &p->values[va]) || !lb_stretch_differs(&s->source, va, vb))
+        return LB_OK;
+    return add_source(session, s, i, va, vb, err);
+}
+
+lb_status lb_explain_sources(lb_explain_session *session, lb_scene *s, lb_err *err)
 {
     const lb_program *p = s->sides[0].program, *q = s->sides[1].program;
     for (uint32_t i = 0; i < p->n_ops; i++) {
+        if (s->rows && (!s->selected || s->selected[i])) LB_TRY(add_joined(session, s, i, err));
         const uint32_t j = s->alignment.source_b_of_a[i];
         if (j == LB_NONE || (s->selected && !s->selected[i])) continue;
         for (uint32_t k = 0; k < p->ops[i].results && k < q->ops[j].results; k++) {
             const uint32_t va = lb_op_results(p, &p->ops[i])[k], vb = lb_op_results(q, &q->ops[j])[k];
             if (va == LB_NONE || vb == LB_NONE || !is_new(session, p, &p->values[va]) ||
                 !lb_layout_same_shape(&p->values[va].layout, &q->values[vb].layout) ||
-                !lb_stretch_differs(&s->source, va, vb))
+                !lb_stretch_differs(&s->source, va, vb) || (s->rows && is_fragment(q, &q->values[vb])))
                 continue;
             LB_TRY(add_source(session, s, i, va, vb, err));
         }

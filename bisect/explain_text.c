@@ -206,6 +206,44 @@ static void print_summary(FILE *out, const lb_explain_report *r)
                 sources);
 }
 
+static const char *plural(int64_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
+/* "rows: 1 of the first side, 8 of the second, by input:0: row 0 of the first is row 2 of the second". The same in many steps once. */
+static void print_rows(FILE *out, const lb_explain_report *r)
+{
+    enum { LISTED = 4 };
+    for (uint32_t i = 0; i < r->n_rows; i++) {
+        const lb_explain_rows *x = &r->rows[i], *last = i ? &r->rows[i - 1] : NULL;
+        if (last && last->rank == x->rank && last->n == x->n && last->first == x->first &&
+            last->second == x->second && last->over_others == x->over_others &&
+            !memcmp(last->of_first, x->of_first, x->n * sizeof *x->of_first) &&
+            !memcmp(last->of_second, x->of_second, x->n * sizeof *x->of_second))
+            continue;
+        fprintf(out,
+                "rows: step %" PRId64 ", rank %d: the first side's batch has %" PRId64
+                " row%s, the second's %" PRId64 " (%s); row%s ",
+                x->step, x->rank, x->first, plural(x->first), x->second, x->by, plural(x->n));
+        for (int side = 0; side < 2; side++) {
+            const int64_t *list = side ? x->of_second : x->of_first;
+            for (uint32_t k = 0; k < x->n && k < LISTED; k++)
+                fprintf(out, k ? ", %" PRId64 : "%" PRId64, list[k]);
+            if (x->n > LISTED) fprintf(out, ", …");
+            fprintf(out, side        ? " of the second\n"
+                         : x->n == 1 ? " of the first is row "
+                                     : " of the first are rows ");
+        }
+        if (x->over_others)
+            fprintf(out,
+                    "      %u op%s give%s something over all rows (a loss, a weight's gradient): over other "
+                    "rows, not held against "
+                    "each other\n",
+                    x->over_others, plural(x->over_others), x->over_others == 1 ? "s" : "");
+    }
+}
+
 static void print_next(FILE *out, const lb_explain_report *r, const char *path_a, const char *path_b)
 {
     const lb_explain_finding *x = NULL;
@@ -217,8 +255,8 @@ static void print_next(FILE *out, const lb_explain_report *r, const char *path_a
     if (x->index != LB_NONE) fprintf(out, " --select index=%u", x->index);
     fprintf(out, " --json      # this finding again, with all it says\n");
     if (x->index != LB_NONE)
-        fprintf(out, "  lastbit show %s --step %" PRId64 " --rank %d --op %u\n", path_a, x->step, x->rank,
-                x->index);
+        fprintf(out, "  lastbit show %s --step %" PRId64 " --rank %d --op %u\n",
+                r->turned && path_b ? path_b : path_a, x->step, x->rank, x->index);
 }
 
 /* ---- layers, and what the end is made of ---- */
@@ -292,6 +330,7 @@ char *lb_explain_text(const lb_explain_report *r, const char *path_a, const char
         return NULL;
     }
     print_summary(out, r);
+    print_rows(out, r);
     uint32_t lines = 0, left = 0;
     for (uint32_t k = 0; k < 2 * r->n_findings;
          k++) { /* choices that differ come first: other inputs follow from them */

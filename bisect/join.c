@@ -1,6 +1,9 @@
 /* Putting parts together: see join.h. */
 #include "join.h"
 
+#include "batch_rows.h"
+#include "witness.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,10 +33,12 @@ static bool same_but_for(const lb_layout *a, const lb_layout *b, int dim)
     return true;
 }
 
-int lb_join_dim(const lb_program *pa, uint32_t whole, const lb_program *pb, const uint32_t *values, uint32_t n)
+int lb_join_dim(const lb_batch_rows *rows, const lb_program *pa, uint32_t whole, const lb_program *pb,
+                const uint32_t *values, uint32_t n)
 {
     const lb_layout *w = &pa->values[whole].layout, *first = &pb->values[values[0]].layout;
     int dim = LB_JOIN_SAME;
+    if (rows) return n == 1 ? lb_batch_rows_dim(rows, w, first) : LB_JOIN_NONE;
     if (first->ndim != w->ndim) return LB_JOIN_NONE;
     for (int d = 0; d < w->ndim && dim == LB_JOIN_SAME; d++)
         if (w->shape[d] != first->shape[d]) dim = d;
@@ -46,6 +51,21 @@ int lb_join_dim(const lb_program *pa, uint32_t whole, const lb_program *pb, cons
     return dim < 0 || size == w->shape[dim] ? dim : LB_JOIN_NONE;
 }
 
+lb_join_piece *lb_join_pieces(const lb_batch_rows *rows, const lb_layout *whole, int dim, const lb_program *pb,
+                              const uint32_t *values, uint32_t n, uint32_t *n_pieces)
+{
+    *n_pieces = rows ? (uint32_t)rows->few : n;
+    lb_join_piece *pieces = malloc((*n_pieces + 1) * sizeof *pieces);
+    int64_t at = 0;
+    for (uint32_t k = 0; pieces && k < *n_pieces; k++) {
+        const int64_t size = rows ? whole->shape[dim] / rows->few : pb->values[values[k]].layout.shape[dim];
+        pieces[k] = (lb_join_piece){
+            .part = rows ? 0 : k, .from = rows ? rows->places[k] * size : 0, .to = at, .size = size};
+        at += size;
+    }
+    return pieces;
+}
+
 int lb_join_outcome_dim(const lb_joins *joins, const lb_join *join, const lb_program *pa, const lb_program *pb,
                         uint32_t outcome, uint32_t place, int64_t *at)
 {
@@ -55,44 +75,53 @@ int lb_join_outcome_dim(const lb_joins *joins, const lb_join *join, const lb_pro
     uint32_t *values = malloc((join->parts + 1) * sizeof *values);
     int dim = LB_JOIN_NONE;
     if (values && v != LB_NONE && lb_join_values(joins, join, pb, outcome, values))
-        dim = lb_join_dim(pa, v, pb, values, join->parts);
+        dim = lb_join_dim(joins->rows, pa, v, pb, values, join->parts);
     *at = 0;
     for (uint32_t k = 0; k < place && dim >= 0; k++) *at += pb->values[values[k]].layout.shape[dim];
     free(values);
     return dim;
 }
 
-void lb_join_place(const lb_layout *whole, int dim, int64_t at, const lb_layout *part, size_t element,
-                   const void *numbers, void *out)
+void lb_join_place(const lb_layout *whole, int dim, const lb_join_piece *piece, const lb_layout *part,
+                   size_t element, const void *numbers, void *out)
 {
     int64_t outer = 1, inner = 1;
     for (int d = 0; d < dim; d++) outer *= whole->shape[d];
     for (int d = dim + 1; d < whole->ndim; d++) inner *= whole->shape[d];
-    size_t run = (size_t)(part->shape[dim] * inner) * element;
+    const size_t run = (size_t)(piece->size * inner) * element;
     for (int64_t o = 0; o < outer; o++)
-        memcpy((char *)out + (size_t)((o * whole->shape[dim] + at) * inner) * element,
-               (const char *)numbers + (size_t)o * run, run);
+        memcpy((char *)out + (size_t)((o * whole->shape[dim] + piece->to) * inner) * element,
+               (const char *)numbers + (size_t)((o * part->shape[dim] + piece->from) * inner) * element, run);
 }
 
-bool lb_join_assemble(const lb_side *b, const lb_layout *whole, int dim, const uint32_t *values, uint32_t n,
-                      lb_tensor *tensor)
+static bool read_part(const lb_joining *how, uint32_t value, lb_tensor *part)
+{
+    bool exact;
+    if (how->bytes) return lb_witness_value(how->bytes, value, part, &exact) && exact;
+    return lb_side_value(how->b, value, part, NULL) == LB_OK;
+}
+
+bool lb_join_assemble(const lb_joining *how, const lb_layout *whole, int dim, const uint32_t *values,
+                      uint32_t n, lb_tensor *tensor)
 {
     lb_tensor part;
-    int64_t at = 0;
-    if (dim < 0 || lb_side_value(b, values[0], &part, NULL) != LB_OK || lb_dtype_bits(part.dtype) < 8)
-        return false;
+    uint32_t n_pieces;
+    if (dim < 0 || !read_part(how, values[0], &part) || lb_dtype_bits(part.dtype) < 8) return false;
     size_t element = lb_dtype_bits(part.dtype) / 8;
     *tensor = (lb_tensor){NULL, part.dtype, lb_layout_contiguous(whole->ndim, whole->shape)};
     tensor->data = malloc((size_t)lb_layout_numel(whole) * element + 1);
-    bool done = tensor->data != NULL;
+    lb_join_piece *pieces = lb_join_pieces(how->rows, whole, dim, how->b->program, values, n, &n_pieces);
+    bool done = tensor->data && pieces;
     for (uint32_t k = 0; k < n && done; k++) {
-        done = lb_side_value(b, values[k], &part, NULL) == LB_OK && part.dtype == tensor->dtype;
+        done = read_part(how, values[k], &part) && part.dtype == tensor->dtype;
         void *dense = done ? malloc((size_t)lb_layout_numel(&part.layout) * element + 1) : NULL;
         done = dense && lb_tensor_gather(&part, dense, NULL) == LB_OK;
-        if (done) lb_join_place(whole, dim, at, &part.layout, element, dense, tensor->data);
+        for (uint32_t i = 0; i < n_pieces && done; i++)
+            if (pieces[i].part == k)
+                lb_join_place(whole, dim, &pieces[i], &part.layout, element, dense, tensor->data);
         free(dense);
-        if (done) at += part.layout.shape[dim];
     }
+    free(pieces);
     if (!done) free(tensor->data), tensor->data = NULL;
     return done;
 }

@@ -35,7 +35,7 @@ static void measure_op(const other_run *r, const lb_op *a, const lb_op *b)
 static lb_status measure_run(const other_run *r, lb_err *err)
 {
     lb_alignment alignment;
-    LB_TRY(lb_alignment_make(r->a, &r->b, NULL, NULL, &alignment, err));
+    LB_TRY(lb_alignment_make(r->a, &r->b, NULL, NULL, NULL, &alignment, err));
     for (uint32_t i = 0; i < r->pa->n_ops; i++) {
         uint32_t j = alignment.b_of_a[i] != LB_NONE ? alignment.b_of_a[i] : alignment.source_b_of_a[i];
         if (j != LB_NONE) measure_op(r, &r->pa->ops[i], &r->pb->ops[j]);

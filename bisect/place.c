@@ -294,7 +294,6 @@ static bool same_part(const lb_tensor *x, const lb_tensor *y, int dim, int64_t a
 lb_status lb_place_parts(const lb_place *p, uint8_t *matched, lb_err *err)
 {
     const uint32_t output = p->stretch->sides[1].outputs[0], n_values = p->source->b->program->n_values;
-    memset(matched, 0, p->stretch->parts);
     if (!lb_place_can(p, 0, 1) || output < n_values || p->stretch->n_outputs != 1) return LB_OK;
     const lb_assembly *a = &p->source->assemblies->list[output - n_values];
     lb_tensor result;
@@ -302,12 +301,8 @@ lb_status lb_place_parts(const lb_place *p, uint8_t *matched, lb_err *err)
     lb_status status = lb_rehearsal_run(p->rehearsals[0], p->inputs[0][1], NULL, 0, &result, &why);
     if (status == LB_ERR_NOMEM) return lb_fail(err, status, "%s", why.message);
     if (status != LB_OK) return LB_OK;
-    int64_t at = 0;
-    for (uint32_t i = 0; i < a->n && result.dtype == p->targets[1][0].dtype; i++) {
-        const int64_t size = p->source->b->program->values[a->parts[i]].layout.shape[a->dim];
-        matched[i] = same_part(&result, &p->targets[1][0], a->dim, at, size);
-        at += size;
-    }
+    for (uint32_t i = 0; i < a->n_pieces && result.dtype == p->targets[1][0].dtype; i++)
+        matched[i] = same_part(&result, &p->targets[1][0], a->dim, a->pieces[i].to, a->pieces[i].size);
     free(result.data);
     return LB_OK;
 }

@@ -79,7 +79,7 @@ static void add_final(const lb_program *pa, const lb_program *pb, uint32_t i, co
         values[k] = parts[k].value;
         same &= same_digest(pa, f.whole.value, pb, values[k]);
     }
-    f.dim = lb_join_dim(pa, f.whole.value, pb, values, n);
+    f.dim = lb_join_dim(NULL, pa, f.whole.value, pb, values, n);
     if (f.dim == LB_JOIN_NONE || (f.dim == LB_JOIN_SAME && same)) return;
     out->n_final_parts += n;
     out->finals[out->n_finals++] = f;

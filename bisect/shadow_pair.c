@@ -182,7 +182,8 @@ static void add_part(runner *s, const lb_join *join, assembly *y, const kept *k,
     uint32_t v =
         i < whole->results ? lb_op_results(pa, whole)[i] : lb_op_written(pa, whole)[i - whole->results];
     if (dim >= 0) {
-        lb_join_place(&pa->values[v].layout, dim, at, &event->shadow[i].layout, sizeof *x, x,
+        const lb_join_piece piece = {.to = at, .size = event->shadow[i].layout.shape[dim]};
+        lb_join_place(&pa->values[v].layout, dim, &piece, &event->shadow[i].layout, sizeof *x, x,
                       y->numbers + start);
     } else {
         y->each[i] &= lb_shadow_numbers_agree(k->numbers + start, x, n, fmax(error, k->error[i]));

@@ -66,6 +66,16 @@ static void note_end(lb_finder *f, const lb_stretch *s)
     f->ends[0][op[0]] = op[1], f->ends[1][op[1]] = op[0];
 }
 
+/* Does what both sides have in one shape follow, on the side with the larger batch, from values that carry its rows? */
+static bool is_over_others(const lb_finder *f, const lb_stretch *s)
+{
+    const lb_stretch_side *b = &s->sides[1];
+    bool any = false;
+    for (uint32_t i = 0; i < b->n_leaves && f->source->alignment->joins.rows && b->n_ops; i++)
+        any |= b->partners[i] != LB_NONE && !lb_finder_same_shape(f, b->partners[i], b->leaves[i]);
+    return any;
+}
+
 static void look(lb_finder *f, sight a, sight b)
 {
     if (!lb_finder_same_shape(f, a.value, b.value)) return;
@@ -73,6 +83,10 @@ static void look(lb_finder *f, sight a, sight b)
     bool made = lb_finder_make_slice(f, 0, a.reader, a.before, a.value, &s.sides[0]) &&
                 lb_finder_make_slice(f, 1, b.reader, b.before, b.value, &s.sides[1]);
     bool apart = s.sides[0].n_ops || s.sides[1].n_ops;
+    if (made && apart && is_over_others(f, &s)) {
+        f->out->over_others++;
+        apart = false;
+    }
     if (made && apart && !is_known(f, &s) && lb_stretch_differs(f->source, a.value, b.value)) {
         note_end(f, &s);
         add_stretch(f, &s);
@@ -171,6 +185,48 @@ static void add_joined(lb_finder *f, lb_stretch *s, uint32_t output, const lb_jo
         lb_finder_release_side(&s->sides[0]), lb_finder_release_side(&s->sides[1]);
 }
 
+/* Outcomes of a larger batch's op that A's rows have a share in; true: some of them differ. */
+static bool rows_outcomes(lb_finder *f, uint32_t i, lb_value_list *mine, lb_value_list *theirs)
+{
+    const lb_alignment *al = f->source->alignment;
+    const lb_op *op = &f->p[0]->ops[i];
+    const uint32_t other = al->joins.part_ops[al->joins.list[al->join_of_a[i]].first];
+    const bool reads = lb_alignment_reads_rows(al, f->p[0], i, f->p[1], other);
+    bool differs = false, over_others = false;
+    for (uint32_t k = 0; k < lb_outcomes(op); k++) {
+        const uint32_t va = lb_outcome(f->p[0], op, k), vb = lb_finder_joined_outcome(f, i, k);
+        if (va == LB_NONE || vb == LB_NONE || lb_value_list_has(mine, va)) continue;
+        const lb_value *theirs_row = lb_stretch_value(f->source, 1, vb);
+        if ((f->p[0]->values[va].flags | theirs_row->flags) & LB_VALUE_UNDEFINED) continue;
+        if (reads && vb < f->p[1]->n_values) {
+            over_others |= lb_dtype_is_float(theirs_row->dtype);
+            continue;
+        }
+        if (!lb_dtype_is_float(theirs_row->dtype)) continue;
+        lb_value_list_add(mine, va), lb_value_list_add(theirs, vb);
+        differs |= lb_stretch_differs(f->source, va, vb);
+    }
+    f->out->over_others += over_others;
+    return differs;
+}
+
+/* One op against one with a larger batch. */
+static void look_at_rows(lb_finder *f, uint32_t i, const lb_value_list *in, const lb_value_list *others)
+{
+    const lb_alignment *al = f->source->alignment;
+    lb_value_list mine = {0}, theirs = {0};
+    const bool differs = lb_finder_can_run(f, 0, i) && rows_outcomes(f, i, &mine, &theirs);
+    if (differs && !mine.failed && !theirs.failed) {
+        lb_stretch s = {.n_outputs = mine.n, .parts = 1};
+        make_pair_side(f, i, &i, 1, in, others, mine.list, mine.n, &s.sides[0]);
+        s.sides[1] = (lb_stretch_side){.outputs = copied(f, theirs.list, theirs.n),
+                                       .op = al->joins.part_ops[al->joins.list[al->join_of_a[i]].first]};
+        add_stretch(f, &s);
+    }
+    f->failed |= mine.failed || theirs.failed;
+    free(mine.list), free(theirs.list);
+}
+
 static void look_at_join(lb_finder *f, uint32_t i)
 {
     const lb_join *join = &f->source->alignment->joins.list[f->source->alignment->join_of_a[i]];
@@ -187,7 +243,9 @@ static void look_at_join(lb_finder *f, uint32_t i)
     const uint32_t mine = lb_outcomes(op) ? lb_outcome(f->p[0], op, 0) : LB_NONE,
                    theirs = lb_finder_joined_outcome(f, i, 0);
     lb_stretch s = {0};
-    if (lb_finder_can_run(f, 0, i) && mine != LB_NONE && theirs != LB_NONE) {
+    if (f->source->alignment->joins.rows)
+        look_at_rows(f, i, &in, &others);
+    else if (lb_finder_can_run(f, 0, i) && mine != LB_NONE && theirs != LB_NONE) {
         make_pair_side(f, i, &i, 1, &in, &others, &mine, 1, &s.sides[0]);
         add_joined(f, &s, theirs, join, true);
     }

@@ -10,6 +10,9 @@
  * ops are run on what B's parts hold, put together. Such an anchor in a group of ops of which some have no partner is believed only when both
  * sides' recorded numbers are near each other.
  *
+ * Of a larger batch B's values are taken to be the rows that A has: A's ops are run on those. What an op gives in one shape from all rows
+ * (a mean, a weight's gradient) is over other rows, and only passed on to whoever reads it.
+ *
  * Where a stretch ends in the output of a composite (lastbit/composite.h) of which it has a part only, since others of its ops align,
  * it is also known as a whole: then nothing inside the composite is where it begins, so that the composite's kernels can be tried.
  *
@@ -37,7 +40,8 @@ typedef struct lb_stretch {
     uint32_t n_outputs;
     bool pair; /* one op each, or one collective each */
     uint32_t
-        parts; /* this many ops of B stand for one of A, or for what A's ops give: B has no ops here. 0: it is not so */
+        parts; /* this many ops of B stand for one of A, or for what A's ops give: B has no ops here; 1: one with a larger batch, of
+                       which rows are taken. 0: it is not so */
     int composite; /* of a whole: the lb_composite_kind that it was grown to */
     struct lb_stretch *
         whole; /* the same output, back to what the composite reads that one side's ops are part of; NULL: none */
@@ -46,6 +50,8 @@ typedef struct lb_stretch {
 typedef struct lb_stretches {
     lb_stretch *list;
     uint32_t n;
+    uint32_t
+        over_others; /* ops that read rows of a larger batch and give something over all of them: it has no partner */
 } lb_stretches;
 
 typedef struct lb_stretch_source {

@@ -106,14 +106,17 @@ bool lb_stretch_meets(const lb_stretch_source *s, const lb_stretch *stretch, int
 
 /* ---- anchors ---- */
 
+/* Gradients of a mean over more rows are smaller by a factor: then directions are compared. */
 static bool are_near(const lb_finder *f, uint32_t va, uint32_t vb)
 {
     lb_tensor a, b;
     lb_difference d;
+    const bool scaled = f->source->alignment->joins.rows != NULL;
     if (va == LB_NONE || vb == LB_NONE || !lb_finder_same_shape(f, va, vb)) return false;
     if (!lb_stretch_differs(f->source, va, vb)) return true;
     if (!bytes_of(f, 0, va, &a) || !bytes_of(f, 1, vb, &b)) return false;
-    return lb_compare_numbers(&a, &b, &d, NULL) == LB_OK && d.rel_l2 < NEAR;
+    if (lb_compare_numbers(&a, &b, &d, NULL) != LB_OK) return false;
+    return d.rel_l2 < NEAR || (scaled && d.cosine > 0 && 1 - d.cosine * d.cosine < NEAR * NEAR);
 }
 
 /* What stands for outcome `k` of op `i` of A where several ops of B make it; LB_NONE. */
@@ -262,6 +265,17 @@ static bool sums_otherwise(lb_finder *f, uint32_t i, uint32_t j)
     return multiplies_other_parts(f, i, j) || adds_other_terms(f, i, j) || goes_on_from_other_terms(f, i, j);
 }
 
+/* Does an op of a larger batch give, from its rows, a value of one shape first? */
+static bool is_over_others(lb_finder *f, uint32_t i)
+{
+    const lb_alignment *al = f->source->alignment;
+    const lb_join *join = &al->joins.list[al->join_of_a[i]];
+    if (!al->joins.rows || !lb_outcomes(&f->p[0]->ops[i])) return false;
+    const uint32_t value = lb_finder_joined_outcome(f, i, 0);
+    return value < f->p[1]->n_values &&
+           lb_alignment_reads_rows(al, f->p[0], i, f->p[1], al->joins.part_ops[join->first]);
+}
+
 bool lb_finder_is_trusted(lb_finder *f, uint32_t i)
 {
     const lb_alignment *al = f->source->alignment;
@@ -274,6 +288,8 @@ bool lb_finder_is_trusted(lb_finder *f, uint32_t i)
             f->trust[i] = DOUBTED;
             return false;
         }
+        const bool over_others = !b && is_over_others(f, i); /* nothing to be near to */
+        sure |= over_others;
         if (!sure && !b) sure = are_near(f, lb_outcome(f->p[0], a, 0), lb_finder_joined_outcome(f, i, 0));
         if (!sure && b && lb_outcomes(a) == lb_outcomes(b))
             sure = are_near(f, lb_outcome(f->p[0], a, 0), lb_outcome(f->p[1], b, 0));
@@ -295,6 +311,10 @@ uint32_t lb_finder_partner_op(lb_finder *f, int side, uint32_t i)
     uint32_t other = side ? f->source_a_of_b[i] : al->source_b_of_a[i];
     if (a != LB_NONE && al->b_of_a[a] != LB_NONE && lb_finder_is_trusted(f, a))
         other = side ? a : al->b_of_a[a];
+    if (side && al->joins.rows && al->join_of_b[i] != LB_NONE) { /* one op there, of fewer rows */
+        const uint32_t whole = al->joins.list[al->join_of_b[i]].whole;
+        if (lb_finder_is_trusted(f, whole)) other = whole;
+    }
     return is_inside(f, side, i, other) ? LB_NONE : other;
 }
 

@@ -24,6 +24,12 @@
  * says what they are where that can be seen: a contribution that is missing, was added twice or came in a narrower type, a division
  * too many. One finding stands for all members that were given the same.
  *
+ * Where the sides' batches have other sizes, the rows of the smaller are looked for among those of the larger (by what enters as the
+ * batch, bit by bit), and the smaller side's ops are run on what the larger side's have in those rows: `kernel` and `order` then say that
+ * rows get other bits in another company. What an op makes of all rows, a loss or a weight's gradient, is over other rows and no finding;
+ * what follows from it (the gradients of a mean over more rows) is `input`. No row of the smaller there, or inputs of other lengths: it
+ * is said in `missing`.
+ *
  * A candidate that misses one element of all is excluded. Others that match just as well are named: the data cannot tell them
  * apart. Where replay has not the kernel that ran (a library's own order), `proof` says what is known instead.
  */
@@ -120,6 +126,17 @@ typedef struct lb_explain_budget {
     uint32_t left_out; /* places with a reason of their own that no swap makes */
 } lb_explain_budget;
 
+/* A step whose batches have other sizes: which rows were held against each other. */
+typedef struct lb_explain_rows {
+    int64_t step;
+    int32_t rank;
+    int64_t first, second; /* rows of each side's batch */
+    const char *by;        /* the input by which they were found: "input:input_ids" */
+    int64_t *of_first, *of_second;
+    uint32_t n;           /* pairs of rows */
+    uint32_t over_others; /* ops that give something over all rows: not held against each other */
+} lb_explain_rows;
+
 typedef struct lb_explain_options {
     size_t size;             /* sizeof(lb_explain_options) */
     const char *const *maps; /* s/PATTERN/REPLACEMENT/ on A's layer paths */
@@ -146,6 +163,10 @@ typedef struct lb_explain_report {
     uint32_t n_budgets;
     lb_routing_report *routings; /* one per step and rank whose routing was recorded on both sides; options.routing */
     uint32_t n_routings;
+    lb_explain_rows *rows; /* steps whose batches have other sizes */
+    uint32_t n_rows;
+    bool
+        turned; /* `op` and `index` of findings are of the second capture: its batch is the smaller, or it calls layers less often */
     char **missing; /* what could not be looked at, one sentence each */
     uint32_t n_missing;
     uint64_t ops, differing; /* aligned computing ops; of them with other bits */

@@ -43,7 +43,7 @@ static lb_alignment align(const lb_program *a, const lb_program *b, const lb_map
     lb_side sa, sb;
     assert_int_equal(lb_side_init(NULL, &a, 1, &sa, NULL), LB_OK);
     assert_int_equal(lb_side_init(NULL, &b, 1, &sb, NULL), LB_OK);
-    assert_int_equal(lb_alignment_make(&sa, &sb, rules, NULL, &al, NULL), LB_OK);
+    assert_int_equal(lb_alignment_make(&sa, &sb, rules, NULL, NULL, &al, NULL), LB_OK);
     lb_side_release(&sa), lb_side_release(&sb);
     return al;
 }

@@ -1,0 +1,163 @@
+"""Batches of other sizes: the rows that both have are held against each other. What PyTorch itself sees decides what is true: which
+modules give those rows other bits depends on the machine and its libraries."""
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from conftest import ROOT
+
+ALL = "6+1+3+0+7+2+5+4"  # all eight texts, in another order
+RECORDINGS = {
+    "one": "rows=3", "two": "rows=3+7", "seven": "rows=7", "eight": f"rows={ALL}", "dup": "rows=3+5+3",
+    "element": f"rows={ALL},fault=element", "weight": f"rows={ALL},fault=weight", "other": f"rows={ALL},seed=9",
+    "long": "rows=3,length=5", "stats": "rows=3,level=stats",
+    "bf16.1": "rows=3,dtype=bfloat16,attention=eager", "bf16.8": f"rows={ALL},dtype=bfloat16,attention=eager",
+    "gpt2.1": "model=gpt2,rows=3,attention=eager,length=5", "gpt2.8": f"model=gpt2,rows={ALL},attention=eager,length=5",
+    "vit.1": "model=vit,rows=5", "vit.8": f"model=vit,rows={ALL}",
+    "class.1": "model=classifier,rows=5", "class.8": f"model=classifier,rows={ALL}",
+    "decode.2": "generate=1,rows=5+2,length=8", "decode.8": f"generate=1,rows={ALL},length=8",
+    "train.1": "train=1,rows=3,length=5", "train.8": f"train=1,rows={ALL},length=5",
+    "train.gpt2.1": "train=1,model=gpt2,attention=eager,rows=3", "train.gpt2.8": f"train=1,model=gpt2,attention=eager,rows={ALL}",
+    "train.bf16.2": "train=1,dtype=bfloat16,rows=3+0", "train.bf16.8": f"train=1,dtype=bfloat16,rows={ALL}",
+}
+
+
+@pytest.fixture(scope="module")
+def batches(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("batches")
+    done = subprocess.run([sys.executable, ROOT / "tests" / "programs" / "batches.py", folder,
+                           *(f"{name}:{options}" for name, options in RECORDINGS.items())],
+                          capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def explain(lastbit, batches, one, other, *options, expect=(0, 1)):
+    """Alternatives to what was found are ruled out elsewhere."""
+    return lastbit.json("explain", batches / f"{one}.lb", batches / f"{other}.lb", "--seconds", "0.1", *options, expect=expect)
+
+
+def own(answer):
+    return [f for f in answer["findings"] if f["cause"] != "input"]
+
+
+def rows_of(name):
+    options = dict(item.split("=") for item in RECORDINGS[name].split(","))
+    return [int(row) for row in options["rows"].split("+")]
+
+
+def other_modules(batches, few, many):
+    """Modules that give the common rows other bits, in the order in which they ran, by PyTorch's own hooks."""
+    a, b = (torch.load(batches / f"{name}.pt") for name in (few, many))
+    places = [rows_of(many).index(row) for row in rows_of(few)]
+    rows = {path: (x, y[places] if y.shape[0] == len(rows_of(many)) else y) for (path, x), y in
+            zip(a.items(), (b[path] for path in a))}
+    return [path for path, (x, y) in rows.items() if not torch.equal(x, y)]
+
+
+@pytest.mark.parametrize("few, many, turned", [
+    ("one", "eight", False), ("one", "eight", True), ("two", "eight", True), ("one", "dup", False), ("bf16.1", "bf16.8", False),
+    ("gpt2.1", "gpt2.8", False), ("gpt2.1", "gpt2.8", True), ("vit.1", "vit.8", False), ("class.1", "class.8", False)])
+def test_a_prompt_alone_and_among_others(lastbit, batches, few, many, turned):
+    answer = explain(lastbit, batches, *((many, few) if turned else (few, many)))
+    (rows,) = answer["rows"]
+    places = [rows_of(many).index(row) for row in rows_of(few)]
+    pairs = [[place, i] if turned else [i, place] for i, place in enumerate(places)]
+    sizes = (len(rows_of(few)), len(rows_of(many)))
+    assert (rows["first"], rows["second"]) == (sizes[::-1] if turned else sizes) and rows["pairs"] == pairs
+    assert rows["by"] == ("input:pixel_values" if few.startswith("vit") else "input:input_ids") and answer["missing"] == []
+    apart, found = other_modules(batches, few, many), own(answer)
+    if not apart:
+        assert found == [] or all(f["layer"] not in torch.load(batches / f"{few}.pt") for f in found)
+    else:  # the first is where PyTorch sees the first other bits: the module itself, or one whose op's result another reads
+        first = min(found, key=lambda f: f["index"])["layer"]
+        assert apart[0] == first or apart[0].startswith(first + "."), (apart, [f["layer"] for f in found])
+    for f in found:
+        assert f["cause"] in ("kernel", "order") and f["op"] == f["other_op"]
+        assert f"other bits in a batch of {sizes[1]} than in one of {sizes[0]}" in f["why"]
+    assert all(f["matched"] == f["elements"] for f in answer["findings"] if f["cause"] == "input" and f["proof"] == "bits")
+
+
+def test_rows_that_have_the_same_bits_say_so(lastbit, batches):
+    """A product's order of summation may depend on how many rows it has: these are of one kind on every machine."""
+    text = lastbit.run("explain", batches / "eight.lb", batches / "eight.lb", expect=0).stdout
+    assert "nothing differs" in text and "rows:" not in text
+    if not other_modules(batches, "two", "eight") and not explain(lastbit, batches, "two", "eight")["findings"]:
+        text = lastbit.run("explain", batches / "two.lb", batches / "eight.lb", expect=0).stdout
+        assert "nothing differs in" in text and "rows 0, 1 of the first are rows 2, 4 of the second" in text
+
+
+@pytest.mark.parametrize("few", ["one", "two"])
+def test_a_wrong_element_in_a_row(lastbit, batches, few):
+    clean = {f["index"] for f in own(explain(lastbit, batches, few, "eight"))}
+    (f,) = [f for f in own(explain(lastbit, batches, few, "element")) if f["index"] not in clean]
+    assert (f["layer"], f["op"], f["cause"]) == ("model.layers.1.mlp.act_fn", "aten::silu", "unexplained")
+    assert f["elements"] == len(rows_of(few)) * 3 * 688 > f["matched"]
+    if not clean:  # its inputs are the same: then one number is another
+        assert f"in 1 of {f['elements']} elements" in f["why"]
+
+
+def test_a_wrong_element_in_a_row_that_the_other_side_has_not(lastbit, batches):
+    one, other = (own(explain(lastbit, batches, "seven", many)) for many in ("eight", "element"))
+    assert one == other
+
+
+def test_a_weight_that_differs(lastbit, batches):
+    answer = explain(lastbit, batches, "two", "weight", expect=1)
+    (source,) = [f for f in answer["findings"] if f["op"] == "lb::source"]
+    assert source["schedule"] == "parameter model.layers.1.mlp.up_proj.weight" and source["cause"] == "input"
+    assert (source["matched"], source["elements"]) == (688 * 256 - 1, 688 * 256)
+    clean = {f["index"] for f in own(explain(lastbit, batches, "two", "eight"))}
+    assert {f["index"] for f in own(answer)} <= clean
+
+
+def test_no_row_of_one_is_a_row_of_the_other(lastbit, batches):
+    answer = explain(lastbit, batches, "two", "other", expect=125)
+    (missing,) = answer["missing"]
+    assert answer["findings"] == [] and "batches have 2 and 8 rows (input:input_ids)" in missing
+    assert "row 0 of the smaller is no row of the larger" in missing and "Record" in missing
+
+
+def test_texts_of_other_lengths(lastbit, batches):
+    answer = explain(lastbit, batches, "eight", "long", expect=125)
+    (missing,) = answer["missing"]
+    assert answer["findings"] == [] and "input:input_ids is [8, 3] on the first side and [1, 5] on the second" in missing
+    assert "Record both sides with inputs of one length" in missing
+
+
+def test_batches_whose_bytes_were_not_kept(lastbit, batches):
+    answer = explain(lastbit, batches, "stats", "eight", expect=125)
+    (missing,) = answer["missing"]
+    assert answer["findings"] == [] and "input:input_ids, by which rows are known" in missing and "--level sources" in missing
+
+
+def test_decoding_with_a_cache_in_batches_of_other_sizes(lastbit, batches):
+    answer = explain(lastbit, batches, "decode.8", "decode.2")
+    assert [r["step"] for r in answer["rows"]] == [0, 1, 2] and answer["missing"] == []
+    assert all(r["pairs"] == [[6, 0], [5, 1]] for r in answer["rows"])
+    assert {f["cause"] for f in own(answer)} <= {"kernel", "order"} and not [f for f in answer["findings"] if f["op"] == "lb::source"]
+
+
+@pytest.mark.parametrize("few, many, reductions", [("train.1", "train.8", 22), ("train.gpt2.1", "train.gpt2.8", None),
+                                                   ("train.bf16.2", "train.bf16.8", 22)])
+def test_a_training_step_on_other_rows_besides(lastbit, batches, few, many, reductions):
+    """The loss and the gradients of weights are of other rows; what follows from them is inherited, and nothing is unexplained."""
+    answer = explain(lastbit, batches, few, many, expect=1)
+    (rows,) = answer["rows"]
+    if reductions:  # the loss, and a gradient for each of 21 parameters
+        assert rows["over_others"] == reductions
+    assert {f["cause"] for f in own(answer)} <= {"kernel", "order"} and answer["missing"] == []
+    assert all(f["phase"] != "optimizer" for f in own(answer))
+    optimizer = [f for f in answer["findings"] if f["phase"] == "optimizer"]
+    assert len(optimizer) >= 100 and all(f["matched"] == f["elements"] for f in optimizer if f["proof"] == "bits")
+    # Gradients of activations differ by the mean over four or eight times as many tokens, and only by that: their ops are held against
+    # each other row by row.
+    backward = [f for f in answer["findings"] if f["phase"] == "backward"]
+    assert len(backward) > 50 and any(f["op"].startswith("aten::nll_loss_backward") for f in backward)
+    if few != "train.bf16.2":
+        return
+    text = lastbit.run("explain", batches / f"{few}.lb", batches / f"{many}.lb", expect=1).stdout
+    assert "something over all rows (a loss, a weight's gradient): over other rows, not held against each other" in text
