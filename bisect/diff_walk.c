@@ -10,6 +10,7 @@
 #include "diff_order.h"
 #include "diff_values.h"
 #include "narrowing.h"
+#include "ops.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -510,7 +511,7 @@ static bool may_be_wrong(const lb_program *p, const lb_op *op)
 {
     count inputs = {0};
     lb_op_each_input(p, op, count_input, &inputs);
-    const char *name = lb_op_name(p, op);
+    const char *name = lb_op_known_as(lb_op_name(p, op));
     return inputs.n && strcmp(name, "aten::clone") != 0 && strcmp(name, "aten::contiguous") != 0;
 }
 

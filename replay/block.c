@@ -1,6 +1,8 @@
 /* Residual streams and block classes: see block.h. */
 #include "block.h"
 
+#include "ops.h"
+
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +60,7 @@ lb_status lb_module_calls(const lb_program *p, uint32_t scope, lb_module_call **
 
 static bool named(const lb_program *p, const lb_op *op, const char *base)
 {
-    const char *name = lb_op_name(p, op);
+    const char *name = lb_op_known_as(lb_op_name(p, op));
     size_t n = strlen(base);
     return !strncmp(name, "aten::", 6) && !strncmp(name + 6, base, n) && (!name[6 + n] || name[6 + n] == '.');
 }

@@ -1,5 +1,6 @@
 /* Muon slices: see muon.h. */
 #include "muon.h"
+#include "ops.h"
 #include "rewrite.h"
 
 #include <ctype.h>
@@ -11,7 +12,7 @@
 
 static bool op_is(const lb_program *p, const lb_op *op, const char *base)
 {
-    const char *name = lb_op_name(p, op);
+    const char *name = lb_op_known_as(lb_op_name(p, op));
     size_t n = strlen(base);
     return !strncmp(name, "aten::", 6) && !strncmp(name + 6, base, n) && (!name[6 + n] || name[6 + n] == '.');
 }

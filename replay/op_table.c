@@ -308,6 +308,11 @@ const lb_op_row *lb_op_find(const char *name, lb_op_form *form)
     return out_row(base, overload);
 }
 
+const char *lb_op_known_as(const char *name)
+{
+    return strcmp(name, LB_OP_TAP) ? name : "aten::clone";
+}
+
 uint32_t lb_op_rows(const lb_op_row *const **rows)
 {
     pthread_once(&built, build);

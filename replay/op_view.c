@@ -1,7 +1,7 @@
 /* Ops that compute nothing: views, and what only the host sees. Their rows exist so that they are known, not opaque.
  *
  * The interpreter makes a view's result from the recorded layout over the storage of args[0]; whether a result really aliases it is
- * what the recording says (`_unsafe_view` does although its schema denies it, `reshape` may copy). */
+ * what the recording says (`_unsafe_view` does although its schema denies it, `reshape` may copy, a tap copies). */
 #include "ops.h"
 
 #define VIEW(NAME, ARGS) {"aten::" NAME, ARGS, NULL, NULL, 0, 0, LB_ROW_VIEW | LB_ROW_EXACT, NULL, "view"},
@@ -63,6 +63,8 @@ const lb_op_row lb_rows_view[] = {
     VIEW("data", "self")
     VIEW("real", "self")
     VIEW("imag", "self")
+    /* a value marked by the recorded program: capture/lastbit/torch/taps.py */
+    {LB_OP_TAP, "value name", NULL, NULL, 0, 0, LB_ROW_VIEW | LB_ROW_EXACT, NULL, "view"},
 
     HOST("aten::_local_scalar_dense", "self", LB_ROW_DECISION)
     HOST("aten::is_same_size", "self other", 0)

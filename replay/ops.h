@@ -121,6 +121,10 @@ typedef enum lb_op_form {
     LB_FORM_MUTATES  /* kernel itself writes the written args, passed as results in schema order: `_fused_adamw_` */
 } lb_op_form;
 const lb_op_row *lb_op_find(const char *name, lb_op_form *form);
+/* The mark that `lastbit.torch.tap` leaves in a compiled or exported graph: a clone. */
+#define LB_OP_TAP "lastbit::tap"
+/* The aten op that computes the same as `name`, for what recognises ops by their names: taps are clones. Else `name`. */
+const char *lb_op_known_as(const char *name);
 /* For tests and `--kernels`: every row. */
 uint32_t lb_op_rows(const lb_op_row *const **rows);
 

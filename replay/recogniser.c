@@ -9,7 +9,7 @@
 bool lb_recogniser_is(const lb_recogniser *t, uint32_t op, const char *base)
 {
     if (op == LB_NONE) return false;
-    const char *name = lb_op_name(t->program, &t->program->ops[op]);
+    const char *name = lb_op_known_as(lb_op_name(t->program, &t->program->ops[op]));
     const size_t n = strlen(base);
     if (strncmp(name, "aten::", 6) || strncmp(name + 6, base, n)) return false;
     name += 6 + n;

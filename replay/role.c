@@ -1,6 +1,7 @@
 /* Following operands back to where they were made: see role.h. */
 #include "role.h"
 
+#include "ops.h"
 #include "slice.h"
 
 #include <stdlib.h>
@@ -62,7 +63,7 @@ static uint32_t handed_on(const lb_program *p, const lb_op *op)
                                         "aten::_reshape_copy",
                                         "lb::copy",
                                         "lb::round"};
-    const char *name = lb_op_name(p, op);
+    const char *name = lb_op_known_as(lb_op_name(p, op));
     const size_t n = strcspn(name, ".");
     if (!op->args) return LB_NONE;
     const lb_arg *arg = &lb_op_args(p, op)[0];

@@ -112,3 +112,24 @@ def test_other_bits_of_a_backend_are_no_divergence(lastbit, tmp_path):
                           expect=0, env={**os.environ, "PYTHONPATH": str(folder)})
     assert answer["ops"]["backend"] == 2 and answer["verdicts"]["diverged"] == 0
     assert "other bits" in answer["opaque_ops"][0]["why"]
+
+
+def tapped(lastbit, tmp_path, name, *arguments):
+    capture = tmp_path / name
+    capture_folder = {"PYTHONPATH": str(ROOT / "capture")}
+    lastbit.record(capture, "tests/programs/tapped.py", *arguments, options=("--level", "ops", "--compiled", "graph"), expect=0, env=capture_folder)
+    return capture
+
+
+def test_a_tap_is_no_wall(lastbit, tmp_path):
+    """A marked value is handed on: what changes before the tap arrives behind it, and a search comes to the same end with it as without."""
+    with_tap, without = tapped(lastbit, tmp_path, "tap.lb"), tapped(lastbit, tmp_path, "no.lb", "--no-tap")
+    answer = lastbit.json("replay", with_tap, "--coverage", expect=0)
+    rows = {row["op"]: row for row in answer["coverage"]}
+    assert answer["ops"]["opaque"] == 0 and rows["lastbit::tap"]["native"]
+    assert rows["lastbit::tap"]["identical"] == rows["lastbit::tap"]["count"] == 2
+    assert lastbit.json("replay", with_tap, "--mode", "chained", expect=0)["nan"]["ops"] > 0
+    wide = lastbit.json("replay", with_tap, "--mode", "chained", "--precision", ".*=f32", expect=(0, 1))
+    assert wide["nan"]["ops"] == wide["inf"]["ops"] == 0
+    culprits = [lastbit.json("bisect", capture, expect=1)["culprit"] for capture in (with_tap, without)]
+    assert culprits[0] == culprits[1] and culprits[0]["axis"] == "precision"
