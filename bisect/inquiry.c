@@ -53,8 +53,7 @@ static lb_status find_window(lb_inquiry *q, lb_err *err)
     q->steps = steps + first, q->n_steps = last - first;
     q->n_ranks = lb_capture_ranks(q->capture, &q->ranks);
     if (q->n_steps && q->n_ranks) return LB_OK;
-    return lb_fail(err, LB_ERR_NOT_FOUND, "%s: no recorded step between %" PRId64 " and %" PRId64,
-                   lb_capture_path(q->capture), q->options->first_step, q->options->last_step);
+    return lb_capture_lacks(q->capture, q->options->first_step, q->options->last_step, err);
 }
 
 static lb_status open_journal(lb_inquiry *q, lb_err *err)

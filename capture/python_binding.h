@@ -148,6 +148,7 @@ typedef struct lb_taking {
     lb_thread *thread;
     lb_scratch **scratch;
     uint64_t bytes; /* of the tensors taken */
+    bool in_parts;  /* one of them was taken as something else: the list of its parts, or a text */
 } lb_taking;
 /* Begins a call: what the last one took is gone. An op that runs before its end (called by Python code that we call) is
  * not recorded: lb_thread_is_busy says so. */
@@ -156,8 +157,10 @@ void lb_taking_end(lb_taking *taking); /* drops the objects that were made meanw
 void *lb_taking_room(lb_taking *taking, size_t bytes);
 
 bool lb_take_operand(lb_taking *taking, PyObject *object, int depth, lb_operand *operand);
-/* A tensor; operand->tag is STRING for one whose bytes cannot be had. */
+/* A tensor; operand->tag is LIST for a sparse one (its parts, the numbers last), STRING for one whose bytes cannot be had. */
 bool lb_take_tensor(lb_taking *taking, PyObject *tensor, lb_operand *operand);
+/* The one that holds the numbers of what lb_take_tensor gave, NULL when nothing does. */
+const lb_seen *lb_numbers_of(const lb_operand *operand);
 /* The tensors in nested arguments, in order, at most LB_MAX_TENSORS. */
 #define LB_MAX_TENSORS 64
 bool lb_take_tensors(lb_taking *taking, PyObject *const *objects, int n, lb_seen **seen, uint32_t *count);

@@ -192,6 +192,8 @@ static bool take_call(lb_taking *taking, const lb_plan *p, PyObject *args, PyObj
     call->args = operands;
     call->n_args = p->n_args;
     call->flags |= p->flags;
+    /* What is computed of a sparse tensor nobody computes again. */
+    if (taking->in_parts && !(p->flags & LB_OP_VIEW)) call->flags |= LB_OP_COMPOSITE;
     if (p->chance >= 0 && is_true(argument(p, args, n, kwargs, p->chance))) call->flags |= LB_OP_RANDOM;
     if (p->masks && p->n_args > 1 && has_mask(&operands[1])) call->flags |= LB_OP_DECISION;
     return !py.PyErr_Occurred();
@@ -242,7 +244,20 @@ static bool add_sequence(lb_taking *taking, results *r, PyObject *sequence, bool
     return n >= 0;
 }
 
-/* Tensors and what is not there, in order; lists are flattened, as their schema has it. */
+static lb_operand *result_room(lb_taking *taking, results *r, uint32_t more)
+{
+    if (r->n + more > r->room) {
+        uint32_t room = 2 * r->room + more + 8;
+        lb_operand *items = lb_taking_room(taking, room * sizeof *items);
+        if (!items) return NULL;
+        if (r->n) memcpy(items, r->items, r->n * sizeof *items);
+        r->items = items;
+        r->room = room;
+    }
+    return &r->items[r->n];
+}
+
+/* Tensors and what is not there, in order; lists are flattened, as their schema has it, and sparse tensors into their parts. */
 static bool add_result(lb_taking *taking, results *r, PyObject *object, int depth)
 {
     const lb_binding *b = taking->binding;
@@ -251,15 +266,15 @@ static bool add_result(lb_taking *taking, results *r, PyObject *object, int dept
     py.Py_DecRef(type);
     if (type == b->of.tuple || type == b->of.list)
         return add_sequence(taking, r, object, type == b->of.tuple, depth);
-    if (r->n == r->room) {
-        uint32_t room = r->room ? 2 * r->room : 8;
-        lb_operand *items = lb_taking_room(taking, room * sizeof *items);
-        if (!items) return false;
-        if (r->n) memcpy(items, r->items, r->n * sizeof *items);
-        r->items = items;
-        r->room = room;
-    }
-    return lb_take_operand(taking, object, 0, &r->items[r->n++]);
+    lb_operand taken;
+    if (!lb_take_operand(taking, object, 0, &taken)) return false;
+    const bool parts = taken.tag == LB_ARG_LIST;
+    lb_operand *room = result_room(taking, r, parts ? taken.count : 1);
+    if (!room) return false;
+    if (parts && taken.count) memcpy(room, taken.u.items, taken.count * sizeof *room);
+    if (!parts) *room = taken;
+    r->n += parts ? taken.count : 1;
+    return true;
 }
 
 /* A tensor became a number of the host's. */

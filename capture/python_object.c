@@ -55,7 +55,7 @@ lb_taking lb_taking_begin(lb_binding *binding, lb_thread *thread)
         (*scratch)->next = NULL;
         (*scratch)->used = 0;
     }
-    return (lb_taking){binding, thread, scratch, 0};
+    return (lb_taking){binding, thread, scratch, 0, false};
 }
 
 void lb_taking_end(lb_taking *taking)
@@ -326,7 +326,8 @@ static bool take_text(lb_taking *taking, PyObject *text, lb_operand *operand)
     return true;
 }
 
-/* Sparse, quantized, fake, distributed, too many dimensions …: Python says what stands in for it. */
+/* Sparse, quantized, fake, distributed, too many dimensions …: Python says what stands in for it. (The ops that it runs to find
+ * that out are none of the host's.) */
 static bool take_instead(lb_taking *taking, PyObject *t, int depth, lb_operand *operand)
 {
     lb_binding *b = taking->binding;
@@ -340,7 +341,9 @@ static bool take_instead(lb_taking *taking, PyObject *t, int depth, lb_operand *
         py.Py_DecRef(other);
         return false;
     }
-    return lb_take_operand(taking, other, depth + 1, operand);
+    if (!lb_take_operand(taking, other, depth + 1, operand)) return false;
+    taking->in_parts |= operand->tag != LB_ARG_VALUE;
+    return true;
 }
 
 /* By the short way: a plain tensor. Its storage may be a new one, and Python is told of it. */
@@ -374,6 +377,12 @@ static bool take_tensor(lb_taking *taking, PyObject *t, int depth, lb_operand *o
 bool lb_take_tensor(lb_taking *taking, PyObject *tensor, lb_operand *operand)
 {
     return take_tensor(taking, tensor, 0, operand);
+}
+
+const lb_seen *lb_numbers_of(const lb_operand *operand)
+{
+    if (operand->tag == LB_ARG_LIST && operand->count) operand = &operand->u.items[operand->count - 1];
+    return operand->tag == LB_ARG_VALUE ? operand->u.tensor : NULL;
 }
 
 /* ---- everything else ------------------------------------------------------------------------------------------------ */
@@ -519,6 +528,8 @@ static bool find(lb_taking *taking, PyObject *object, int depth, found *f)
     lb_operand operand;
     if (!take_tensor(taking, object, 0, &operand)) return false;
     if (operand.tag == LB_ARG_VALUE) f->seen[f->n++] = *operand.u.tensor;
+    for (uint32_t i = 0; operand.tag == LB_ARG_LIST && i < operand.count && f->n < LB_MAX_TENSORS; i++)
+        if (operand.u.items[i].tag == LB_ARG_VALUE) f->seen[f->n++] = *operand.u.items[i].u.tensor;
     return true;
 }
 

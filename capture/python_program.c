@@ -100,11 +100,11 @@ CALL(role, 4)
     lb_status status = LB_OK;
     lb_taking taking = lb_taking_begin(b, thread);
     bool fine = lb_take_operand(&taking, args[0], 0, &operand);
-    if (fine && operand.tag == LB_ARG_VALUE) {
+    const lb_seen *numbers = fine ? lb_numbers_of(&operand) : NULL;
+    if (numbers) {
         void *state = lb_binding_enter(b, 0);
-        status = b->recorder
-                     ? lb_recorder_role(b->recorder, operand.u.tensor, (lb_source_kind)kind, flags, name, &err)
-                     : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
+        status = b->recorder ? lb_recorder_role(b->recorder, numbers, (lb_source_kind)kind, flags, name, &err)
+                             : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
         lb_binding_leave(b, state);
     }
     lb_taking_end(&taking);
@@ -185,17 +185,30 @@ CALL(routing, 7)
     return fine ? settle(b, status, &err) : NULL;
 }
 
-/* The members of a group: [(name, tensor, gradient or None)]. */
-static bool take_members(lb_binding *b, PyObject *list, lb_member *members, Py_ssize_t n)
+/* The storage that holds its numbers; -1: none does. */
+static bool take_key(lb_taking *taking, PyObject *tensor, int64_t *key)
 {
+    lb_operand operand;
+    *key = -1;
+    if (tensor == taking->binding->of.none) return true;
+    if (!lb_take_tensor(taking, tensor, &operand)) return false;
+    const lb_seen *numbers = lb_numbers_of(&operand);
+    if (numbers) *key = numbers->storage;
+    return true;
+}
+
+/* The members of a group: [(name, tensor, gradient or None)]. */
+static bool take_members(lb_taking *taking, PyObject *list, lb_member *members, Py_ssize_t n)
+{
+    lb_binding *b = taking->binding;
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *member = py.PyList_GetItem(list, i),
                  *gradient = member ? py.PyTuple_GetItem(member, 2) : NULL;
         if (!gradient) return false;
         members[i] = (lb_member){text(b, py.PyTuple_GetItem(member, 0)), -1, -1};
-        if (!members[i].name || !lb_take_storage(b, py.PyTuple_GetItem(member, 1), &members[i].storage))
+        if (!members[i].name || !take_key(taking, py.PyTuple_GetItem(member, 1), &members[i].storage) ||
+            !take_key(taking, gradient, &members[i].gradient))
             return false;
-        if (gradient != b->of.none && !lb_take_storage(b, gradient, &members[i].gradient)) return false;
     }
     return true;
 }
@@ -224,7 +237,7 @@ CALL(group, 5)
     lb_taking taking = lb_taking_begin(b, thread);
     lb_member *members = lb_taking_room(&taking, (size_t)(n_members + 1) * sizeof *members);
     lb_option *options = lb_taking_room(&taking, (size_t)(n_options + 1) * sizeof *options);
-    bool fine = members && options && take_members(b, args[3], members, n_members) &&
+    bool fine = members && options && take_members(&taking, args[3], members, n_members) &&
                 take_options(b, args[4], options, n_options);
     if (fine) {
         void *state = lb_binding_enter(b, 0);

@@ -197,6 +197,35 @@ uint32_t lb_capture_steps(const lb_capture *capture, const int64_t **steps)
     return capture->n_steps;
 }
 
+lb_status lb_capture_lacks(const lb_capture *c, int64_t first, int64_t last, lb_err *err)
+{
+    if (!c->n_steps || !c->n_ranks)
+        return lb_fail(
+            err, LB_ERR_NOT_FOUND,
+            "%s: no step was recorded to its end, so that there is nothing to run again; `lastbit ls` "
+            "says how the recording ended, `lastbit recover` may find what was cut off",
+            c->path);
+    char asked[96];
+    const bool below = first != INT64_MIN, above = last != INT64_MAX;
+    if (below && above && first == last)
+        snprintf(asked, sizeof asked, "no step %" PRId64, first);
+    else if (below && above)
+        snprintf(asked, sizeof asked, "no step from %" PRId64 " to %" PRId64, first, last);
+    else if (below)
+        snprintf(asked, sizeof asked, "no step from %" PRId64 " on", first);
+    else if (above)
+        snprintf(asked, sizeof asked, "no step up to %" PRId64, last);
+    else
+        snprintf(asked, sizeof asked, "no step of the ranks asked for");
+    char span[64];
+    if (c->n_steps == 1)
+        snprintf(span, sizeof span, "step %" PRId64, c->steps[0]);
+    else
+        snprintf(span, sizeof span, "steps %" PRId64 " to %" PRId64, c->steps[0], c->steps[c->n_steps - 1]);
+    return lb_fail(err, LB_ERR_NOT_FOUND, "%s: %s was recorded; it has %s of %" PRIu32 " rank%s", c->path,
+                   asked, span, c->n_ranks, c->n_ranks == 1 ? "" : "s");
+}
+
 /* ---- contents -------------------------------------------------------------------------------------------------------- */
 
 static const lb_program_row *find_row(const lb_capture *c, int32_t rank, int64_t step)

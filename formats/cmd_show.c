@@ -182,7 +182,7 @@ static lb_status show(lb_capture *capture, const char *select, bool json, lb_err
     const int64_t *steps;
     int64_t step, rank;
     if (lb_capture_ranks(capture, &ranks) == 0 || lb_capture_steps(capture, &steps) == 0)
-        return lb_fail(err, LB_ERR_NOT_FOUND, "%s: holds no step", lb_capture_path(capture));
+        return lb_capture_lacks(capture, INT64_MIN, INT64_MAX, err);
     if (!rank_text || !is_number(rank_text, &rank)) rank = ranks[0];
     if (!step_text || !is_number(step_text, &step)) step = steps[0];
     selection s = {0};

@@ -7,6 +7,7 @@
 #include "event.h"
 #include "operand_rounding.h"
 #include "operands.h"
+#include "required.h"
 #include "substitute.h"
 #include "verdict.h"
 
@@ -243,6 +244,7 @@ static lb_status call_units(lb_machine *machine, const lb_prepared_op *prepared,
             cast.counter = first_draw(machine, u);
             call.method.cast = &cast;
         }
+        LB_TRY(lb_call_complete(&call));
         LB_TRY(prepared->row->kernel(&call));
     }
     return LB_OK;

@@ -265,7 +265,7 @@ static lb_status make_players(session *s, lb_err *err)
         LB_TRY(make_player(s, ranks[i], &s->players[s->n_players++], err));
         steps += s->players[s->n_players - 1].n_scenes;
     }
-    if (!steps) return lb_fail(err, LB_ERR_NOT_FOUND, "%s has no recorded step of the ranks and steps asked for", lb_capture_path(s->replay->capture));
+    if (!steps) return lb_capture_lacks(s->replay->capture, s->run.plan->first_step, s->run.plan->last_step, err);
     return LB_OK;
 }
 

@@ -18,7 +18,8 @@
  * A source marked LB_SOURCE_CARRIED has exactly the bytes that an earlier recorded step of this archive left there: a
  * chained replay keeps what it computed, a replay of this step alone loads it.
  *
- * Args stand in the order of the op's schema, defaults filled in, so that arg 3 of an op is always the same parameter.
+ * Args stand in the order of the op's schema, defaults filled in, so that arg 3 of an op is always the same parameter. A sparse tensor is
+ * the list of what it is made of, its numbers last; as a result it is several.
  */
 #ifndef LASTBIT_PROGRAM_H
 #define LASTBIT_PROGRAM_H
@@ -74,7 +75,7 @@ enum lb_op_flags {
     LB_OP_UNDEFINED = 1 << 4, /* leaves (some) result bytes unwritten: empty_like, … */
     LB_OP_RECOMPUTE = 1 << 5, /* a forward op run again inside backward (activation checkpointing) */
     LB_OP_COLLECTIVE = 1 << 6,
-    LB_OP_COMPOSITE = 1 << 7, /* a custom op recorded whole: nothing inside was seen */
+    LB_OP_COMPOSITE = 1 << 7, /* a custom op recorded whole: nothing inside was seen; or one that computes with a sparse tensor */
     LB_OP_FAILED = 1 << 8     /* raised an exception; it has no results */
 };
 

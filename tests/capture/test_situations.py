@@ -612,3 +612,58 @@ def test_private_entry_points_that_are_gone_degrade_into_coverage(hidden, tmp_pa
     assert capture.steps and all(q.complete for q in capture.programs[0].values())
     another = hidden.endswith(("_len_torch_dispatch_stack", "_get_sequence_nr"))  # there is another way
     assert bool(notes(capture, "degraded")) != another
+
+
+# ---- sparse tensors ---------------------------------------------------------------------------------------------------
+
+SPARSE = """
+import torch
+torch.set_num_threads(1)
+torch.manual_seed(0)
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(32, 8, sparse=True)
+        self.out = torch.nn.Linear(8, 1)
+    def forward(self, i):
+        return self.out(self.table(i)).mean()
+model = Net()
+sparse, dense = torch.optim.SparseAdam([model.table.weight], 1e-2), torch.optim.SGD(model.out.parameters(), 1e-2)
+for _ in range(3):
+    model(torch.randint(0, 32, (4, 5))).backward()
+    sparse.step(); dense.step(); sparse.zero_grad(); dense.zero_grad()
+"""
+
+
+def test_a_sparse_gradient_is_recorded_as_its_parts(record, lastbit, tmp_path):
+    capture = record("", net=SPARSE, level="ops")
+    assert capture.steps == [0, 1, 2]
+    program = capture.programs[0][1]
+    made, = find(program, "aten::_sparse_coo_tensor_with_dims_and_tensors")[:1]
+    indices, values = program.results(made)
+    assert made.flags & recorded.VIEW and [len(program.shape(v)) for v in (indices, values)] == [2, 2]
+    group = next(g for g in program.groups if program.text(g.optimizer) == "SparseAdam")
+    gradient = program.group_params[group.first_param].gradient
+    assert gradient in {program.values[v].storage for op in program.ops for v in program.results(op)}
+    added = [op for op in find(program, "aten::add_.Tensor") if op.flags & recorded.COMPOSITE]
+    assert added, "what is added to the table is sparse"
+    for op in added:  # nobody can compute it again: its dense result is a source
+        assert all(program.values[v].flags & recorded.SOURCE and recorded.KINDS[program.values[v].source] == "opaque"
+                   for v in program.written(op))
+    assert not notes(capture, "unseen_write")
+    replayed = lastbit.json("replay", tmp_path / "run.lb", expect=0)
+    assert replayed["verdict"] in ("identical", "opaque", "rounding") and replayed["ops"]["opaque"] > 0
+    lastbit.run("bisect", tmp_path / "run.lb", expect=0)
+    chained = lastbit.json("replay", tmp_path / "run.lb", "--mode", "chained", expect=0)
+    assert chained["verdict"] != "diverged"
+
+
+def test_an_op_on_a_sparse_tensor_is_opaque_and_says_why(record, lastbit, tmp_path):
+    record("""
+        with torch.no_grad():
+            y = model(torch.randn(2, 4))
+            y.to_sparse().sum(), y.to_sparse_csr().sum(), torch.cat([y.to_sparse(), y.to_sparse()])
+    """, level="ops")
+    said = lastbit.run("replay", tmp_path / "run.lb", "--coverage", expect=0).stdout
+    assert "its argument self is a sparse tensor, of which its parts were recorded" in said
+    assert "diverged" not in said

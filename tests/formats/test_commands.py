@@ -322,3 +322,24 @@ def test_help_of_every_command_has_an_example(lastbit):
         text = lastbit.run(command, "--help", expect=0).stdout
         assert text.startswith(f"usage: lastbit {command} ") and f"Example:\n  lastbit {command} " in text and "Exit codes:" in text
         assert max(map(len, text.splitlines())) <= 120
+
+
+# ---- captures without what was asked for -----------------------------------------------------------------------------
+
+def test_a_capture_without_steps_is_said_to_hold_none(lastbit, folder):
+    program = folder / "killed.py"
+    program.write_text("import os, signal, torch\n"
+                       "torch.nn.Linear(2, 2)(torch.zeros(1, 2))\n"
+                       "os.kill(os.getpid(), signal.SIGKILL)\n")
+    path = folder / "killed.lb"
+    lastbit.run("record", "-o", path, "--", sys.executable, program)
+    assert lastbit.json("ls", path)["steps"] == []
+    for command in ("bisect", "replay", "show"):
+        said = lastbit.run(command, path, expect=(125, 128)).stderr
+        assert "no step was recorded to its end" in said and "lastbit recover" in said, said
+
+
+def test_a_step_that_is_not_there_is_named_beside_those_that_are(lastbit, run):
+    for command in ("bisect", "replay"):
+        assert "no step from 7 to 9 was recorded; it has steps 0 to 1 of 1 rank" in lastbit.run(command, run, "--steps", "7-9").stderr
+        assert "no step 7 was recorded" in lastbit.run(command, run, "--steps", "7").stderr

@@ -5,6 +5,7 @@
 #include <lastbit/processor.h>
 
 #include "ops.h"
+#include "required.h"
 
 #include <omp.h>
 #include <stdio.h>
@@ -47,6 +48,17 @@ LB_API int harness_run(const lb_op_row *row, int twin, const lb_operand *args, u
     if (method) call.method = *method;
     const lb_status status = (twin ? row->twin : row->kernel)(&call);
     snprintf(message, 512, "%s: %s", lb_status_name(status), err.message);
+    return (int)status;
+}
+
+/* Whether all tensors that the row needs are among the args. */
+LB_API int harness_complete(const lb_op_row *row, const lb_operand *args, uint32_t n_args, lb_tensor *results, uint32_t n_results,
+                            char message[512])
+{
+    lb_err err = LB_ERR_INIT;
+    lb_call call = {row, args, n_args, results, n_results, {0}, &err};
+    const lb_status status = lb_call_complete(&call);
+    snprintf(message, 512, "%s", err.message);
     return (int)status;
 }
 

@@ -64,6 +64,7 @@ def load():
                                 C.POINTER(Method), C.c_char_p]
     lib.harness_terms.argtypes = [C.POINTER(Row), C.POINTER(Operand), C.c_uint32, C.POINTER(Tensor), C.c_uint32]
     lib.harness_terms.restype = C.c_double
+    lib.harness_complete.argtypes = [C.POINTER(Row), C.POINTER(Operand), C.c_uint32, C.POINTER(Tensor), C.c_uint32, C.c_char_p]
     sizes = (C.c_uint64 * 4)()
     lib.harness_sizes(sizes)
     assert list(sizes) == [C.sizeof(t) for t in (Tensor, Operand, Row, Method)], "op_harness.py is behind replay/ops.h"

@@ -54,11 +54,19 @@ def local(t):
     return getattr(t, "_local_tensor", t)
 
 
+# Where the numbers of a sparse tensor stand comes first, the numbers themselves last.
+_PARTS = {torch.sparse_coo: ("_indices", "_values"), torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+          torch.sparse_bsr: ("crow_indices", "col_indices", "values"), torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+          torch.sparse_bsc: ("ccol_indices", "row_indices", "values")}
+
+
 def instead(t):
-    """A tensor whose bytes cannot be had in one piece: the one inside it, or what it was as a text."""
+    """A tensor whose bytes cannot be had in one piece: the one inside it, the list of those that it is made of, or what it was as a text."""
     inside = local(t)
     if inside is not t:
         return inside
+    if t.layout in _PARTS:
+        return [getattr(t, part)() for part in _PARTS[t.layout]]
     try:
         shape = tuple(t.shape)
     except RuntimeError:  # nested tensors have none
