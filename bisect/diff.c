@@ -238,10 +238,34 @@ static lb_status measure_noise(lb_walk *w, const lb_diff_options *options, lb_er
     return LB_OK;
 }
 
+/* Batches of other sizes: no op that carries their rows lines up here. explain takes the rows that both have. */
+static lb_status note_rows(lb_walk *w, const session *s, lb_err *err)
+{
+    const lb_side *first = w->swapped ? w->b : w->a, *second = w->swapped ? w->a : w->b;
+    lb_batch_rows rows;
+    char text[600];
+    if (w->a->n_parts != 1 || w->b->n_parts != 1 || !lb_batch_rows_apply(w->pa, w->pb)) return LB_OK;
+    LB_TRY(lb_batch_rows_find(first, second, s->rules, NULL, &rows, err));
+    if (rows.places)
+        snprintf(text, sizeof text,
+                 "step %lld, rank %d: the sides' batches have %lld and %lld rows (%.60s), so that what carries rows has other "
+                 "shapes and is not compared here; row %lld of the first is row %lld of the second: `lastbit explain` holds the rows "
+                 "that both have against each other, op by op",
+                 (long long)w->pa->step, w->pa->rank, (long long)(rows.turned ? rows.many : rows.few),
+                 (long long)(rows.turned ? rows.few : rows.many), rows.by, (long long)(rows.turned ? rows.places[0] : 0),
+                 (long long)(rows.turned ? 0 : rows.places[0]));
+    else if (*rows.missing)
+        snprintf(text, sizeof text, "step %lld, rank %d: %s", (long long)w->pa->step, w->pa->rank, rows.missing);
+    if (rows.places || *rows.missing) lb_report_finding(w->report, text);
+    lb_batch_rows_release(&rows);
+    return LB_OK;
+}
+
 static lb_status diff_step(lb_walk *w, const session *s, lb_err *err)
 {
     const lb_diff_options *options = s->options;
     const lb_map_rules *rules_a = w->swapped ? NULL : s->rules, *rules_b = w->swapped ? s->rules : NULL;
+    if (has_ops(w->pa) && has_ops(w->pb)) LB_TRY(note_rows(w, s, err));
     LB_TRY(lb_alignment_make(w->a, w->b, rules_a, rules_b, NULL, &w->alignment, err));
     w->differs = calloc(w->pa->n_ops + 1, 1), w->settled = calloc(w->pa->n_ops + 1, 1);
     if (!w->differs || !w->settled)

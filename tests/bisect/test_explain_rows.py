@@ -161,3 +161,12 @@ def test_a_training_step_on_other_rows_besides(lastbit, batches, few, many, redu
         return
     text = lastbit.run("explain", batches / f"{few}.lb", batches / f"{many}.lb", expect=1).stdout
     assert "something over all rows (a loss, a weight's gradient): over other rows, not held against each other" in text
+
+
+def test_diff_says_that_the_batches_have_other_sizes(lastbit, batches):
+    text = lastbit.run("diff", batches / "one.lb", batches / "eight.lb", expect=1).stdout
+    assert "the sides' batches have 1 and 8 rows (input:input_ids)" in text and "row 0 of the first is row 2 of the second" in text
+    assert "`lastbit explain` holds the rows that both have against each other" in text
+    text = lastbit.run("diff", batches / "other.lb", batches / "two.lb", expect=1).stdout
+    assert "batches have 8 and 2 rows" in text and "row 0 of the smaller is no row of the larger" in text
+    assert "the sides' batches" not in lastbit.run("diff", batches / "eight.lb", batches / "weight.lb", expect=1).stdout
