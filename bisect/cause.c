@@ -296,10 +296,10 @@ static bool same_ops(const finder *f)
 {
     const lb_stretch *s = f->place->stretch;
     const lb_program *a = f->place->source->a->program, *b = f->place->source->b->program;
-    if (!s->pair || output_of(f, 0)->dtype != output_of(f, 1)->dtype || !lb_place_can(f->place, 0, 1))
+    if ((!s->pair && !(s->parts && s->sides[1].n_ops)) || output_of(f, 0)->dtype != output_of(f, 1)->dtype || !lb_place_can(f->place, 0, 1))
         return false;
     const lb_op *x = &a->ops[s->sides[0].op], *y = &b->ops[s->sides[1].op];
-    return !strcmp(lb_op_name(a, x), lb_op_name(b, y)) && lb_op_same_args(a, x, b, y, 0);
+    return !strcmp(lb_op_name(a, x), lb_op_name(b, y)) && lb_op_same_args(a, x, b, y, s->parts);
 }
 
 /* One program (runner) on both sides' bits: which candidates give each? `other`: the side whose inputs are not its own. */
@@ -415,7 +415,7 @@ lb_status lb_cause_find(const lb_place *place, lb_cause_memory *memory, lb_cause
     if (status == LB_OK && !done && !same_ops(&f)) status = by_program(&f, 1, &done);
     if (status == LB_OK && !done)
         status = lb_circumstances_find(place, lb_score_all(&f.own[0][0]), lb_score_all(&f.own[1][1]),
-                                       place->stretch->parts ? &f.own[0][1] : &f.own[1][1], found, &done, err);
+                                       place->stretch->parts && f.own[0][1].ran ? &f.own[0][1] : &f.own[1][1], found, &done, err);
     if (status == LB_OK && !done) tell_unexplained(&f);
     free(f.list[0]), free(f.list[1]);
     return status;

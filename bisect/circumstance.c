@@ -51,7 +51,7 @@ static lb_status by_bounds(known *k, bool *done, lb_err *err)
      * not: then a kernel differs, and the bound cannot say which. */
     if (same_dtype && (lb_place_same_inputs(p) || k->side[0] || k->side[1])) return LB_OK;
     for (int side = 0; side < 2; side++)
-        LB_TRY(lb_place_reaches(p, joined ? 0 : side, side, &inside[side], err));
+        LB_TRY(lb_place_reaches(p, joined && !p->rehearsals[1] ? 0 : side, side, &inside[side], err));
     if (!inside[0] || !inside[1]) return LB_OK;
     *done = true;
     if (!same_dtype && lb_dtype_bits(output_of(k, 1)->dtype) < 32) {
@@ -94,7 +94,7 @@ static bool rounds_nothing(const lb_program *p, const lb_op *op)
 static void by_arguments(known *k, bool *done)
 {
     const lb_stretch *s = k->place->stretch;
-    if (!s->pair || !both(k)) return;
+    if ((!s->pair && !(s->parts && s->sides[1].n_ops)) || !both(k)) return;
     const lb_op *a = &k->p[0]->ops[s->sides[0].op], *b = &k->p[1]->ops[s->sides[1].op];
     const bool same_dtype = output_of(k, 0)->dtype == output_of(k, 1)->dtype;
     const char *names[2];
@@ -105,7 +105,7 @@ static void by_arguments(known *k, bool *done)
              "another reduction: each side's own gives its own bits");
         return;
     }
-    if (same_dtype && lb_op_same_args(k->p[0], a, k->p[1], b, 0)) {
+    if (same_dtype && lb_op_same_args(k->p[0], a, k->p[1], b, s->parts)) {
         *done = rounds_nothing(k->p[0], a);
         if (*done)
             tell(k, LB_CAUSE_INPUT, LB_PROOF_BITS, "", "an op that rounds nothing of its own; each side's gives its own bits");

@@ -19,20 +19,45 @@ static bool lacks_bytes(const lb_place *place, const lb_cause_found *found)
             (!lb_place_can(place, 0, 1) && !lb_place_can(place, 1, 0)));
 }
 
-/* `first`: the first of `n` places that could not be tried. */
-static void tell_lacking(lb_explain_session *session, const lb_scene *s, const lb_stretch *first, uint32_t n)
+/* Why nothing was tried at a place. */
+typedef enum lack {
+    LACKS_NOTHING,
+    LACKS_BYTES,
+    LACKS_A_WAY, /* of a larger batch's rows: what they went through cannot be run on them alone */
+    LACKS
+} lack;
+
+/* Places of one kind. */
+typedef struct lacking {
+    const lb_stretch *first;
+    uint32_t n;
+    char why[160]; /* of the first */
+} lacking;
+
+static void tell_lacking(lb_explain_session *session, const lb_scene *s, const lacking *kinds)
 {
     const lb_program *p = s->sides[0].program;
-    char text[400];
-    if (!n) return;
-    const uint32_t op = lb_place_op(s, first, 0);
-    snprintf(text, sizeof text,
-             "step %lld, rank %d: %u places that differ, the first in %.120s, could not be tried: bytes were "
-             "not kept on one "
-             "side. Record both sides again with --level ops --steps %lld, and --layers if that is too much",
-             (long long)p->step, p->rank, n, op == LB_NONE ? "(outside)" : lb_op_layer(p, &p->ops[op]),
-             (long long)p->step);
-    lb_findings_add_missing(session->report, text);
+    for (int kind = LACKS_BYTES; kind < LACKS; kind++) {
+        const lacking *l = &kinds[kind];
+        char text[600];
+        if (!l->n) continue;
+        const uint32_t op = lb_place_op(s, l->first, 0);
+        const int used = snprintf(text, sizeof text,
+                                  "step %lld, rank %d: %u places that differ, the first in %.120s, could not be tried: ",
+                                  (long long)p->step, p->rank, l->n,
+                                  op == LB_NONE ? "(outside)" : lb_op_layer(p, &p->ops[op]));
+        if (kind == LACKS_BYTES)
+            snprintf(text + used, sizeof text - (size_t)used,
+                     "bytes were not kept on one side. Record both sides again with --level ops --steps %lld, and --layers if that "
+                     "is too much",
+                     (long long)p->step);
+        else
+            snprintf(text + used, sizeof text - (size_t)used,
+                     "what rows of a larger batch went through there cannot be run on them alone (%.150s). Record both sides with "
+                     "batches of one size",
+                     l->why);
+        lb_findings_add_missing(session->report, text);
+    }
 }
 
 /* A collective's result that the other side has not: what made it on all ranks is told where all ranks are looked at. */
@@ -70,21 +95,33 @@ static void tell_rows(const lb_place *place, const lb_batch_rows *rows, lb_cause
     memcpy(found->why, why, sizeof why);
 }
 
+/* Of a larger batch's rows other ops than ours are only looked at: what other ops in another type may give is not known. */
+static bool lacks_a_way(const lb_scene *s, const lb_stretch *stretch, const lb_cause_found *found)
+{
+    const uint32_t few = stretch->sides[0].outputs[0], many = stretch->sides[1].outputs[0];
+    if (found->cause != LB_CAUSE_UNEXPLAINED) return false;
+    return !found->elements ||
+           (stretch->parts && !stretch->sides[1].n_ops &&
+            lb_stretch_value(&s->source, 0, few)->dtype != lb_stretch_value(&s->source, 1, many)->dtype);
+}
+
 /* `*found` is worth telling unless `*own`. */
 static lb_status explain_place(lb_explain_session *session, const lb_scene *s, const lb_stretch *stretch,
-                               lb_cause_found *found, bool *own, bool *lacks, lb_err *err)
+                               lb_cause_found *found, bool *own, lack *lacks, char *why, lb_err *err)
 {
     lb_place place;
-    *own = *lacks = false;
+    *own = false, *lacks = LACKS_NOTHING;
     LB_TRY(lb_place_open(stretch, &s->source, &place, err));
     lb_status status = session->b ? lb_cause_find(&place, &session->memory, found, err)
                                   : lb_cause_identify(&place, &session->memory, own, found, err);
     if (status == LB_OK && s->rows && stretch->parts) tell_rows(&place, s->rows, found);
     if (status == LB_OK && s->ranks && !*own) status = lb_contributions_tell(&place, found, err);
-    *lacks = status == LB_OK && session->b && lacks_bytes(&place, found);
+    if (status == LB_OK && session->b && lacks_bytes(&place, found)) *lacks = LACKS_BYTES;
+    if (status == LB_OK && s->rows && !*lacks && lacks_a_way(s, stretch, found)) *lacks = LACKS_A_WAY;
+    snprintf(why, sizeof place.why, "%s", *place.why ? place.why : "other ops there, in another type");
     lb_place_release(&place);
     /* A value that one side alone copies or widens is where it was. */
-    *own |= *lacks || (found->cause == LB_CAUSE_INPUT && !stretch->sides[0].n_ops);
+    *own |= *lacks != LACKS_NOTHING || (found->cause == LB_CAUSE_INPUT && !stretch->sides[0].n_ops);
     return status;
 }
 
@@ -121,9 +158,11 @@ static lb_status try_whole(lb_explain_session *session, const lb_scene *s, lb_an
 {
     const lb_stretch *whole = answers[at].stretch->whole;
     lb_cause_found *found = calloc(1, sizeof *found);
-    bool own, lacks;
+    char why[160];
+    bool own;
+    lack lacks;
     if (!found) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory");
-    lb_status status = explain_place(session, s, whole, found, &own, &lacks, err);
+    lb_status status = explain_place(session, s, whole, found, &own, &lacks, why, err);
     if (status == LB_OK && !own && found->fused) {
         for (uint32_t i = 0; i < s->stretches.n; i++)
             if (answers[i].stretch && is_part(answers[i].stretch, whole)) answers[i].stretch = NULL;
@@ -135,18 +174,22 @@ static lb_status try_whole(lb_explain_session *session, const lb_scene *s, lb_an
 
 static lb_status answer_all(lb_explain_session *session, const lb_scene *s, lb_answer *answers, lb_err *err)
 {
-    const lb_stretch *lacking = NULL;
-    uint32_t n_lacking = 0;
+    lacking kinds[LACKS] = {{0}};
     for (uint32_t i = 0; i < s->stretches.n; i++) {
         const lb_stretch *stretch = &s->stretches.list[i];
-        bool own, lacks;
+        char why[160];
+        bool own;
+        lack lacks;
         if (session->options->progress) session->options->progress("explaining", i, s->stretches.n);
         if (!is_looked_at(session, s, stretch)) continue;
-        LB_TRY(explain_place(session, s, stretch, &answers[i].found, &own, &lacks, err));
-        if (lacks && !n_lacking++) lacking = stretch;
+        LB_TRY(explain_place(session, s, stretch, &answers[i].found, &own, &lacks, why, err));
+        if (!kinds[lacks].n++) {
+            kinds[lacks].first = stretch;
+            snprintf(kinds[lacks].why, sizeof kinds[lacks].why, "%s", why);
+        }
         if (!own) answers[i].stretch = stretch;
     }
-    tell_lacking(session, s, lacking, n_lacking);
+    tell_lacking(session, s, kinds);
     for (uint32_t i = 0; i < s->stretches.n && session->b; i++)
         if (answers[i].stretch && answers[i].stretch->whole &&
             (is_nameless(&answers[i].found) || is_inside_finalise(answers[i].stretch, &answers[i].found)))

@@ -56,7 +56,7 @@ static bool input_of(lb_place *p, int runner, int bits, uint32_t leaf, lb_tensor
 {
     const lb_stretch_side *side = &p->stretch->sides[runner];
     uint32_t mine = side->leaves[leaf], value = runner == bits ? mine : side->partners[leaf];
-    const lb_value *row = &lb_stretch_program(p->source, runner)->values[mine];
+    const lb_value *row = lb_stretch_value(p->source, runner, mine);
     lb_tensor given;
     if (row->flags &
         LB_VALUE_UNDEFINED) { /* memory that is to be written: what it holds is nobody's business */
@@ -111,23 +111,53 @@ static bool gather_targets(lb_place *p, int side)
     return true;
 }
 
+/* Of assemblies among what a side's op reads and gives: the recorded values, and the shapes in which they are handed to it. */
+typedef struct shapes {
+    uint32_t *values;
+    lb_layout *layouts;
+} shapes;
+
+static bool list_shapes(const lb_stretch_source *source, int side, const uint32_t *values, uint32_t n, shapes *out)
+{
+    *out = (shapes){malloc((n + 1) * sizeof *out->values), malloc((n + 1) * sizeof *out->layouts)};
+    for (uint32_t i = 0; out->values && out->layouts && i < n; i++) {
+        out->values[i] = lb_stretch_recorded(source, side, values[i]);
+        out->layouts[i] = lb_stretch_value(source, side, values[i])->layout;
+        if (out->values[i] == values[i]) out->layouts[i].ndim = -1;
+    }
+    return out->values && out->layouts;
+}
+
+static lb_status open_rehearsal(lb_place *p, int side, lb_err *err)
+{
+    const lb_stretch_source *source = p->source;
+    const lb_stretch_side *s = &p->stretch->sides[side];
+    shapes leaves = {0}, outputs = {0};
+    const bool room = list_shapes(source, side, s->leaves, s->n_leaves, &leaves) &&
+                      list_shapes(source, side, s->outputs, p->stretch->n_outputs, &outputs);
+    const lb_rehearsal_parts parts = {.program = lb_stretch_program(source, side),
+                                      .ranks = source->meetings[side] ? side ? source->b : source->a : NULL,
+                                      .ops = s->ops,
+                                      .n_ops = s->n_ops,
+                                      .leaves = leaves.values,
+                                      .n_leaves = s->n_leaves,
+                                      .outputs = outputs.values,
+                                      .n_outputs = p->stretch->n_outputs,
+                                      .leaf_layouts = leaves.layouts,
+                                      .output_layouts = outputs.layouts};
+    lb_status status = room ? lb_rehearsal_new(&parts, &p->rehearsals[side], err) : LB_ERR_NOMEM;
+    free(leaves.values), free(leaves.layouts), free(outputs.values), free(outputs.layouts);
+    return status;
+}
+
 lb_status lb_place_open(const lb_stretch *stretch, const lb_stretch_source *source, lb_place *p, lb_err *err)
 {
     *p = (lb_place){.stretch = stretch, .source = source};
     bool room = true;
     for (int side = 0; side < 2 && room; side++) {
-        const lb_stretch_side *s = &stretch->sides[side];
-        lb_rehearsal_parts parts = {.program = lb_stretch_program(p->source, side),
-                                    .ranks = source->meetings[side] ? side ? source->b : source->a : NULL,
-                                    .ops = s->ops,
-                                    .n_ops = s->n_ops,
-                                    .leaves = s->leaves,
-                                    .n_leaves = s->n_leaves,
-                                    .outputs = s->outputs,
-                                    .n_outputs = stretch->n_outputs};
         lb_err why = LB_ERR_INIT;
-        const bool runs = !side || !stretch->parts;
-        lb_status status = runs ? lb_rehearsal_new(&parts, &p->rehearsals[side], &why) : LB_OK;
+        const bool runs = !side || !stretch->parts || stretch->sides[1].n_ops;
+        lb_status status = runs ? open_rehearsal(p, side, &why) : LB_OK;
         if (status == LB_ERR_NOMEM) room = false;
         if (status != LB_OK) snprintf(p->why, sizeof p->why, "%.150s", why.message);
         room = room && gather_targets(p, side) && gather_inputs(p, side, 0) && gather_inputs(p, side, 1);

@@ -73,7 +73,7 @@ static void reshape(builder *b, uint32_t value, lb_value *row)
         if (b->parts->outputs[i] == value) given = &b->parts->output_layouts[i];
     if (b->parts->leaf_layouts && leaf_row(b, value) != LB_NONE)
         given = &b->parts->leaf_layouts[leaf_row(b, value)];
-    if (given) row->layout = *given, row->storage = fresh + (int64_t)b->out->n_values, row->version = 0;
+    if (given && given->ndim >= 0) row->layout = *given, row->storage = fresh + (int64_t)b->out->n_values, row->version = 0;
 }
 
 static uint32_t value_of(void *context, uint32_t value)

@@ -21,7 +21,7 @@ typedef struct lb_rehearsal_parts {
     const uint32_t *ops, *leaves, *outputs;
     uint32_t n_ops, n_leaves, n_outputs;
     const lb_layout *leaf_layouts,
-        *output_layouts; /* dense ones of other shapes than recorded; NULL: as recorded */
+        *output_layouts; /* dense ones of other shapes than recorded; of -1 dimensions, or NULL: as recorded */
     const lb_side *
         ranks; /* of whose parts, one per rank, `program` is made: collectives can be run; NULL: it is one rank's */
 } lb_rehearsal_parts;

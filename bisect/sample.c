@@ -60,13 +60,14 @@ static lb_tensor gather(const lb_tensor *from, const picks *dims)
 }
 
 /* Which leaf an argument is; LB_NONE: none, or one that another argument is too. */
-static uint32_t leaf_of(const lb_stretch_side *side, const lb_arg *args, uint32_t n_args, uint32_t arg)
+static uint32_t leaf_of(const lb_place *p, int runner, const lb_arg *args, uint32_t n_args, uint32_t arg)
 {
+    const lb_stretch_side *side = &p->stretch->sides[runner];
     if (arg >= n_args || args[arg].tag != LB_ARG_VALUE) return LB_NONE;
     for (uint32_t i = 0; i < n_args; i++)
         if (i != arg && args[i].tag == LB_ARG_VALUE && args[i].u.value == args[arg].u.value) return LB_NONE;
     for (uint32_t i = 0; i < side->n_leaves; i++)
-        if (side->leaves[i] == args[arg].u.value) return i;
+        if (lb_stretch_recorded(p->source, runner, side->leaves[i]) == args[arg].u.value) return i;
     return LB_NONE;
 }
 
@@ -88,7 +89,7 @@ static bool plan_cut(const lb_place *p, int runner, int bits, cut *c)
     if (!c->form) return false;
     const int operands[] = {c->form->bias, c->form->left, c->form->right};
     for (int i = 0; i < 3; i++) {
-        c->leaves[i] = operands[i] < 0 ? LB_NONE : leaf_of(side, args, op->args, (uint32_t)operands[i]);
+        c->leaves[i] = operands[i] < 0 ? LB_NONE : leaf_of(p, runner, args, op->args, (uint32_t)operands[i]);
         if (operands[i] >= 0 && c->leaves[i] == LB_NONE) return false;
     }
     if (side->n_leaves != 2u + (c->form->bias >= 0)) return false;
@@ -123,6 +124,7 @@ lb_status lb_sample_take(const lb_place *p, int runner, int bits, lb_sample *s, 
 {
     const lb_stretch_side *side = &p->stretch->sides[runner];
     lb_layout leaf_layouts[3], output_layout;
+    uint32_t leaves[3];
     cut c = {0};
     *s = (lb_sample){.bits = bits};
     if (!plan_cut(p, runner, bits, &c)) return LB_OK;
@@ -141,13 +143,16 @@ lb_status lb_sample_take(const lb_place *p, int runner, int bits, lb_sample *s, 
     }
     if (room) targets[0] = gather(&p->targets[bits][0], c.dims[3]);
     room = room && targets[0].data;
+    for (uint32_t i = 0; i < side->n_leaves && i < 3; i++)
+        leaves[i] = lb_stretch_recorded(p->source, runner, side->leaves[i]);
+    const uint32_t output = lb_stretch_recorded(p->source, runner, side->outputs[0]);
     output_layout = room ? targets[0].layout : (lb_layout){0};
     const lb_rehearsal_parts parts = {.program = lb_stretch_program(p->source, runner),
                                       .ops = side->ops,
                                       .n_ops = side->n_ops,
-                                      .leaves = side->leaves,
+                                      .leaves = leaves,
                                       .n_leaves = side->n_leaves,
-                                      .outputs = side->outputs,
+                                      .outputs = &output,
                                       .n_outputs = 1,
                                       .leaf_layouts = leaf_layouts,
                                       .output_layouts = &output_layout};

@@ -214,13 +214,13 @@ static bool rows_outcomes(lb_finder *f, uint32_t i, lb_value_list *mine, lb_valu
 static void look_at_rows(lb_finder *f, uint32_t i, const lb_value_list *in, const lb_value_list *others)
 {
     const lb_alignment *al = f->source->alignment;
+    const uint32_t other = al->joins.part_ops[al->joins.list[al->join_of_a[i]].first];
     lb_value_list mine = {0}, theirs = {0};
     const bool differs = lb_finder_can_run(f, 0, i) && rows_outcomes(f, i, &mine, &theirs);
     if (differs && !mine.failed && !theirs.failed) {
         lb_stretch s = {.n_outputs = mine.n, .parts = 1};
         make_pair_side(f, i, &i, 1, in, others, mine.list, mine.n, &s.sides[0]);
-        s.sides[1] = (lb_stretch_side){.outputs = copied(f, theirs.list, theirs.n),
-                                       .op = al->joins.part_ops[al->joins.list[al->join_of_a[i]].first]};
+        make_pair_side(f, other, &other, 1, others, in, theirs.list, theirs.n, &s.sides[1]);
         add_stretch(f, &s);
     }
     f->failed |= mine.failed || theirs.failed;

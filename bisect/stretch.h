@@ -41,7 +41,7 @@ typedef struct lb_stretch {
     bool pair; /* one op each, or one collective each */
     uint32_t
         parts; /* this many ops of B stand for one of A, or for what A's ops give: B has no ops here; 1: one with a larger batch, of
-                       which rows are taken. 0: it is not so */
+                       which rows are taken: then B's op, too, is run on those, its leaves being assemblies. 0: it is not so */
     int composite; /* of a whole: the lb_composite_kind that it was grown to */
     struct lb_stretch *
         whole; /* the same output, back to what the composite reads that one side's ops are part of; NULL: none */
@@ -78,6 +78,8 @@ bool lb_stretch_meets(const lb_stretch_source *source, const lb_stretch *stretch
 const lb_program *lb_stretch_program(const lb_stretch_source *source, int side);
 /* A value of a side, assemblies of B among them: what it is, and its very bytes (false: not kept, nor regenerated). */
 const lb_value *lb_stretch_value(const lb_stretch_source *source, int side, uint32_t value);
+/* The value of the side's program that an assembly is rows of; itself when it is none. */
+uint32_t lb_stretch_recorded(const lb_stretch_source *source, int side, uint32_t value);
 bool lb_stretch_bytes(const lb_stretch_source *source, int side, uint32_t value, lb_tensor *tensor);
 /* Is `b` (of B) the same input or output of the same call of the same module as `a`, and has a value? */
 bool lb_stretch_same_place(const lb_stretch_source *source, const lb_boundary *a, const lb_boundary *b);

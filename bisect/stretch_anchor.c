@@ -39,6 +39,12 @@ const lb_value *lb_stretch_value(const lb_stretch_source *s, int side, uint32_t 
     return side ? lb_assemblies_row(s->assemblies, value) : &s->a->program->values[value];
 }
 
+uint32_t lb_stretch_recorded(const lb_stretch_source *s, int side, uint32_t value)
+{
+    const uint32_t n = lb_stretch_program(s, side)->n_values;
+    return !side || value < n ? value : s->assemblies->list[value - n].parts[0];
+}
+
 bool lb_stretch_bytes(const lb_stretch_source *s, int side, uint32_t value, lb_tensor *tensor)
 {
     bool exact;

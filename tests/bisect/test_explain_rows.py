@@ -170,3 +170,24 @@ def test_diff_says_that_the_batches_have_other_sizes(lastbit, batches):
     text = lastbit.run("diff", batches / "other.lb", batches / "two.lb", expect=1).stdout
     assert "batches have 8 and 2 rows" in text and "row 0 of the smaller is no row of the larger" in text
     assert "the sides' batches" not in lastbit.run("diff", batches / "eight.lb", batches / "weight.lb", expect=1).stdout
+
+
+@pytest.mark.parametrize("few, many, narrow", [("one", "bf16.8", "second"), ("bf16.1", "eight", "first")])
+def test_other_precisions_in_batches_of_other_sizes(lastbit, batches, few, many, narrow):
+    """A trainer in f32 and a server in bf16, each with its own batch and attention: both sides' ops are run on the rows they share."""
+    answer = explain(lastbit, batches, few, many, expect=1)
+    found = own(answer)
+    linear = [f for f in found if f["op"] == "aten::mm"]
+    assert {f["layer"] for f in linear} >= {f"model.layers.{i}.mlp.{name}" for i in range(2) for name in ("gate_proj", "down_proj")}
+    for f in linear:
+        assert f["cause"] == "precision"
+        if f["proof"] == "bits":  # f32 rounded at the end, whichever side it is
+            assert f["schedule"].startswith("bf16") and f["first"] == "f32" and f["matched"] == f["elements"]
+            assert f["reversed"] == (narrow == "first")
+        else:  # a kernel that replay has not
+            assert f["proof"] == "bound" and f["schedule"] == ("f32" if narrow == "first" else "bf16")
+    assert all(f["elements"] for f in found)
+    # Attention by other ops in another type: of the larger batch's only A's ops could be run on its rows.
+    (missing,) = answer["missing"]
+    assert "self_attn" in missing or "input_layernorm" in missing
+    assert "what rows of a larger batch went through there cannot be run on them alone" in missing
