@@ -76,11 +76,12 @@ static bool has_f64(const lb_call *call)
     return false;
 }
 
-/* The largest finite magnitude among bf16 factors of a product; negative: there are none. */
+/* The largest finite magnitude among bf16 factors of a product; negative: there are none. What a custom op writes stands first and is
+ * no factor. */
 static double largest_bf16(const lb_call *call)
 {
     double largest = -1;
-    for (uint32_t i = 0; i < call->n_args; i++) {
+    for (uint32_t i = call->row->flags & LB_ROW_WRITES ? call->n_results : 0; i < call->n_args; i++) {
         const lb_tensor *t = &call->args[i].tensor;
         if (call->args[i].tag != LB_OPERAND_TENSOR || t->dtype != LB_BF16 || !t->data) continue;
         const lb_statistics s = lb_statistics_of(t);

@@ -84,7 +84,7 @@ void lb_coverage_add(lb_coverage *coverage, const lb_event *event)
         row_of(coverage, op, event->verdict == LB_VERDICT_OPAQUE ? without_name(event->why, op) : NULL);
     if (!row) return;
     row->count++;
-    row->identical += event->verdict == LB_VERDICT_IDENTICAL;
+    row->identical += event->verdict == LB_VERDICT_IDENTICAL || event->verdict == LB_VERDICT_REORDERED; /* the same bits, too */
     risen(coverage, (uint32_t)(row - coverage->rows));
 }
 

@@ -334,33 +334,98 @@ static lb_status grouped_mm_twin(lb_call *call) { return grouped_run(call, true)
 
 /* ---- scaled ------------------------------------------------------------------------------------------------------- */
 
-/* Args: self, mat2, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum. Scales of one element, or one per row
- * and column. The sum is scaled by the product of the scales, then the bias is added. */
-static lb_status scaled_run(lb_call *call, bool twin)
+/* Positions in the schema: a, b follow each other, and so do their scales; the bias is behind them. */
+typedef struct scaled_form {
+    uint8_t a, scales, bias;
+} scaled_form;
+
+/* Scales of blocks of 128 along k: (m, k / 128) and (k / 128, n), or with 128 columns sharing one. */
+#define SCALED_BLOCK 128
+
+static bool is_blocked(const lb_tensor *sa, const lb_product *s)
+{
+    const int64_t blocks = (s->k + SCALED_BLOCK - 1) / SCALED_BLOCK;
+    return sa->layout.ndim == 2 && sa->layout.shape[0] == s->m && sa->layout.shape[1] == blocks && blocks > 1;
+}
+
+/* Each block's sum is scaled before it is added to those before it. */
+static void scaled_blocks(factors *p, const lb_tensor *sa, const lb_tensor *sb, void *y)
+{
+    lb_frame *f = &p->frame;
+    const lb_product whole = p->shape;
+    const lb_tensor a = p->a, b = p->b;
+    const int64_t n = whole.m * whole.n, blocks = sa->layout.shape[1],
+                  columns = sb->layout.ndim == 2 && sb->layout.shape[0] == blocks ? sb->layout.shape[1] : 0,
+                  width = columns == whole.n ? 1 : SCALED_BLOCK;
+    if (columns != whole.n && columns != (whole.n + SCALED_BLOCK - 1) / SCALED_BLOCK)
+        lb_frame_fail(f, LB_ERR_UNSUPPORTED, "scales of blocks of other sizes than 128");
+    const void *left = lb_frame_tensor(f, sa), *right = lb_frame_tensor(f, sb);
+    void *part = lb_frame_reals(f, n);
+    for (int64_t k = 0; lb_frame_ok(f) && k < blocks; k++) {
+        const int64_t first = k * SCALED_BLOCK;
+        p->shape.k = whole.k - first < SCALED_BLOCK ? whole.k - first : SCALED_BLOCK;
+        p->a.layout.shape[1] = p->b.layout.shape[0] = p->shape.k;
+        p->a.data = (char *)a.data + first * a.layout.stride[1] * (int64_t)lb_dtype_bits(a.dtype) / 8;
+        p->b.data = (char *)b.data + first * b.layout.stride[0] * (int64_t)lb_dtype_bits(b.dtype) / 8;
+        multiply(p, part);
+        for (int64_t i = 0; lb_frame_ok(f) && i < n; i++) {
+            const double sum = lb_frame_get(f, part, i), scale_a = lb_frame_get(f, left, i / whole.n * blocks + k),
+                         scale_b = lb_frame_get(f, right, k * columns + i % whole.n / width);
+            if (f->wide)
+                ((double *)y)[i] = (k ? ((double *)y)[i] : 0) + sum * (scale_a * scale_b);
+            else
+                ((float *)y)[i] = (k ? ((float *)y)[i] : 0) + (float)sum * ((float)scale_a * (float)scale_b);
+        }
+    }
+    p->shape = whole, p->a = a, p->b = b;
+}
+
+/* Scales of one element, or one per row and column: the sum is scaled by the product of the scales. */
+static void scaled_whole(factors *p, const lb_tensor *ta, const lb_tensor *tb, void *y)
+{
+    lb_frame *f = &p->frame;
+    const void *sa = lb_frame_tensor(f, ta), *sb = lb_frame_tensor(f, tb);
+    const int64_t na = lb_tensor_numel(ta), nb = lb_tensor_numel(tb), n = p->shape.n;
+    if ((na != 1 && na != p->shape.m) || (nb != 1 && nb != n))
+        lb_frame_fail(f, LB_ERR_UNSUPPORTED, "scales that are neither one, one per row and column, nor per block of 128");
+    if (lb_frame_ok(f)) multiply(p, y);
+    for (int64_t i = 0; lb_frame_ok(f) && i < p->shape.m * n; i++) {
+        const double scale_a = lb_frame_get(f, sa, na == 1 ? 0 : i / n), scale_b = lb_frame_get(f, sb, nb == 1 ? 0 : i % n);
+        if (f->wide)
+            ((double *)y)[i] *= scale_a * scale_b;
+        else
+            ((float *)y)[i] *= (float)scale_a * (float)scale_b;
+    }
+}
+
+/* The bias is added to what was scaled. */
+static lb_status scaled_run(lb_call *call, const scaled_form *form, bool twin)
 {
     factors p;
-    if (!factors_begin(&p, call, lb_call_tensor(call, 0), lb_call_tensor(call, 1), twin)) return lb_frame_end(&p.frame);
+    if (!factors_begin(&p, call, lb_call_tensor(call, form->a), lb_call_tensor(call, form->a + 1u), twin))
+        return lb_frame_end(&p.frame);
     lb_frame *f = &p.frame;
-    const lb_tensor *ta = lb_call_tensor(call, 2), *tb = lb_call_tensor(call, 3);
-    const void *sa = lb_frame_tensor(f, ta), *sb = lb_frame_tensor(f, tb), *bias = NULL;
-    if (lb_call_given(call, 4)) bias = reals(f, lb_call_tensor(call, 4), twin);
-    int64_t na = lb_tensor_numel(ta), nb = lb_tensor_numel(tb);
-    if ((na != 1 && na != p.shape.m) || (nb != 1 && nb != p.shape.n))
-        lb_frame_fail(f, LB_ERR_UNSUPPORTED, "scales per block are not supported");
+    const lb_tensor *sa = lb_call_tensor(call, form->scales), *sb = lb_call_tensor(call, form->scales + 1u);
+    const void *bias = NULL;
+    if (form->bias && lb_call_given(call, form->bias)) bias = reals(f, lb_call_tensor(call, form->bias), twin);
     void *y = lb_frame_output(f, 0, p.shape.m * p.shape.n);
-    if (lb_frame_ok(f)) multiply(&p, y);
-    for (int64_t i = 0; lb_frame_ok(f) && i < p.shape.m * p.shape.n; i++) {
-        double scale_a = lb_frame_get(f, sa, na == 1 ? 0 : i / p.shape.n), scale_b = lb_frame_get(f, sb, nb == 1 ? 0 : i % p.shape.n);
+    if (lb_frame_ok(f)) (is_blocked(sa, &p.shape) ? scaled_blocks : scaled_whole)(&p, sa, sb, y);
+    for (int64_t i = 0; bias && lb_frame_ok(f) && i < p.shape.m * p.shape.n; i++) {
         if (f->wide)
-            ((double *)y)[i] = ((double *)y)[i] * (scale_a * scale_b) + (bias ? lb_frame_get(f, bias, i % p.shape.n) : 0);
+            ((double *)y)[i] += lb_frame_get(f, bias, i % p.shape.n);
         else
-            ((float *)y)[i] = ((float *)y)[i] * ((float)scale_a * (float)scale_b) + (float)(bias ? lb_frame_get(f, bias, i % p.shape.n) : 0);
+            ((float *)y)[i] += (float)lb_frame_get(f, bias, i % p.shape.n);
     }
     return lb_frame_end(f);
 }
 
-static lb_status scaled_mm(lb_call *call) { return scaled_run(call, false); }
-static lb_status scaled_mm_twin(lb_call *call) { return scaled_run(call, true); }
+#define SCALED(ID, ...)                                                                                        \
+    static const scaled_form ID##_form = {__VA_ARGS__};                                                        \
+    static lb_status ID(lb_call *call) { return scaled_run(call, &ID##_form, false); }                         \
+    static lb_status ID##_twin(lb_call *call) { return scaled_run(call, &ID##_form, true); }
+SCALED(scaled_mm, .a = 0, .scales = 2, .bias = 4)
+SCALED(scaled_mm_out, .a = 1, .scales = 3, .bias = 5)
+SCALED(scaled_mm_typed, .a = 0, .scales = 2, .bias = 5)
 
 /* ---- triangular systems ------------------------------------------------------------------------------------------- */
 
@@ -462,6 +527,13 @@ const lb_op_row lb_rows_matmul[] = {
     PRODUCT("linear", "input weight bias", linear, 2, "linear")
     PRODUCT("_grouped_mm", "self mat2 offs bias out_dtype", grouped_mm, 1, "grouped_mm")
     PRODUCT("_scaled_mm", "self mat2 scale_a scale_b bias scale_result out_dtype use_fast_accum", scaled_mm, 4, "scaled_mm")
+    /* vllm-project/vllm csrc/libtorch_stable/torch_bindings.cpp; sgl-project/sglang sgl-kernel/csrc/common_extension.cc */
+    {"_C::cutlass_scaled_mm", "out a b a_scales b_scales bias", scaled_mm_out, scaled_mm_out_twin, 4, 1, LB_ROW_MATMUL | LB_ROW_WRITES,
+     "openblas " LB_TENSOR_CORES, "custom"},
+    {"sgl_kernel::fp8_scaled_mm", "mat_a mat_b scales_a scales_b out_dtype bias", scaled_mm_typed, scaled_mm_typed_twin, 4, 1,
+     LB_ROW_MATMUL, "openblas " LB_TENSOR_CORES, "custom"},
+    {"sgl_kernel::fp8_blockwise_scaled_mm", "mat_a mat_b scales_a scales_b out_dtype", scaled_mm_typed, scaled_mm_typed_twin, 4, 1,
+     LB_ROW_MATMUL, "openblas " LB_TENSOR_CORES, "custom"},
     {"aten::linalg_solve_triangular", "self B upper left unitriangular", solve_triangular, solve_triangular_twin, 3, 1, 0, NULL,
      "solve_triangular"},
     {NULL},

@@ -223,16 +223,23 @@ OPS = {
     "sgl_kernel::moe_sum": ("(Tensor input, Tensor! output) -> ()", lambda x, out: out.copy_(x.float().sum(1))),
 }
 LIBRARIES = {}
+HIDDEN = {}  # schemas that do not say what is written: the positions of those arguments
 
 
 def spoil(tensors):
     """A fault in one element of the first result of floats."""
-    found = next(t for t in tensors if isinstance(t, torch.Tensor) and t.is_floating_point())
-    found.view(-1)[0] += 0.05 * found.abs().max()
+    floats = [t for t in tensors if isinstance(t, torch.Tensor) and t.is_floating_point()]
+    found = floats[0] if floats else next(t for t in tensors if isinstance(t, torch.Tensor))
+    if not floats:
+        found.view(-1)[0] += 1
+    elif found.element_size() == 1:  # to another number, by more than its rounding
+        found.view(-1)[0] = torch.where(found.view(-1)[0].float().abs() > 100, 32.0, 256.0).to(found.dtype)
+    else:
+        found.view(-1)[0] += 0.05 * found.abs().max()
 
 
 def implementation(schema, function, wrong):
-    written = [] if schema.endswith("-> Tensor") else [i for i, argument in enumerate(schema[1:schema.index(")")].split(",")) if "!" in argument]
+    written = [] if schema.endswith("-> Tensor") else HIDDEN.get(schema) or [i for i, argument in enumerate(schema[1:schema.index(")")].split(",")) if "!" in argument]
 
     def run(*args):
         result = function(*args)
@@ -242,8 +249,8 @@ def implementation(schema, function, wrong):
     return run
 
 
-def define(wrong=False):
-    for name, (schema, function) in OPS.items():
+def define(wrong=False, ops=None):
+    for name, (schema, function) in (ops or OPS).items():
         space, _, op = name.partition("::")
         library = LIBRARIES.setdefault(space, torch.library.Library(space, "FRAGMENT"))
         library.define(op + schema)

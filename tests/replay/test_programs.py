@@ -133,3 +133,12 @@ def test_a_tap_is_no_wall(lastbit, tmp_path):
     assert wide["nan"]["ops"] == wide["inf"]["ops"] == 0
     culprits = [lastbit.json("bisect", capture, expect=1)["culprit"] for capture in (with_tap, without)]
     assert culprits[0] == culprits[1] and culprits[0]["axis"] == "precision"
+
+
+def test_coverage_counts_bits_that_another_order_gives_too(lastbit, tmp_path):
+    capture = tmp_path / "run.lb"
+    lastbit.record(capture, "tests/programs/two_linears.py", options=("--level", "ops"), expect=0)
+    ways = {order: lastbit.json("replay", capture, "--coverage", *order, expect=0) for order in ((), ("--order", "op=mm=blocked:4096"))}
+    plain, blocked = ({row["op"]: row.get("identical") for row in answer["coverage"]} for answer in ways.values())
+    assert ways["--order", "op=mm=blocked:4096"]["verdicts"]["reordered"] > 0  # blocks longer than the sums: the same chain
+    assert plain == blocked

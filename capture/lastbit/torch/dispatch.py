@@ -14,13 +14,15 @@ _OVERWRITERS = {"copy_", "zero_", "fill_", "bernoulli_", "normal_", "uniform_", 
 _UNDEFINED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "empty_quantized"}
 _DECISIONS = {"_local_scalar_dense", "item", "equal", "is_nonzero", "_is_all_true", "_is_any_true", "nonzero", "masked_select"}
 _ALIASING = {"_unsafe_view", "_reshape_alias"}  # views whose schema does not say so
-# Writes that the schema hides: op -> the written arguments, and the argument that says whether they are written.
+# Writes that the schema hides: op -> the written arguments, and the argument that says whether they are written (None: always).
 _HIDDEN_WRITES = {
     "native_batch_norm": (("running_mean", "running_var"), "training"),
     "cudnn_batch_norm": (("running_mean", "running_var"), "training"),
     "miopen_batch_norm": (("running_mean", "running_var"), "training"),
     "_batch_norm_impl_index": (("running_mean", "running_var"), "training"),
     "rrelu_with_noise": (("noise",), "training"),
+    **dict.fromkeys(("sgl_per_tensor_quant_fp8", "sgl_per_token_quant_fp8", "sgl_per_token_group_quant_fp8", "sgl_per_token_group_quant_int8",
+                     "sgl_per_token_group_quant_8bit"), (("output_q", "output_s"), None)),
 }
 _SEEN_WHOLE = {"aten", "prims", "prim", "c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "quantized"}
 _IGNORED = {"profiler", "streams"}

@@ -1,0 +1,190 @@
+/* Quantisers of serving stacks: a tensor becomes fp8 with scales per tensor, row, channel or group.
+ *
+ * q = clamp(x / s) or clamp(x (1 / s)), which some kernels prefer, with s given or from the largest magnitude. All is evaluated as the
+ * kernels do it, in f32 (f64 in a shadow, where q stays wide), so that bits agree but where versions multiply with 1/448 instead of
+ * dividing. A NaN becomes the largest value, as fmin and fmax leave it.
+ *
+ *      _C::          vllm-project/vllm csrc/torch_bindings.cpp, csrc/libtorch_stable/torch_bindings.cpp,
+ *                    csrc/quantization/w8a8/fp8/common.{cu,cuh}, per_token_group_quant.cu
+ *      sgl_kernel::  sgl-project/sglang sgl-kernel/csrc/common_extension.cc, sgl-kernel/csrc/gemm/per_tensor_quant_fp8.cu,
+ *                    per_token_quant_fp8.cu, per_token_group_quant_8bit.cu
+ *
+ * Schemas of sgl_kernel do not say that q and s are written: capture/lastbit/torch/dispatch.py does.
+ */
+#include "frame.h"
+
+#include <math.h>
+
+#define E4M3_MAX 448.0
+/* vLLM: the smallest scale of a row, 1 / (448 * 512). Source: csrc/quantization/utils.cuh. */
+#define LEAST_ROW_SCALE (1.0 / (E4M3_MAX * 512.0))
+
+typedef struct quantisation {
+    lb_frame frame;
+    const lb_tensor *in;
+    const void *x;
+    void *q, *s;
+    int64_t n, size; /* elements; of the last dimension */
+    double most;
+} quantisation;
+
+static double rounded(const quantisation *z, double value)
+{
+    return z->frame.wide ? value : (float)value;
+}
+
+/* Result 0 is q, result 1 its scales; `scales` of them, or 0: they are an argument. */
+static bool begin(quantisation *z, lb_call *call, uint32_t x, int64_t scales)
+{
+    *z = (quantisation){.frame = lb_frame_begin(call), .in = lb_call_tensor(call, x), .most = E4M3_MAX};
+    const lb_dtype to = call->results[0].dtype;
+    if (!z->in || (to != LB_E4M3FN && to != LB_F32 && to != LB_F64 && to != LB_BF16 && to != LB_F16)) {
+        lb_frame_fail(&z->frame, LB_ERR_UNSUPPORTED, "a result that is not e4m3fn");
+        return false;
+    }
+    const lb_layout *l = &z->in->layout;
+    z->n = lb_tensor_numel(z->in), z->size = l->ndim ? l->shape[l->ndim - 1] : 1;
+    if (scales && (call->n_results < 2 || lb_tensor_numel(&call->results[1]) != scales ||
+                   lb_dtype_is_integer(call->results[1].dtype)))
+        lb_frame_fail(&z->frame, LB_ERR_UNSUPPORTED, "scales that are packed, or of another number");
+    z->x = lb_frame_tensor(&z->frame, z->in);
+    z->q = lb_frame_output(&z->frame, 0, z->n);
+    z->s = scales ? lb_frame_output(&z->frame, 1, scales) : NULL;
+    return lb_frame_ok(&z->frame);
+}
+
+static double largest(const quantisation *z, int64_t first, int64_t count)
+{
+    double most = 0;
+    for (int64_t i = first; i < first + count; i++) most = fmax(most, fabs(lb_frame_get(&z->frame, z->x, i)));
+    return most;
+}
+
+static void quantise(const quantisation *z, int64_t i, double scale, double least, double most, bool inverted)
+{
+    const double x = lb_frame_get(&z->frame, z->x, i);
+    const double y = inverted ? rounded(z, x * rounded(z, 1 / scale)) : rounded(z, x / scale);
+    lb_frame_set(&z->frame, z->q, i, fmax(least, fmin(y, most)));
+}
+
+/* result, input, scale, group_shape: one scale, one per channel or row, or (rows / m, columns / n) of them. */
+static lb_status static_fp8(lb_call *call)
+{
+    quantisation z;
+    if (!begin(&z, call, 1, 0)) return lb_frame_end(&z.frame);
+    const lb_tensor *scales = lb_call_tensor(call, 2);
+    const lb_layout *l = &scales->layout;
+    int64_t shape[2] = {0, 0}, down = 1, across = lb_tensor_numel(scales);
+    const int64_t rows = z.size ? z.n / z.size : 0;
+    const bool by_row = lb_call_ints(call, 3, shape, 2) == 2 && shape[0] == 1 && shape[1] != 1;
+    if (l->ndim == 2) down = l->shape[0], across = l->shape[1];
+    else if (by_row) down = across, across = 1;
+    if (down < 1 || across < 1 || rows % down || z.size % across)
+        lb_frame_fail(&z.frame, LB_ERR_UNSUPPORTED, "scales whose number does not divide the input's rows and columns");
+    const void *s = lb_frame_tensor(&z.frame, scales);
+    for (int64_t i = 0; lb_frame_ok(&z.frame) && i < z.n; i++) {
+        const int64_t row = i / z.size * down / rows, column = i % z.size * across / z.size;
+        quantise(&z, i, lb_frame_get(&z.frame, s, row * across + column), -z.most, z.most, true);
+    }
+    return lb_frame_end(&z.frame);
+}
+
+/* One scale for all: what `given` holds, else largest / 448. */
+static lb_status whole(lb_call *call, uint32_t x, const lb_tensor *given)
+{
+    quantisation z;
+    if (!begin(&z, call, x, 1)) return lb_frame_end(&z.frame);
+    const void *s = given ? lb_frame_tensor(&z.frame, given) : NULL;
+    if (!lb_frame_ok(&z.frame)) return lb_frame_end(&z.frame);
+    const double scale = s ? lb_frame_get(&z.frame, s, 0) : rounded(&z, largest(&z, 0, z.n) / z.most);
+    lb_frame_set(&z.frame, z.s, 0, scale);
+    for (int64_t i = 0; i < z.n; i++) quantise(&z, i, scale, -z.most, z.most, true);
+    return lb_frame_end(&z.frame);
+}
+
+/* result, input, scale. */
+static lb_status dynamic_fp8(lb_call *call) { return whole(call, 1, NULL); }
+/* input, output_q, output_s, is_static. */
+static lb_status sgl_tensor(lb_call *call)
+{
+    return whole(call, 0, lb_call_int(call, 3, 0) ? lb_call_tensor(call, 2) : NULL);
+}
+
+/* result, input, scale, scale_ub: x / s by rows. */
+static lb_status dynamic_row_fp8(lb_call *call)
+{
+    quantisation z;
+    const lb_tensor *in = lb_call_tensor(call, 1), *bound = lb_call_tensor(call, 3);
+    const int64_t size = in && in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1;
+    if (!begin(&z, call, 1, size && in ? lb_tensor_numel(in) / size : 0)) return lb_frame_end(&z.frame);
+    const void *upper = bound ? lb_frame_tensor(&z.frame, bound) : NULL;
+    for (int64_t i = 0; lb_frame_ok(&z.frame) && i < z.n; i += z.size) {
+        double most = largest(&z, i, z.size);
+        if (upper) most = fmin(most, lb_frame_get(&z.frame, upper, 0));
+        const double scale = fmax(rounded(&z, most / z.most), rounded(&z, LEAST_ROW_SCALE));
+        lb_frame_set(&z.frame, z.s, i / z.size, scale);
+        for (int64_t k = i; k < i + z.size; k++) quantise(&z, k, scale, -z.most, z.most, false);
+    }
+    return lb_frame_end(&z.frame);
+}
+
+/* input, output_q, output_s: x (1 / s) by rows. */
+static lb_status sgl_row(lb_call *call)
+{
+    quantisation z;
+    const lb_tensor *in = lb_call_tensor(call, 0);
+    const int64_t size = in && in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1;
+    if (!begin(&z, call, 0, size && in ? lb_tensor_numel(in) / size : 0)) return lb_frame_end(&z.frame);
+    for (int64_t i = 0; lb_frame_ok(&z.frame) && i < z.n; i += z.size) {
+        const double scale = rounded(&z, largest(&z, i, z.size) / z.most);
+        if (scale == 0)
+            lb_frame_fail(&z.frame, LB_ERR_UNSUPPORTED,
+                          "a row of zeros, which the kernels for few and for many tokens take for different things");
+        lb_frame_set(&z.frame, z.s, i / z.size, scale);
+        for (int64_t k = i; k < i + z.size; k++) quantise(&z, k, scale, -z.most, z.most, true);
+    }
+    return lb_frame_end(&z.frame);
+}
+
+/* The smallest power of two that is not below `scale`. */
+static double power_above(double scale)
+{
+    int exponent;
+    const double fraction = frexp(fmax(scale, 1e-10), &exponent);
+    return ldexp(1, fraction == 0.5 ? exponent - 1 : exponent);
+}
+
+/* input, output_q, output_s, group_size, eps, min, max, scale_ue8m0: groups of neighbours in a row. */
+static lb_status group_fp8(lb_call *call)
+{
+    quantisation z;
+    const lb_tensor *in = lb_call_tensor(call, 0);
+    const int64_t group = lb_call_int(call, 3, 128), n = in ? lb_tensor_numel(in) : 0;
+    if (!begin(&z, call, 0, group > 0 ? n / group : 0)) return lb_frame_end(&z.frame);
+    if (group < 1 || z.size % group) lb_frame_fail(&z.frame, LB_ERR_UNSUPPORTED, "groups that do not divide a row");
+    const double least = lb_call_float(call, 5, -z.most), most = lb_call_float(call, 6, z.most);
+    const bool power = lb_call_int(call, 7, 0) != 0;
+    for (int64_t i = 0; lb_frame_ok(&z.frame) && i < z.n; i += group) {
+        const double magnitude = fmax(largest(&z, i, group), rounded(&z, lb_call_float(call, 4, 1e-10)));
+        double scale = rounded(&z, magnitude / most);
+        if (power) scale = power_above(scale);
+        lb_frame_set(&z.frame, z.s, i / group, scale);
+        for (int64_t k = i; k < i + group; k++) quantise(&z, k, scale, least, most, false);
+    }
+    return lb_frame_end(&z.frame);
+}
+
+/* Scales by 1/448 instead of a division, or a factor instead of a quotient: a few roundings of f32. */
+#define ROW(NAME, ARGS, KERNEL) {NAME, ARGS, KERNEL, NULL, 6, 0, LB_ROW_WRITES, NULL, "custom"},
+#define GROUP "group_size eps fp8_min fp8_max scale_ue8m0"
+const lb_op_row lb_rows_quantise[] = {
+    ROW("_C::static_scaled_fp8_quant", "result input scale group_shape", static_fp8)
+    ROW("_C::dynamic_scaled_fp8_quant", "result input scale", dynamic_fp8)
+    ROW("_C::dynamic_per_token_scaled_fp8_quant", "result input scale scale_ub", dynamic_row_fp8)
+    ROW("_C::per_token_group_fp8_quant", "input output_q output_s " GROUP " dummy_is_scale_transposed dummy_is_tma_aligned", group_fp8)
+    ROW("sgl_kernel::sgl_per_tensor_quant_fp8", "input output_q output_s is_static", sgl_tensor)
+    ROW("sgl_kernel::sgl_per_token_quant_fp8", "input output_q output_s", sgl_row)
+    ROW("sgl_kernel::sgl_per_token_group_quant_fp8", "input output_q output_s " GROUP, group_fp8)
+    ROW("sgl_kernel::sgl_per_token_group_quant_8bit", "input output_q output_s " GROUP, group_fp8)
+    {NULL},
+};
