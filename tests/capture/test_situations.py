@@ -327,6 +327,61 @@ def test_threads_started_while_recording_are_seen(record):
     assert [step.name(op) for op in other].count("aten::cumsum") == 2
 
 
+def test_a_main_thread_that_only_steps_the_optimizer_is_recorded(record):
+    capture = record("""
+        def forward_and_backward():
+            model(torch.ones(3, 4)).sum().backward()
+        for _ in range(3):
+            t = threading.Thread(target=forward_and_backward)
+            t.start(); t.join()
+            opt.step(); opt.zero_grad()
+    """)
+    assert capture.steps == [0, 1, 2]
+    for program in capture.programs[0].values():
+        assert program.complete and len(names(program, "optimizer")) == 4  # a write per parameter
+        assert {op.thread for op in program.ops if recorded.PHASES[op.phase] == "optimizer"} == {0}
+        assert all(op.thread for op in program.ops if recorded.PHASES[op.phase] == "backward")
+        assert not program.notices
+    assert not notes(capture, "unseen_write") and not notes(capture, "thread")
+
+
+def test_threads_that_train_beside_each_other_are_reported_once(record):
+    capture = record("""
+        nets = [Net(), Net()]
+        meet = threading.Barrier(2)
+        def train(net):
+            opt = torch.optim.SGD(net.parameters(), lr=0.1)
+            for _ in range(3):
+                meet.wait()
+                net(torch.ones(3, 4)).sum().backward(); opt.step(); opt.zero_grad()
+        threads = [threading.Thread(target=train, args=(net,)) for net in nets]
+        model(torch.ones(3, 4)).sum().backward(); opt.step(); opt.zero_grad()
+        for _ in range(2):
+            threads = [threading.Thread(target=train, args=(net,)) for net in nets]
+            [t.start() for t in threads]; [t.join() for t in threads]
+    """)
+    assert all(program.complete for program in capture.programs[0].values())
+    assert not notes(capture, "unseen_write")
+    said, = [message for message in notes(capture, "thread") if "both step optimizers" in message]
+    assert "MainThread and Thread-" in said
+
+
+def test_a_thread_that_evaluates_beside_the_training_is_no_trainer(record):
+    capture = record("""
+        def evaluate():
+            with torch.no_grad():
+                model(torch.zeros(3, 4))
+        for _ in range(2):
+            model(torch.ones(3, 4)).sum().backward(); opt.step(); opt.zero_grad()
+            t = threading.Thread(target=evaluate)
+            t.start(); t.join()
+        model.first.weight.data.numpy()[0, 0] = 5  # the decoy: writes that nobody saw are still found
+        model(torch.ones(3, 4)).sum().backward(); opt.step(); opt.zero_grad()
+    """)
+    assert not notes(capture, "thread") and capture.steps == [0, 1, 2]
+    assert any("first.weight" in message for message in notes(capture, "unseen_write"))
+
+
 def test_threads_that_were_there_before_are_reported(record):
     capture = record("""
         go, done = threading.Event(), threading.Event()

@@ -147,6 +147,7 @@ class Modules:
         try:
             stack = self.thread.stack
             if not stack:
+                session.bring_in()
                 session.outermost(module, args)
             if not session.live:
                 stack.append((module, _NOBODY))

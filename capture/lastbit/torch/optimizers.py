@@ -89,6 +89,7 @@ class Optimizers:
             def backward(tensors, *args, **kwargs):
                 if session.dead or torch.compiler.is_compiling():
                     return original(tensors, *args, **kwargs)
+                session.bring_in()
                 if session.backward(True) == 1 and session.live:
                     session.loss(tensors)
                 try:
@@ -124,6 +125,8 @@ class Optimizers:
         if not session.live:
             return
         try:
+            session.bring_in()
+            session.trains()
             self.first_op = session.native.next_op()
             self._states(optimizer, session.parameter_names())
         except Exception as error:

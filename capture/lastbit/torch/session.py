@@ -51,7 +51,11 @@ class Session:
         self.unwrapped = set()
         self.plain = set()
         self.pid = os.getpid()
-        self.mode = None
+        self.mode = None  # the mode that recording began with
+        self.here = threading.local()  # .mode: that of the calling thread, where it has one
+        self.apart = False  # another thread than the main one began, and the main one has no mode yet
+        self.trainer = None  # the thread that stepped an optimizer
+        self.together = False  # another one does so beside it
         self.started = time.time()
         steps = parse_ranges(settings["steps"])
         ranks = parse_ranges(settings["ranks"])
@@ -176,7 +180,8 @@ class Session:
                     run = thread.run
 
                     def run_recorded():
-                        with session.new_mode():
+                        with session.new_mode() as mode:
+                            session.here.mode = mode
                             run()
 
                     thread.run, thread._lastbit = run_recorded, True
@@ -469,6 +474,12 @@ class Session:
             if self.live and not self.optimizer_depth:
                 self.name_inputs(module, args)
             return
+        with self.lock:  # of two threads only one closes a step
+            self.cut(module)
+        if self.live:
+            self.name_inputs(module, args)
+
+    def cut(self, module):
         fresh = not self.modules.is_root(module)
         if fresh:
             self.modules.add_root(module)
@@ -485,8 +496,6 @@ class Session:
             self.next_step(id(module))
         elif fresh and self.live:
             self.name_tensors()
-        if self.live:
-            self.name_inputs(module, args)
 
     def outermost_left(self, module, output):
         pass
@@ -507,8 +516,8 @@ class Session:
             return
         if not self.opened and not self.open_archive():
             return
-        if not self.recorded_last:
-            self.native.step_skip()
+        if not self.recorded_last or self.together:
+            self.native.step_skip()  # what other threads did meanwhile nobody saw
         self.native.set_threads(torch.get_num_threads())
         self.native.step_begin(self.step, str(shard or ""))
         self.live = True
@@ -551,22 +560,53 @@ class Session:
 
     def _note_threads(self):
         for thread in threading.enumerate():
-            if thread is threading.main_thread() or getattr(thread, "_lastbit", False) or thread.name in self.strangers:
+            if thread is threading.current_thread() or getattr(thread, "_lastbit", False) or thread.name in self.strangers:
                 continue
+            if thread is threading.main_thread():
+                continue  # its first module, backward or optimizer brings it in
             self.strangers.add(thread.name)
             self.noticed("thread", "thread %s was there before recording began: its ops are not seen" % thread.name)
 
     def push(self):
         """Makes our mode the lowest of this thread's; not between the enter and exit of somebody else's."""
-        if self.mode is not None:
+        if getattr(self.here, "mode", None) is not None:
             return True
         if self.modes_active() > self.inherited:
             self.noticed("skipped", "another dispatch mode is active: step %d is not recorded" % self.step)
             return False
-        self.mode = self.new_mode()
-        self.mode.__enter__()
+        first, main = self.mode is None, threading.current_thread() is threading.main_thread()
+        self.enter()
+        self.apart = first and not main or self.apart and not main
         self.set_eager(True)
         return True
+
+    def enter(self):
+        mode = self.new_mode()
+        mode.__enter__()
+        self.here.mode = mode
+        if self.mode is None or threading.current_thread() is threading.main_thread():
+            self.mode = mode
+        threading.current_thread()._lastbit = True
+
+    def bring_in(self):
+        """A program whose modules first run in a thread of their own (a pipeline, a watchdog around a step) does other things in the
+        main thread, which no wrapper of ours started."""
+        if not self.apart or not self.live or threading.current_thread() is not threading.main_thread():
+            return
+        if self.modes_active() <= self.inherited:
+            self.enter()
+            self.apart = False
+
+    def trains(self):
+        """An optimizer steps in this thread. Where another one that lives steps another beside it, the two share every step: where one
+        ends the other is in the middle of something."""
+        thread = threading.current_thread()
+        if self.trainer is None or not self.trainer.is_alive():
+            self.trainer = thread
+        elif thread is not self.trainer and not self.together:
+            self.together = True
+            self.noticed("thread", "threads %s and %s both step optimizers: a step is cut where either of them begins anew, and holds parts "
+                         "of what the other did; writes between steps are not looked for" % (self.trainer.name, thread.name))
 
     def new_mode(self):
         return (dispatch.Recording if self.compiled is None else dispatch.RecordingGraphs)(self.native)
@@ -577,11 +617,11 @@ class Session:
 
     def pop(self):
         """After the last step that is wanted: costs nothing any more."""
-        mode = self.mode
+        mode = getattr(self.here, "mode", None)
         if mode is None or self.modes_active() != 1 or threading.current_thread() is not threading.main_thread():
             return
         mode.__exit__(None, None, None)
-        self.mode = None
+        self.mode = self.here.mode = None
         self.set_eager(False)
 
     def is_foreign(self, types):
@@ -694,6 +734,6 @@ def restart(old):
     session = Session(settings)
     session.missing = list(old.missing)
     session.optimizers.exist = old.optimizers.exist
-    session.inherited = old.inherited + (old.mode is not None)
+    session.inherited = old.inherited + (getattr(old.here, "mode", None) is not None)
     current = session
     session.install()
