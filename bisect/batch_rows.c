@@ -136,13 +136,35 @@ static void note_strange(carriers *all, const lb_value *a, const lb_value *b, co
              *name ? name : "an input", shapes[0], shapes[1]);
 }
 
+/* Of the batch, under other names, where none has the same: one side's caller names an argument that the other's gives by its place.
+ * Only the first is taken: what comes after it may be a mask on one side and labels on the other. */
+static void list_renamed(const lb_side *const *sides, uint8_t *const *taken, carriers *all)
+{
+    const lb_program *a = sides[0]->program, *b = sides[1]->program;
+    for (uint32_t i = 0; i < a->n_ops && !all->batch; i++) {
+        const lb_value *x = taken[0][i] ? NULL : source_at(a, i);
+        for (uint32_t j = 0; x && is_batch(x) && j < b->n_ops; j++) {
+            const lb_value *y = taken[1][j] ? NULL : source_at(b, j);
+            if (!y || !is_batch(y) || x->dtype != y->dtype) continue;
+            const lb_value *read[] = {as_read(a, x), as_read(b, y)};
+            if (read[0]->layout.ndim != read[1]->layout.ndim) continue;
+            all->batch = true;
+            if (differs_in_rows(read[0], read[1]))
+                add_carrier(all, sides, (const lb_value *[]){x, y}, read, lb_program_text(b, y->name));
+            else
+                note_strange(all, read[0], read[1], lb_program_text(a, x->name));
+            break;
+        }
+    }
+}
+
 /* Sources of both sides by name and occurrence; unnamed ones by their place among those of one dtype that can be rows. */
 static bool list_carriers(const lb_side *const *sides, const lb_map_rules *rules, carriers *all)
 {
     const lb_program *a = sides[0]->program, *b = sides[1]->program;
-    uint8_t *taken = calloc(b->n_ops + 1, 1);
+    uint8_t *taken = calloc(b->n_ops + 1, 1), *given = calloc(a->n_ops + 1, 1);
     all->list = calloc(a->n_ops + 1, sizeof *all->list);
-    bool room = taken && all->list;
+    bool room = taken && given && all->list;
     for (uint32_t i = 0; i < a->n_ops && room; i++) {
         const lb_value *x = source_at(a, i);
         if (!x) continue;
@@ -155,7 +177,7 @@ static bool list_carriers(const lb_side *const *sides, const lb_map_rules *rules
             const bool same = lb_layout_same_shape(&read[0]->layout, &read[1]->layout),
                        rows = differs_in_rows(read[0], read[1]);
             if (!*name && (x->dtype != y->dtype || (!same && !rows))) continue;
-            taken[j] = 1;
+            taken[j] = given[i] = 1;
             all->batch |= is_batch(x) || is_batch(y);
             if (rows)
                 add_carrier(all, sides, (const lb_value *[]){x, y}, read, lb_program_text(b, y->name));
@@ -165,7 +187,8 @@ static bool list_carriers(const lb_side *const *sides, const lb_map_rules *rules
         }
         free(name);
     }
-    free(taken);
+    if (room) list_renamed(sides, (uint8_t *const[]){given, taken}, all);
+    free(taken), free(given);
     return room;
 }
 

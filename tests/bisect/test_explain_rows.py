@@ -12,7 +12,7 @@ from conftest import ROOT
 ALL = "6+1+3+0+7+2+5+4"  # all eight texts, in another order
 RECORDINGS = {
     "one": "rows=3", "two": "rows=3+7", "seven": "rows=7", "eight": f"rows={ALL}", "dup": "rows=3+5+3",
-    "element": f"rows={ALL},fault=element", "weight": f"rows={ALL},fault=weight", "other": f"rows={ALL},seed=9",
+    "place": "rows=3,positional=1", "element": f"rows={ALL},fault=element", "weight": f"rows={ALL},fault=weight", "other": f"rows={ALL},seed=9",
     "long": "rows=3,length=5", "stats": "rows=3,level=stats",
     "bf16.1": "rows=3,dtype=bfloat16,attention=eager", "bf16.8": f"rows={ALL},dtype=bfloat16,attention=eager",
     "gpt2.1": "model=gpt2,rows=3,attention=eager,length=5", "gpt2.8": f"model=gpt2,rows={ALL},attention=eager,length=5",
@@ -101,7 +101,8 @@ def test_a_wrong_element_in_a_row(lastbit, batches, few):
 
 
 def test_a_wrong_element_in_a_row_that_the_other_side_has_not(lastbit, batches):
-    one, other = (own(explain(lastbit, batches, "seven", many)) for many in ("eight", "element"))
+    one, other = ([(f["index"], f["layer"], f["op"], f["cause"]) for f in own(explain(lastbit, batches, "seven", many))]
+                  for many in ("eight", "element"))
     assert one == other
 
 
@@ -112,6 +113,15 @@ def test_a_weight_that_differs(lastbit, batches):
     assert (source["matched"], source["elements"]) == (688 * 256 - 1, 688 * 256)
     clean = {f["index"] for f in own(explain(lastbit, batches, "two", "eight"))}
     assert {f["index"] for f in own(answer)} <= clean
+
+
+def test_an_input_by_name_and_by_place(lastbit, batches):
+    """A server may call the model in another way than a trainer: what is the batch has other names then."""
+    one, other = (explain(lastbit, batches, few, "eight") for few in ("one", "place"))
+    assert one["rows"][0]["pairs"] == other["rows"][0]["pairs"] == [[0, 2]]
+    assert [(f["layer"], f["cause"]) for f in own(one)] == [(f["layer"], f["cause"]) for f in own(other)]
+    (missing,) = explain(lastbit, batches, "place", "long", expect=(0, 1, 125))["missing"]
+    assert "is [1, 3] on the first side and [1, 5] on the second" in missing
 
 
 def test_no_row_of_one_is_a_row_of_the_other(lastbit, batches):

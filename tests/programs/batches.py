@@ -2,7 +2,7 @@
 
     batches.py FOLDER NAME:KEY=VALUE,...  ...
 
-Keys: model (llama, gpt2, classifier, vit), rows (3+6+1: of eight texts, in that order), length, dtype, attention, train (0, 1), generate (0, 1), level, seed (of
+Keys: model (llama, gpt2, classifier, vit), rows (3+6+1: of eight texts, in that order), length, dtype, attention, train (0, 1), generate (0, 1), positional (0, 1: ids by place), level, seed (of
 the texts), fault (none; weight: one weight is another; element: one element of the row of text 3 of a
 SiLU's result is wrong).
 Beside each recording NAME.pt holds what modules gave, as PyTorch saw it.
@@ -16,7 +16,7 @@ import transformers
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "capture"))
 import lastbit.torch  # noqa: E402
 
-DEFAULTS = dict(model="llama", rows="3", length=3, dtype="float32", attention="sdpa", train="0", generate="0", level="ops", seed=5, fault="none")
+DEFAULTS = dict(model="llama", rows="3", length=3, dtype="float32", attention="sdpa", train="0", generate="0", positional="0", level="ops", seed=5, fault="none")
 
 
 def break_silu(row):
@@ -75,7 +75,7 @@ def step(model, inputs, o):
         return generate(model, inputs["input_ids"], o)
     if not int(o["train"]):
         with torch.no_grad():
-            return model(**inputs)
+            return model(inputs["input_ids"], use_cache=False) if int(o["positional"]) else model(**inputs)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     model(**inputs, labels=inputs["input_ids"]).loss.backward()
     optimizer.step()
