@@ -1,9 +1,11 @@
-/* See agreement.h. A side's winner is the name that most places gave because the op's own order did not do there. */
+/* See agreement.h. Tried first is the name that most places gave because the op's own order did not do there. */
 #include "agreement.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { MOST_NAMES = 4 };
 
 typedef struct group {
     const lb_stretch_source *source;
@@ -12,11 +14,31 @@ typedef struct group {
     lb_err *err;
 } group;
 
-static bool is_order_of_one_op(const lb_answer *x)
+static bool is_one_op(const lb_answer *x)
 {
-    return x->stretch && x->found.cause == LB_CAUSE_ORDER && x->found.proof == LB_PROOF_BITS &&
-           !x->found.reversed && !x->found.fused && x->stretch->sides[0].n_ops == 1 &&
-           x->stretch->sides[1].n_ops == 1;
+    return x->stretch && x->found.proof == LB_PROOF_BITS && !x->found.fused &&
+           x->stretch->sides[0].n_ops == 1 && x->stretch->sides[1].n_ops == 1;
+}
+
+/* Whose ops were run: under the schedule they give the other side's bits. */
+static int runner_of(const lb_answer *x)
+{
+    return x->found.reversed ? 1 : 0;
+}
+
+/* The dtype that the other side's results were rounded to, as the schedule begins ("bf16, splitk:4"); NULL: the cause is an order alone. */
+static const char *narrow_of(const lb_stretch_source *source, const lb_answer *x)
+{
+    const int other = !runner_of(x);
+    const char *dtype = lb_dtype_name(lb_stretch_value(source, other, x->stretch->sides[other].outputs[0])->dtype);
+    const size_t n = strlen(dtype);
+    const bool begins = x->found.cause == LB_CAUSE_PRECISION && !strncmp(x->found.schedule, dtype, n);
+    return begins && (!x->found.schedule[n] || !strncmp(x->found.schedule + n, ", ", 2)) ? dtype : NULL;
+}
+
+static bool is_order_of_one_op(const lb_stretch_source *source, const lb_answer *x)
+{
+    return is_one_op(x) && (x->found.cause == LB_CAUSE_ORDER || narrow_of(source, x));
 }
 
 static const char *op_of(const lb_stretch_source *source, const lb_stretch *s, int side)
@@ -26,8 +48,10 @@ static const char *op_of(const lb_stretch_source *source, const lb_stretch *s, i
 }
 
 /* The same op on both sides, with results of the same dtypes. */
-static bool is_same_kind(const lb_stretch_source *source, const lb_stretch *x, const lb_stretch *y)
+static bool is_same_kind(const lb_stretch_source *source, const lb_answer *p, const lb_answer *q)
 {
+    const lb_stretch *x = p->stretch, *y = q->stretch;
+    if (p->found.cause != q->found.cause || p->found.reversed != q->found.reversed) return false;
     for (int side = 0; side < 2; side++) {
         if (strcmp(op_of(source, x, side), op_of(source, y, side))) return false;
         if (lb_stretch_value(source, side, x->sides[side].outputs[0])->dtype !=
@@ -37,9 +61,13 @@ static bool is_same_kind(const lb_stretch_source *source, const lb_stretch *x, c
     return true;
 }
 
-static const char *name_at(const lb_answer *x, int side)
+/* Behind a dtype that the results were rounded to stands the order, if it is not the op's own. */
+static const char *name_at(const group *g, const lb_answer *x, int side)
 {
-    return side ? x->found.schedule : x->found.first;
+    const char *narrow = narrow_of(g->source, x);
+    if (!narrow) return side ? x->found.schedule : x->found.first;
+    const char *order = side ? x->found.schedule + strlen(narrow) : "";
+    return *order ? order + 2 : "own";
 }
 
 static bool is_own(const char *name)
@@ -50,39 +78,45 @@ static bool is_own(const char *name)
 static uint32_t places_with(const group *g, int side, const char *name)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < g->n; i++) count += !strcmp(name, name_at(g->members[i], side));
+    for (uint32_t i = 0; i < g->n; i++) count += !strcmp(name, name_at(g, g->members[i], side));
     return count;
 }
 
-/* NULL: no place gave a name but the op's own, or all gave the same. */
-static const char *winner_of(const group *g, int side)
+/* Names that places gave, that of most places first; the op's own is none. */
+static uint32_t names_of(const group *g, int side, const char *names[MOST_NAMES])
 {
-    const char *winner = NULL;
-    uint32_t most = 0;
+    uint32_t n = 0, votes[MOST_NAMES];
     for (uint32_t i = 0; i < g->n; i++) {
-        const char *name = name_at(g->members[i], side);
+        const char *name = name_at(g, g->members[i], side);
         const uint32_t count = is_own(name) ? 0 : places_with(g, side, name);
-        if (count > most) winner = name, most = count;
+        bool known = !count;
+        for (uint32_t k = 0; k < n && !known; k++) known = !strcmp(names[k], name);
+        uint32_t at = n < MOST_NAMES ? n : MOST_NAMES;
+        if (known) continue;
+        for (; at && votes[at - 1] < count; at--)
+            if (at < MOST_NAMES) names[at] = names[at - 1], votes[at] = votes[at - 1];
+        if (at < MOST_NAMES) names[at] = name, votes[at] = count, n += n < MOST_NAMES;
     }
-    return most < g->n ? winner : NULL;
+    return n;
 }
 
-/* Does it give that side's bits there? Then `candidate` is it. */
+/* Does it give the bits of the runner (side 0) or of the other side (1) there? Then `candidate` is it. */
 static lb_status try_at(const group *g, const lb_answer *x, int side, const char *name, lb_candidate *candidate,
                         bool *gives)
 {
-    const lb_stretch_side *ops = &x->stretch->sides[0];
+    const int runner = runner_of(x), bits = side ? !runner : runner;
+    const lb_stretch_side *ops = &x->stretch->sides[runner];
     lb_candidate *list = NULL;
     lb_place place;
     uint32_t n = 0;
     *gives = false;
     LB_TRY(lb_place_open(x->stretch, g->source, &place, g->err));
     lb_status status =
-        lb_candidates_list(lb_stretch_program(g->source, 0), ops->ops, ops->n_ops, NULL, &list, &n, g->err);
+        lb_candidates_list(lb_stretch_program(g->source, runner), ops->ops, ops->n_ops, NULL, &list, &n, g->err);
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         lb_score score = {0};
-        if (strcmp(list[i].name, name) || !lb_place_can(&place, 0, side)) continue;
-        status = lb_place_try(&place, 0, side, &list[i], &score, g->err);
+        if (strcmp(list[i].name, name) || !lb_place_can(&place, runner, bits)) continue;
+        status = lb_place_try(&place, runner, bits, &list[i], &score, g->err);
         *gives = lb_score_all(&score);
         *candidate = list[i];
         break;
@@ -92,8 +126,8 @@ static lb_status try_at(const group *g, const lb_answer *x, int side, const char
     return status;
 }
 
-/* What it was called so far stays among those that do as well. */
-static void rename_second(lb_cause_found *found, const lb_candidate *c)
+/* What it was called so far stays among those that do as well. `narrow`: as narrow_of. */
+static void rename_second(lb_cause_found *found, const lb_candidate *c, const char *narrow)
 {
     char also[sizeof found->also];
     size_t used = (size_t)snprintf(also, sizeof also, "%s", found->schedule);
@@ -105,33 +139,100 @@ static void rename_second(lb_cause_found *found, const lb_candidate *c)
         at += length + strspn(at + length, "; ");
     }
     memcpy(found->also, also, sizeof also);
-    snprintf(found->schedule, sizeof found->schedule, "%s", c->name);
+    snprintf(found->schedule, sizeof found->schedule, "%s%s%s", narrow ? narrow : "", narrow ? ", " : "", c->name);
     found->why[0] = '\0';
     found->n_swaps = 0;
+    if (found->reversed) return;
     for (uint32_t i = 0; i < c->n_swaps; i++) lb_cause_add_swap(found, c->swaps[i].kind, c->arguments[i]);
+    if (narrow) {
+        char storage[48];
+        snprintf(storage, sizeof storage, "storage:%s", narrow);
+        lb_cause_add_swap(found, LB_SWAP_PRECISION, storage);
+    }
 }
 
-static lb_status agree(const group *g, int side)
+/* At all places where it is not the name already. */
+static lb_status rename_all(const group *g, int side, const char *winner, bool *gives)
 {
-    const char *winner = winner_of(g, side);
     char name[sizeof g->members[0]->found.schedule];
     lb_candidate candidate = {0};
-    bool gives = true;
-    if (!winner) return LB_OK;
+    *gives = true;
     snprintf(name, sizeof name, "%s", winner);
-    for (uint32_t i = 0; i < g->n && gives; i++)
-        if (strcmp(name, name_at(g->members[i], side)))
-            LB_TRY(try_at(g, g->members[i], side, name, &candidate, &gives));
-    if (!gives) return LB_OK;
-    for (uint32_t i = 0; i < g->n; i++) {
+    for (uint32_t i = 0; i < g->n && *gives; i++)
+        if (strcmp(name, name_at(g, g->members[i], side)))
+            LB_TRY(try_at(g, g->members[i], side, name, &candidate, gives));
+    for (uint32_t i = 0; i < g->n && *gives; i++) {
         lb_cause_found *found = &g->members[i]->found;
-        if (!strcmp(name, name_at(g->members[i], side))) continue;
+        if (!strcmp(name, name_at(g, g->members[i], side))) continue;
         if (side)
-            rename_second(found, &candidate);
+            rename_second(found, &candidate, narrow_of(g->source, g->members[i]));
         else
             snprintf(found->first, sizeof found->first, "%s", name);
     }
     return LB_OK;
+}
+
+/* `*reached`: one name stands at all places, or none but the op's own. */
+static lb_status agree(const group *g, int side, bool *reached)
+{
+    const char *names[MOST_NAMES];
+    const uint32_t n = names_of(g, side, names);
+    *reached = !n || (n == 1 && places_with(g, side, names[0]) == g->n);
+    for (uint32_t i = 0; i < n && !*reached; i++) LB_TRY(rename_all(g, side, names[i], reached));
+    return LB_OK;
+}
+
+/* The dtype is the same at all places, the order of the sums none that is known: names that fitted by chance are no finding. */
+static void leave_open(const group *g)
+{
+    for (uint32_t i = 0; i < g->n; i++) {
+        lb_cause_found *found = &g->members[i]->found;
+        const char *narrow = narrow_of(g->source, g->members[i]), *name = name_at(g, g->members[i], 1);
+        char also[sizeof found->also];
+        if (is_own(name)) continue;
+        snprintf(found->why, sizeof found->why,
+                 "under %.80s its bits match, but no order of sums that is known gives those of all places of this op: which "
+                 "one ran is left open",
+                 name);
+        snprintf(also, sizeof also, "%.100s%s%.280s", name, *found->also ? "; " : "", found->also);
+        snprintf(found->schedule, sizeof found->schedule, "%.40s, another order", narrow);
+        memcpy(found->also, also, sizeof also);
+    }
+}
+
+static uint8_t phase_of(const lb_stretch_source *source, const lb_answer *x)
+{
+    return lb_stretch_program(source, 0)->ops[x->stretch->sides[0].ops[0]].phase;
+}
+
+/* Backward products read other layouts, for which a library may have another kernel: each phase by itself. */
+static lb_status agree_by_phase(const group *g)
+{
+    lb_answer **members = malloc((g->n + 1) * sizeof(lb_answer *));
+    lb_status status = members ? LB_OK : lb_fail(g->err, LB_ERR_NOMEM, "out of memory for %u places", g->n);
+    for (uint8_t phase = LB_PHASE_FORWARD; phase <= LB_PHASE_OTHER && status == LB_OK; phase++) {
+        group part = {.source = g->source, .members = members, .err = g->err};
+        bool reached;
+        for (uint32_t i = 0; i < g->n; i++)
+            if (phase_of(g->source, g->members[i]) == phase) members[part.n++] = g->members[i];
+        if (!part.n) continue;
+        status = agree(&part, 1, &reached);
+        if (status == LB_OK && !reached) leave_open(&part);
+    }
+    free(members);
+    return status;
+}
+
+/* Of an order, both sides' names; of a dtype, what stands behind it. */
+static lb_status settle(const group *g)
+{
+    bool reached;
+    if (!narrow_of(g->source, g->members[0])) {
+        LB_TRY(agree(g, 0, &reached));
+        return agree(g, 1, &reached);
+    }
+    LB_TRY(agree(g, 1, &reached));
+    return reached ? LB_OK : agree_by_phase(g);
 }
 
 lb_status lb_agreement_reach(const lb_stretch_source *source, lb_answer *answers, uint32_t n, lb_err *err)
@@ -139,15 +240,14 @@ lb_status lb_agreement_reach(const lb_stretch_source *source, lb_answer *answers
     lb_answer **members = malloc((n + 1) * sizeof(lb_answer *));
     uint8_t *done = calloc(n + 1, 1);
     lb_status status =
-        members && done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for %u places", n);
+        members && done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u places", n);
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         group g = {.source = source, .members = members, .err = err};
-        if (done[i] || !is_order_of_one_op(&answers[i])) continue;
+        if (done[i] || !is_order_of_one_op(source, &answers[i])) continue;
         for (uint32_t k = i; k < n; k++)
-            if (!done[k] && is_order_of_one_op(&answers[k]) &&
-                is_same_kind(source, answers[i].stretch, answers[k].stretch))
+            if (!done[k] && is_order_of_one_op(source, &answers[k]) && is_same_kind(source, &answers[i], &answers[k]))
                 done[k] = 1, members[g.n++] = &answers[k];
-        for (int side = 0; side < 2 && status == LB_OK; side++) status = agree(&g, side);
+        status = settle(&g);
     }
     free(members), free(done);
     return status;

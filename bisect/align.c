@@ -3,6 +3,7 @@
 
 #include "sequence.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +20,18 @@ bool lb_op_computes(const lb_program *program, const lb_op *op)
     if (op->flags & (LB_OP_VIEW | LB_OP_FAILED)) return false;
     const char *name = lb_op_name(program, op);
     return strncmp(name, "lb::", 4) != 0 && strncmp(name, "profiler::", 10) != 0;
+}
+
+/* "tanh" or "sum", which choose what is computed; no device ("cuda:0"), layout, name of a group, or text of what cannot be recorded. */
+static bool is_word(const char *text)
+{
+    static const char *const devices[] = {"cpu", "cuda", "mps", "xpu", "hpu", "xla", "npu", "meta", "strided"};
+    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++)
+        if (!strcmp(text, devices[i])) return false;
+    if (strstr(text, "_format") || strstr(text, "channels_last")) return false;
+    for (const char *c = text; *c; c++)
+        if (!islower((unsigned char)*c) && *c != '_') return false;
+    return *text;
 }
 
 static bool args_equal(const lb_program *pa, const lb_arg *a, uint32_t na, const lb_program *pb,
@@ -42,6 +55,11 @@ static bool args_equal(const lb_program *pa, const lb_arg *a, uint32_t na, const
         case LB_ARG_COMPLEX:
             if (!args_equal(pa, pa->args + a[i].u.first, a[i].count, pb, pb->args + b[i].u.first, b[i].count,
                             parts))
+                return false;
+            break;
+        case LB_ARG_STRING:
+            if (strcmp(lb_program_text(pa, a[i].u.string), lb_program_text(pb, b[i].u.string)) != 0 &&
+                is_word(lb_program_text(pa, a[i].u.string)) && is_word(lb_program_text(pb, b[i].u.string)))
                 return false;
             break;
         default: break;

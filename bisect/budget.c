@@ -239,12 +239,12 @@ lb_status lb_budget_make(const lb_stretch_source *source, const lb_explain_findi
     *budget = (lb_explain_budget){0}, *made = false;
     m.row_of = malloc((n + 1) * sizeof *m.row_of), m.swaps = malloc((3 * (size_t)n + 1) * sizeof *m.swaps);
     const bool room = m.row_of && m.swaps && make_rows(findings, n, budget, m.row_of);
-    if (!room) status = lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for the budget");
+    if (!room) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for the budget");
     if (status == LB_OK && budget->n_rows && open_ending(source, &m.end)) {
         m.base = malloc((size_t)m.end.n * sizeof *m.base + 1),
         m.moved = malloc((size_t)m.end.n * sizeof *m.moved + 1);
         status = m.base && m.moved ? lb_replay_open(source->a->capture, &engine, err)
-                                   : lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for the budget");
+                                   : lb_fail(err, LB_ERR_NOMEM, "out of memory for the budget");
         if (status == LB_OK) status = run_all(&m, engine, made, err);
         lb_replay_close(engine);
     }

@@ -2,6 +2,7 @@
  * identities. Nothing is concluded from a candidate that misses one element. */
 #include "circumstance.h"
 
+#include "ops.h"
 #include "sample.h"
 
 #include <lastbit/compare.h>
@@ -141,7 +142,7 @@ static lb_status scan_all(finder *f, int runner, int bits, scan *s)
     *s = (scan){0};
     if (!lb_place_can(f->place, runner, bits)) return LB_OK;
     uint8_t *done = calloc(f->n[runner] + 1, 1);
-    if (!done) return lb_fail(f->err, LB_ERR_NOMEM, "explain: out of memory");
+    if (!done) return lb_fail(f->err, LB_ERR_NOMEM, "out of memory");
     lb_status status = lb_sample_take(f->place, runner, bits, &s->sample, f->err);
     if (status == LB_OK) status = try_one(f, runner, bits, 0, s);
     done[0] = 1;
@@ -233,6 +234,31 @@ static lb_status own_finalise(finder *f, int runner, const scan *theirs, uint32_
     return LB_OK;
 }
 
+/* Are there ops among the runner's that add up many numbers? */
+static bool has_sums(const finder *f, int runner)
+{
+    const lb_stretch_side *s = &f->place->stretch->sides[runner];
+    const lb_program *p = lb_stretch_program(f->place->source, runner);
+    for (uint32_t i = 0; i < s->n_ops; i++) {
+        lb_op_form form;
+        const lb_op_row *row = lb_op_find(lb_op_name(p, &p->ops[s->ops[i]]), &form);
+        if (row && row->flags & (LB_ROW_REDUCTION | LB_ROW_MATMUL)) return true;
+    }
+    return false;
+}
+
+static bool stores_f64(const finder *f, int side)
+{
+    const lb_stretch_side *s = &f->place->stretch->sides[side];
+    const lb_program *p = lb_stretch_program(f->place->source, side);
+    for (uint32_t i = 0; i < s->n_ops; i++)
+        for (uint32_t k = 0; k < p->ops[s->ops[i]].results; k++) {
+            const uint32_t v = lb_op_results(p, &p->ops[s->ops[i]])[k];
+            if (v != LB_NONE && p->values[v].dtype == LB_F64) return true;
+        }
+    return false;
+}
+
 static void tell_match(finder *f, int runner, int bits, const scan *s)
 {
     lb_cause_found *out = f->found;
@@ -264,6 +290,15 @@ static void tell_match(finder *f, int runner, int bits, const scan *s)
         snprintf(storage, sizeof storage, "storage:%s", narrow);
         lb_cause_add_swap(out, LB_SWAP_PRECISION, storage);
     }
+    if (!strcmp(c->name, "f64") && !narrow && !has_sums(f, runner) && !stores_f64(f, !runner)) {
+        /* No sum could have been carried in f64, and nothing was stored in it. */
+        out->cause = LB_CAUSE_KERNEL;
+        snprintf(out->schedule, sizeof out->schedule, "rounded once");
+        snprintf(out->why, sizeof out->why,
+                 "the %s side's ops evaluated exactly and rounded once at the end give these bits: the other form rounds less on the "
+                 "way (a fused multiply-add, a division where there was a product with the reciprocal, …)",
+                 runner ? "second" : "first");
+    }
     if (*c->alike && s->matches[0])
         snprintf(out->why, sizeof out->why, "for this number of terms %.80s is the same order as %.90s",
                  c->name, c->alike);
@@ -289,6 +324,21 @@ static bool share_one(const scan *x, const scan *y, uint32_t *row)
                 return true;
             }
     return false;
+}
+
+/* Of what gives the other side's bits, what gives the runner's own as well, whose own kernel does: few bits fit several kernels, and
+ * one for both sides is less to believe than two. LB_NONE: nothing does. */
+static lb_status serves_both(finder *f, int runner, const scan *theirs, uint32_t *row)
+{
+    *row = LB_NONE;
+    for (uint32_t i = 0; i < theirs->n && *row == LB_NONE; i++) {
+        const lb_candidate *c = &f->list[runner][theirs->matches[i]];
+        lb_score score;
+        if (is_fused(c) || c->cause != LB_CAUSE_ORDER) continue;
+        LB_TRY(lb_place_try(f->place, runner, runner, c, &score, f->err));
+        if (lb_score_all(&score)) *row = theirs->matches[i];
+    }
+    return LB_OK;
 }
 
 /* Both sides ran the very same op: one program says all that the other would. */
@@ -344,7 +394,9 @@ static lb_status by_program(finder *f, int runner, bool *done)
     }
     *done = true;
     f->found->tried = f->found->excluded = 0;
-    if (!plain && !rounds && share_one(&mine, &theirs, &both)) {
+    both = LB_NONE;
+    if (plain && !rounds && theirs.matches[0]) LB_TRY(serves_both(f, runner, &theirs, &both));
+    if (!rounds && (plain ? both != LB_NONE : share_one(&mine, &theirs, &both))) {
         tell_input(f, LB_PROOF_BITS, &theirs.best_score, "both sides' bits come out of the same kernel");
         const lb_candidate *same = &f->list[runner][both];
         for (uint32_t i = 0; !runner && i < same->n_swaps; i++)
@@ -370,7 +422,11 @@ static lb_status by_program(finder *f, int runner, bool *done)
 static void tell_unexplained(finder *f)
 {
     lb_cause_found *out = f->found;
+    lb_difference d;
     out->cause = LB_CAUSE_UNEXPLAINED, out->proof = LB_PROOF_NONE;
+    if (!out->elements && f->place->targets[0] && f->place->targets[1] &&
+        lb_compare_numbers(&f->place->targets[0][0], &f->place->targets[1][0], &d, NULL) == LB_OK)
+        out->elements = d.elements, out->matched = d.elements - d.differing;
     if (!out->tried)
         snprintf(out->why, sizeof out->why, "nothing could be tried: %s",
                  *f->place->why ? f->place->why : "no kernel here");

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HOPS = 6 };
+enum { HOPS = 6, FEW = 16 };
 
 typedef struct known {
     const lb_place *place;
@@ -40,6 +40,21 @@ static void tell(known *k, lb_cause cause, lb_proof proof, const char *schedule,
 
 /* ---- the same op ---- */
 
+/* So few numbers that a kernel which did not run may well have given them. */
+static bool is_few(const known *k)
+{
+    return lb_layout_numel(&output_of(k, 0)->layout) < FEW;
+}
+
+/* The same op and dtypes, but numbers, texts or flags among its arguments are others. */
+static bool has_other_arguments(const known *k)
+{
+    const lb_stretch *s = k->place->stretch;
+    if (!s->pair || output_of(k, 0)->dtype != output_of(k, 1)->dtype) return false;
+    const lb_op *a = &k->p[0]->ops[s->sides[0].op], *b = &k->p[1]->ops[s->sides[1].op];
+    return !strcmp(lb_op_name(k->p[0], a), lb_op_name(k->p[1], b)) && !lb_op_same_args(k->p[0], a, k->p[1], b, 0);
+}
+
 static lb_status by_bounds(known *k, bool *done, lb_err *err)
 {
     bool inside[2];
@@ -47,9 +62,10 @@ static lb_status by_bounds(known *k, bool *done, lb_err *err)
     const bool same_dtype = output_of(k, 0)->dtype == output_of(k, 1)->dtype;
     const bool joined = p->stretch->parts && p->stretch->sides[1].op != LB_NONE;
     if ((!p->stretch->pair && !joined) || both(k)) return LB_OK;
+    if (has_other_arguments(k)) return LB_OK;
     /* Same inputs, same op, same dtype: the bound would allow any bits. One side known to be replay's own kernel, the other
      * not: then a kernel differs, and the bound cannot say which. */
-    if (same_dtype && (lb_place_same_inputs(p) || k->side[0] || k->side[1])) return LB_OK;
+    if (same_dtype && (lb_place_same_inputs(p) || ((k->side[0] || k->side[1]) && !is_few(k)))) return LB_OK;
     for (int side = 0; side < 2; side++)
         LB_TRY(lb_place_reaches(p, joined && !p->rehearsals[1] ? 0 : side, side, &inside[side], err));
     if (!inside[0] || !inside[1]) return LB_OK;
@@ -116,6 +132,20 @@ static void by_arguments(known *k, bool *done)
          same_dtype ? "other arguments" : lb_dtype_name(output_of(k, 1)->dtype),
          "the same op with other constants among its arguments, or another dtype: each side's gives its own "
          "bits");
+}
+
+/* The same where replay has not the very kernel: each side keeps the op's bound with its own arguments. */
+static lb_status by_other_arguments(known *k, bool *done, lb_err *err)
+{
+    bool inside = true;
+    if (!has_other_arguments(k) || both(k)) return LB_OK;
+    for (int side = 0; side < 2 && inside; side++)
+        LB_TRY(lb_place_reaches(k->place, side, side, &inside, err));
+    if (!inside) return LB_OK;
+    *done = true;
+    tell(k, LB_CAUSE_KERNEL, LB_PROOF_BOUND, "other arguments",
+         "the same op with other constants among its arguments: each side's elements lie inside the op's bound with its own");
+    return LB_OK;
 }
 
 /* ---- a state that one side reads ---- */
@@ -230,7 +260,7 @@ static lb_status name_parts(known *k, lb_err *err)
     const uint32_t n = rows ? (uint32_t)rows->few : k->place->stretch->parts;
     uint8_t *matched = calloc(n + 1, 1);
     uint32_t other = 0, first = n, last = 0;
-    if (!matched) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory");
+    if (!matched) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     lb_status status = lb_place_parts(k->place, matched, err);
     for (uint32_t i = 0; i < n; i++)
         if (!matched[i]) other++, first = i < first ? i : first, last = i;
@@ -324,6 +354,7 @@ lb_status lb_circumstances_find(const lb_place *place, bool known_a, bool known_
     *done = false;
     LB_TRY(by_bounds(&k, done, err));
     if (!*done) by_arguments(&k, done);
+    if (!*done) LB_TRY(by_other_arguments(&k, done, err));
     if (!*done) LB_TRY(by_sum(&k, done, err));
     if (!*done) LB_TRY(by_function(&k, done, err));
     if (!*done) by_state(&k, done);

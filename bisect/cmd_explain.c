@@ -270,7 +270,10 @@ static int run_explain(const lb_arguments *arguments, const lb_explain_options *
         else
             status = lb_fail(&err, LB_ERR_NOMEM, "out of memory for the text");
     }
-    int rc = status == LB_OK ? exit_code(report) : lb_command_fail("explain", &err);
+    int rc = status == LB_OK               ? exit_code(report)
+             : status == LB_ERR_INVALID    ? lb_command_misused("explain", "%s", err.message)
+             : status == LB_ERR_NOT_FOUND  ? (lb_command_fail("explain", &err), LB_EXIT_UNTESTABLE)
+                                           : lb_command_fail("explain", &err);
     free(text);
     lb_explain_report_free(report);
     lb_capture_close(a), lb_capture_close(b);

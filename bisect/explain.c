@@ -161,7 +161,7 @@ static lb_status try_whole(lb_explain_session *session, const lb_scene *s, lb_an
     char why[160];
     bool own;
     lack lacks;
-    if (!found) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory");
+    if (!found) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     lb_status status = explain_place(session, s, whole, found, &own, &lacks, why, err);
     if (status == LB_OK && !own && found->fused) {
         for (uint32_t i = 0; i < s->stretches.n; i++)
@@ -200,7 +200,7 @@ static lb_status answer_all(lb_explain_session *session, const lb_scene *s, lb_a
 lb_status lb_explain_places(lb_explain_session *session, const lb_scene *s, lb_err *err)
 {
     lb_answer *answers = calloc(s->stretches.n + 1, sizeof *answers);
-    if (!answers) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for %u places", s->stretches.n);
+    if (!answers) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u places", s->stretches.n);
     lb_status status = answer_all(session, s, answers, err);
     for (uint32_t i = 0; i < s->stretches.n && status == LB_OK; i++)
         if (answers[i].stretch)
@@ -215,6 +215,7 @@ static void count_ops(lb_explain_session *session, const lb_scene *s)
     for (uint32_t i = 0; i < p->n_ops; i++)
         session->report->ops += s->alignment.b_of_a[i] != LB_NONE ||
                                 (s->alignment.join_of_a[i] != LB_NONE && lb_op_computes(p, &p->ops[i]));
+    for (uint32_t i = 0; i < p->n_ops && s->selected; i++) session->chosen += s->selected[i];
     for (uint32_t i = 0; i < s->stretches.n; i++)
         session->report->differing +=
             s->stretches.list[i].pair || (s->rows && s->stretches.list[i].sides[1].op != LB_NONE);
@@ -224,7 +225,7 @@ static lb_status add_budget(lb_explain_session *session, const lb_scene *s, uint
 {
     lb_explain_report *r = session->report;
     lb_explain_budget *grown = realloc(r->budgets, (r->n_budgets + 1) * sizeof *grown);
-    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for the budget");
+    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the budget");
     r->budgets = grown;
     bool made = false;
     LB_TRY(lb_budget_make(&s->source, r->findings + first, r->n_findings - first, session->options->progress,
@@ -368,7 +369,15 @@ static lb_status explain_all(lb_explain_session *session, lb_err *err)
         if (steps[k] >= first && steps[k] <= last) LB_TRY(lb_explain_ranks(session, steps[k], err));
     if (!session->shared)
         return lb_fail(err, LB_ERR_NOT_FOUND,
-                       "explain: the captures share no step of one rank; see `lastbit ls` for what each holds");
+                       "the captures share no step of one rank; see `lastbit ls` for what each holds");
+    if (!session->report->ops)
+        return lb_fail(err, LB_ERR_NOT_FOUND,
+                       "no op of the first capture lines up with one of the second: they are other programs, or their layers have other "
+                       "names (--map 's/PATTERN/REPLACEMENT/')");
+    if (session->selector && !session->chosen)
+        return lb_fail(err, LB_ERR_NOT_FOUND,
+                       "\"%s\" selects no op of the first capture; see `lastbit show` for its layers and ops",
+                       session->options->select);
     return LB_OK;
 }
 
@@ -380,7 +389,7 @@ lb_status lb_explain_run(lb_capture *a, lb_capture *b, const lb_explain_options 
         .a = a, .b = b, .options = options, .memory = {.seconds = options->seconds > 0 ? options->seconds : 2}};
     LB_TRY(lb_map_rules_new(options->maps, options->n_maps, &rules, err));
     s.rules = rules, s.report = lb_findings_new();
-    lb_status status = s.report ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "explain: out of memory");
+    lb_status status = s.report ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK && options->select) status = lb_selector_new(options->select, &s.selector, err);
     if (status == LB_OK) status = explain_all(&s, err);
     lb_selector_free(s.selector);

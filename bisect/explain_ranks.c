@@ -43,7 +43,7 @@ static lb_status gather_programs(const lb_explain_session *session, int64_t step
     const uint32_t n = lb_capture_ranks(session->a, &ranks);
     for (int k = 0; k < 2; k++) m->programs[k] = calloc(n + 1, sizeof *m->programs[k]), m->n[k] = 0;
     if (!m->programs[0] || !m->programs[1])
-        return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for %u ranks", n);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", n);
     for (uint32_t i = 0; i < n; i++) {
         const lb_program *p[2];
         if (!has_program(capture_of(session, 0), ranks[i], step, &p[0]) ||

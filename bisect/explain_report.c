@@ -59,7 +59,7 @@ lb_status lb_findings_add(lb_explain_report *r, const lb_explain_finding *row, l
     if ((r->n_findings & (r->n_findings - 1)) == 0) {
         size_t room = r->n_findings ? 2 * (size_t)r->n_findings : 1;
         lb_explain_finding *grown = realloc(r->findings, room * sizeof *grown);
-        if (!grown) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for findings");
+        if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
         r->findings = grown;
     }
     r->findings[r->n_findings++] = *row;
@@ -262,7 +262,7 @@ lb_status lb_findings_add_layers(lb_explain_report *r, uint32_t first, lb_err *e
 {
     const uint32_t begin = r->n_layers;
     lb_explain_layer *grown = realloc(r->layers, (r->n_layers + r->n_findings - first + 1) * sizeof *grown);
-    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for layers");
+    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for layers");
     r->layers = grown;
     for (uint32_t i = first; i < r->n_findings; i++) {
         const lb_explain_finding *f = &r->findings[i];

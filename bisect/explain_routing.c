@@ -208,7 +208,7 @@ static lb_status keep_report(lb_explain_session *session, const lb_routing_repor
 {
     lb_explain_report *r = session->report;
     lb_routing_report *grown = realloc(r->routings, (r->n_routings + 1) * sizeof *grown);
-    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for routing");
+    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for routing");
     r->routings = grown;
     r->routings[r->n_routings++] = *report;
     return LB_OK;

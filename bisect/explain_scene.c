@@ -27,9 +27,9 @@ static lb_status find_paths(lb_scene *s, const lb_map_rules *const *rules, lb_er
         s->paths[k] = calloc(p->n_scopes + 1, sizeof *s->paths[k]);
         for (uint32_t i = 0; s->paths[k] && i < p->n_scopes; i++) {
             s->paths[k][i] = lb_map_rules_apply(rules[k], lb_program_text(p, p->scopes[i].path));
-            if (!s->paths[k][i]) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for layers");
+            if (!s->paths[k][i]) return lb_fail(err, LB_ERR_NOMEM, "out of memory for layers");
         }
-        if (!s->paths[k]) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for layers");
+        if (!s->paths[k]) return lb_fail(err, LB_ERR_NOMEM, "out of memory for layers");
     }
     return lb_names_meet(s->paths[0], s->sides[0].program->n_scopes, s->paths[1], s->sides[1].program->n_scopes,
                          err);
@@ -68,7 +68,7 @@ static lb_status select_ops(const lb_explain_session *session, lb_scene *s, lb_e
     for (uint32_t k = 0; k < side->n_parts && room; k++)
         room = lb_selector_mark(session->selector, side->parts[k].program, NULL, NULL,
                                 s->selected + side->parts[k].first_op, 1) >= 0;
-    return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "explain: out of memory");
+    return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
 }
 
 static lb_status open_sides(const lb_explain_session *session, const lb_matter *m, lb_scene *s, lb_err *err)
@@ -154,7 +154,7 @@ lb_status lb_scene_align_ranks(const lb_explain_session *session, const lb_matte
     LB_TRY(open_sides(session, m, s, err));
     s->ranks = true;
     if (!open_alignment(s->sides[0].program->n_ops, s->sides[1].program->n_ops, &s->alignment))
-        return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for %u ranks", s->sides[0].n_parts);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", s->sides[0].n_parts);
     for (uint32_t r = 0; r < s->sides[0].n_parts; r++) {
         const lb_matter one = {{&m->programs[0][r], &m->programs[1][r]}, {1, 1}};
         lb_scene rank = {0};

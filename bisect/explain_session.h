@@ -24,7 +24,8 @@ typedef struct lb_explain_session {
     bool
         turned; /* the first side calls its layers more often, or has the larger batch: it is looked at as the second */
     lb_batch_rows rows; /* of the step that is looked at; places NULL: the batches have one size */
-    uint64_t shared;
+    uint64_t shared; /* programs looked at */
+    uint64_t chosen; /* ops that the user's selector has in them */
 } lb_explain_session;
 
 /* A step of both sides, all that is read from it. */

@@ -43,14 +43,23 @@ static bool is_collective(const lb_explain_finding *x)
     return any;
 }
 
+/* Sources of one kind that differ in the same way. */
+static bool same_sources(const lb_explain_finding *a, const lb_explain_finding *b)
+{
+    const size_t n = strcspn(a->schedule, " ");
+    return is_source(a) && is_source(b) && a->phase == b->phase && n == strcspn(b->schedule, " ") &&
+           !strncmp(a->schedule, b->schedule, n) && !strcmp(a->why, b->why);
+}
+
 static bool same_line(const lb_explain_finding *a, const lb_explain_finding *b)
 {
     char x[256], y[256];
+    if (is_source(a) || is_source(b)) return same_sources(a, b);
     if (a->cause != b->cause || a->proof != b->proof || a->reversed != b->reversed || a->phase != b->phase)
         return false;
     if (strcmp(a->op, b->op) || strcmp(a->other_op, b->other_op) || strcmp(a->first, b->first)) return false;
     if (a->cause != LB_CAUSE_UNEXPLAINED && strcmp(a->schedule, b->schedule)) return false;
-    if ((is_collective(a) || is_source(a)) && strcmp(a->why, b->why)) return false;
+    if (is_collective(a) && strcmp(a->why, b->why)) return false;
     layer_pattern(a->layer, x, sizeof x), layer_pattern(b->layer, y, sizeof y);
     return !strcmp(x, y);
 }
@@ -61,8 +70,8 @@ typedef struct fold {
     uint32_t places, least_excluded;
     int64_t matched, elements;
     char also[400]; /* what matches just as well at all of them */
-    const char *layers[NAMED];
-    uint32_t n_layers; /* different ones, of which NAMED are kept */
+    const char *layers[NAMED]; /* of sources: their names */
+    uint32_t n_layers;         /* different ones, of which NAMED are kept */
 } fold;
 
 static bool lists(const char *list, const char *name, size_t n)
@@ -92,12 +101,14 @@ static void intersect(char *kept, const char *other)
 static void add_to_fold(fold *f, const lb_explain_finding *x)
 {
     bool known = false;
+    const char *name = x->layer;
+    if (is_source(x)) name = x->schedule + strcspn(x->schedule, " "), name += *name == ' ';
     if (!f->places)
         snprintf(f->also, sizeof f->also, "%s", x->also);
     else
         intersect(f->also, x->also);
-    for (uint32_t i = 0; i < f->n_layers && i < NAMED; i++) known |= !strcmp(f->layers[i], x->layer);
-    if (!known && f->n_layers < NAMED) f->layers[f->n_layers] = x->layer;
+    for (uint32_t i = 0; i < f->n_layers && i < NAMED; i++) known |= !strcmp(f->layers[i], name);
+    if (!known && f->n_layers < NAMED) f->layers[f->n_layers] = name;
     f->n_layers += !known;
     f->places++, f->matched += x->matched, f->elements += x->elements;
     if (f->places == 1 || x->excluded < f->least_excluded) f->least_excluded = x->excluded;
@@ -151,10 +162,26 @@ static void print_change(FILE *out, const fold *f)
     if (x->proof == LB_PROOF_EXACT) fprintf(out, "; not bit by bit: equal in exact arithmetic");
 }
 
+static void print_names(FILE *out, const fold *f)
+{
+    for (uint32_t i = 0; i < f->n_layers && i < NAMED; i++)
+        fprintf(out, "%s%s", i ? ", " : "", *f->layers[i] ? f->layers[i] : "(top level)");
+    if (f->n_layers > NAMED) fprintf(out, ", and %u more", f->n_layers - NAMED);
+}
+
 static void print_fold(FILE *out, const fold *f)
 {
     const lb_explain_finding *x = f->first;
     char pattern[256];
+    if (is_source(x) && f->places > 1) {
+        fprintf(out, "%-11s  %s: %u times %.*s: ", lb_cause_name(x->cause), lb_phase_name(x->phase), f->places,
+                (int)strcspn(x->schedule, " "), x->schedule);
+        print_change(out, f);
+        fprintf(out, ": ");
+        print_names(out, f);
+        fprintf(out, "\n");
+        return;
+    }
     layer_pattern(x->layer, pattern, sizeof pattern);
     fprintf(out, "%-11s  %s, %s: %s: ", lb_cause_name(x->cause),
             f->n_layers > 1 ? pattern
@@ -167,9 +194,7 @@ static void print_fold(FILE *out, const fold *f)
     print_change(out, f);
     if (f->n_layers > 1) {
         fprintf(out, "; %u places: ", f->places);
-        for (uint32_t i = 0; i < f->n_layers && i < NAMED; i++)
-            fprintf(out, "%s%s", i ? ", " : "", *f->layers[i] ? f->layers[i] : "(top level)");
-        if (f->n_layers > NAMED) fprintf(out, ", and %u more", f->n_layers - NAMED);
+        print_names(out, f);
     }
     fprintf(out, "\n");
 }
@@ -190,7 +215,7 @@ static void print_summary(FILE *out, const lb_explain_report *r)
                 r->ops);
         return;
     }
-    fprintf(out, "%u places differ for a reason of their own (", own);
+    fprintf(out, own == 1 ? "%u place differs for a reason of its own (" : "%u places differ for a reason of their own (", own);
     bool any = false;
     for (int c = LB_CAUSE_ORDER; c <= LB_CAUSE_UNEXPLAINED; c++) {
         if (!counts[c]) continue;

@@ -246,7 +246,7 @@ static lb_status make_voice(const lb_rehearsal_parts *parts, uint32_t part, lb_r
     free(b.from), free(b.to), free(b.loaded);
     r->n_voices++;
     if (b.failed)
-        return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for a stretch of %u ops", parts->n_ops);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for a stretch of %u ops", parts->n_ops);
     LB_TRY(lb_program_validate(v->program, err));
     return lb_prepare(v->program, NULL, NULL, &v->prepared, err);
 }
@@ -277,7 +277,7 @@ lb_status lb_rehearsal_new(const lb_rehearsal_parts *parts, lb_rehearsal **out, 
             return lb_fail(err, LB_ERR_UNSUPPORTED, "%s needs its other ranks",
                            lb_op_name(parts->program, &parts->program->ops[parts->ops[i]]));
     lb_rehearsal *r = calloc(1, sizeof *r);
-    if (!r) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory");
+    if (!r) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     r->voices = calloc(parts->ranks ? parts->ranks->n_parts : 1, sizeof *r->voices);
     r->leaves = malloc((parts->n_leaves + 1) * sizeof *r->leaves), r->n_leaves = parts->n_leaves;
     r->outputs = malloc((parts->n_outputs + 1) * sizeof *r->outputs), r->n_outputs = parts->n_outputs;

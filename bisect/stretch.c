@@ -348,7 +348,7 @@ lb_status lb_stretches_find(const lb_stretch_source *source, lb_stretches *out, 
         status = lb_finder_grow(&f, err);
     }
     if (status == LB_OK && f.failed)
-        status = lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for stretches");
+        status = lb_fail(err, LB_ERR_NOMEM, "out of memory for stretches");
     lb_flow_free(f.flow[0]), lb_flow_free(f.flow[1]);
     free(f.ends[0]), free(f.ends[1]);
     free(f.trust), free(f.source_a_of_b), free(f.marks[0]), free(f.marks[1]);

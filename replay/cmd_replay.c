@@ -384,6 +384,8 @@ static int run(const char *path, const lb_replay_request *o, bool json)
         if (r.table && !json) print_table(r.table);
         if (summary.verdict == LB_VERDICT_DIVERGED) code = LB_EXIT_DIFFERENT;
         else if (summary.undecided || summary.verdict == LB_VERDICT_MISSING) code = LB_EXIT_UNTESTABLE;
+        for (uint32_t i = 0; i < plan.n_swaps && code == LB_EXIT_SAME; i++)
+            if (!touched[i]) code = LB_EXIT_UNTESTABLE; /* what was asked for did not happen */
     }
     lb_backend_close(plan.backend);
     lb_replay_close(replay);

@@ -146,6 +146,24 @@ static void describe(const candidate *c, char *text, size_t size)
         snprintf(text + n, size - (size_t)n, ", rounded to %s at the end", lb_dtype_name(c->result));
 }
 
+/* What the largest fused sum takes together: its terms, and what the one before it gave. */
+static uint32_t fused_most(const lb_sum_tree *t)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < t->nodes; i++)
+        if (t->first[i + 1] - t->first[i] > most) most = t->first[i + 1] - t->first[i];
+    return most;
+}
+
+/* Does a unit add as many products at once as the tree does? */
+static bool has_width(const trial *t, const candidate *c)
+{
+    const lb_dtype dtype = t->prober->kernel->shape.dtype;
+    lb_tensor_core core;
+    if (lb_tensor_core_find(c->unit, dtype, dtype, LB_NO_DTYPE, &core, NULL) != LB_OK) return false;
+    return t->n <= (uint32_t)core.terms || fused_most(t->tree) == (uint32_t)core.terms + 1;
+}
+
 static bool has_fused(const lb_sum_tree *t)
 {
     for (uint32_t i = 0; i < t->nodes; i++)
@@ -156,7 +174,7 @@ static bool has_fused(const lb_sum_tree *t)
 static lb_status try_candidate(trial *t, const candidate *c, lb_probe_group *g, lb_err *err)
 {
     uint32_t equal;
-    if (g->confirmed == ROWS) return LB_OK;
+    if (g->confirmed == ROWS || (c->unit >= 0 && !has_width(t, c))) return LB_OK;
     if (agreement(t, c, &equal) != LB_OK) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (equal > g->confirmed) g->confirmed = equal;
     if (equal == ROWS) describe(c, g->arithmetic, sizeof g->arithmetic);

@@ -125,6 +125,12 @@ static lb_status parse_term(lb_selector *selector, const char *text, lb_err *err
     for (term_kind kind = TERM_LAYER; kind <= TERM_BLOCK; kind++)
         if (!strncmp(text, TERMS[kind].key, strlen(TERMS[kind].key))) t->kind = kind;
     const char *value = text + strlen(TERMS[t->kind].key);
+    const size_t word = strspn(text, "abcdefghijklmnopqrstuvwxyz");
+    if (t->kind == TERM_ANYWHERE && word && text[word] == '=')
+        return lb_fail(err, LB_ERR_INVALID,
+                       "selector \"%s\": there is no \"%.*s=\"; what can be asked for is layer= op= class= phase= rank= step= index= "
+                       "block=, or a pattern alone",
+                       text, (int)word, text);
     switch (t->kind) {
     case TERM_PHASE: return parse_phases(t, value, err);
     case TERM_RANK:

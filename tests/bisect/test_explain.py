@@ -485,8 +485,17 @@ def test_split_k_by_hand(lastbit, tmp_path, turned):
     assert f["excluded"] == f["tried"] - 1 >= 50
     (norm,) = [f for f in answer["findings"] if f["layer"] == "norm"]
     assert norm["cause"] == "input" and norm["matched"] == norm["elements"]
-    for step in ("--layer norm", "--phase backward"):
-        assert own(lastbit.json("explain", one, other, *step.split())) == []
+    assert own(lastbit.json("explain", one, other, "--layer", "norm")) == []
+    for nothing in ("--phase backward", "--layer nosuch", "--select op=nosuch"):
+        refused = lastbit.run("explain", one, other, *nothing.split(), expect=125)
+        assert "selects no op" in refused.stderr and not refused.stdout
+    assert "phases are" in lastbit.run("explain", one, other, "--phase", "sideways", expect=129).stderr
+
+
+def test_programs_that_have_nothing_in_common_are_not_called_equal(lastbit, tmp_path):
+    lastbit.record(tmp_path / "a.lb", "tests/programs/two_linears.py", options=("--level", "ops"), expect=0)
+    lastbit.record(tmp_path / "b.lb", "tests/programs/mixture_pair.py", options=("--level", "ops"), expect=0)
+    assert "lines up" in lastbit.run("explain", tmp_path / "a.lb", tmp_path / "b.lb", expect=125).stderr
 
 
 @pytest.fixture(scope="module")
