@@ -59,8 +59,10 @@ setup_python() {
     mkdir -p build
     [ -x build/venv/bin/python ] || python3 -m venv build/venv
     install_torch "$(grep -m1 '^torch==' "$wanted")"
-    grep -v '^torch==' "$wanted" >build/requirements-rest.txt
+    grep -v -e '^torch==' -e ' # no-deps$' "$wanted" >build/requirements-rest.txt
     build/venv/bin/pip install -q --disable-pip-version-check -r build/requirements-rest.txt
+    grep ' # no-deps$' "$wanted" | sed 's/ #.*//' >build/requirements-alone.txt
+    build/venv/bin/pip install -q --disable-pip-version-check --no-deps -r build/requirements-alone.txt
     cp "$wanted" "$stamp"
 }
 
