@@ -352,6 +352,15 @@ static bool same_ops(const finder *f)
     return !strcmp(lb_op_name(a, x), lb_op_name(b, y)) && lb_op_same_args(a, x, b, y, s->parts);
 }
 
+static void keep_own(finder *f, const lb_candidate *c)
+{
+    f->found->n_own = c->n_swaps;
+    for (uint32_t i = 0; i < c->n_swaps; i++) {
+        f->found->own[i].kind = c->swaps[i].kind;
+        snprintf(f->found->own_arguments[i], sizeof *f->found->own_arguments, "%s", c->arguments[i]);
+    }
+}
+
 /* One program (runner) on both sides' bits: which candidates give each? `other`: the side whose inputs are not its own. */
 static lb_status by_program(finder *f, int runner, bool *done)
 {
@@ -411,6 +420,7 @@ static lb_status by_program(finder *f, int runner, bool *done)
         LB_TRY(own_finalise(f, runner, &theirs, &row));
         if (row != LB_NONE) first = row;
     }
+    if (!plain && !runner) keep_own(f, &f->list[runner][first]);
     snprintf(f->found->first, sizeof f->found->first, "%s",
              rounds ? lb_dtype_name(output_of(f, runner)->dtype) : name_of(f, runner, first));
     if (f->found->cause == LB_CAUSE_INPUT) f->found->cause = f->list[runner][first].cause;

@@ -25,6 +25,7 @@ typedef struct lb_cause_found {
     lb_proof proof;
     bool reversed;
     bool fused; /* a kernel for a composite gives the bits */
+    bool fault; /* of a sum over ranks: `why` says which */
     int64_t matched, elements;
     uint32_t tried, excluded;
     char schedule[160], first[160], also[400], why[320];
@@ -32,6 +33,10 @@ typedef struct lb_cause_found {
     lb_swap_kind kinds[3]; /* swaps that make the change in A's program; of `input`: that give A's own bits */
     char arguments[3][128];
     uint32_t n_swaps;
+    lb_swap own
+        [2]; /* that give A's own bits where A's program as it is does not, and the cause is another than `input` */
+    char own_arguments[2][128];
+    uint32_t n_own;
 } lb_cause_found;
 
 /* What turns the first side's bits into the second's. */

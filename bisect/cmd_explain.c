@@ -39,6 +39,7 @@ static json_t *budget_json(const lb_explain_budget *b)
     json_t *o = json_pack("{s:I,s:i,s:s,s:I,s:I,s:i,s:o}", "step", (json_int_t)b->step, "rank", b->rank,
                           "output", b->output, "elements", (json_int_t)b->elements, "differing",
                           (json_int_t)b->differing, "left_out", (int)b->left_out, "rows", rows);
+    json_object_set_new(o, "left", json_string(b->left));
     json_object_set_new(o, "gap", number(b->gap)), json_object_set_new(o, "together", number(b->together));
     json_object_set_new(o, "interaction", number(b->together - sum)),
         json_object_set_new(o, "rest", number(1 - b->together));

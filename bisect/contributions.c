@@ -128,7 +128,7 @@ static lb_status open_sum(const lb_place *p, int bits, sum *s, bool *plain, lb_e
     s->result = malloc(lb_dtype_bytes(s->dtype, (size_t)s->count) + 1);
     s->spare = malloc(lb_dtype_bytes(s->dtype, (size_t)s->count) + 1);
     return s->result && s->spare ? LB_OK
-                                 : lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for a collective");
+                                 : lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
 }
 
 static bool same_numbers(const sum *s, void *x, void *y)

@@ -2,7 +2,6 @@
 #include "agreement.h"
 #include "explain_session.h"
 
-
 #include <lastbit/compare.h>
 #include <lastbit/composite.h>
 #include <math.h>
@@ -152,7 +151,8 @@ static bool is_part(const lb_stretch *part, const lb_stretch *whole)
     return part->sides[0].n_ops || part->sides[1].n_ops;
 }
 
-/* A composite's kernel that gives the bits of the whole says more than its parts' ops: it is told in their place. */
+/* A composite's kernel that gives the bits of the whole says more than its parts' ops, as does what became of a rank's
+ * contribution: it is told in their place. */
 static lb_status try_whole(lb_explain_session *session, const lb_scene *s, lb_answer *answers, uint32_t at,
                            lb_err *err)
 {
@@ -163,7 +163,7 @@ static lb_status try_whole(lb_explain_session *session, const lb_scene *s, lb_an
     lack lacks;
     if (!found) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     lb_status status = explain_place(session, s, whole, found, &own, &lacks, why, err);
-    if (status == LB_OK && !own && found->fused) {
+    if (status == LB_OK && !own && (found->fused || found->fault)) {
         for (uint32_t i = 0; i < s->stretches.n; i++)
             if (answers[i].stretch && is_part(answers[i].stretch, whole)) answers[i].stretch = NULL;
         answers[at] = (lb_answer){whole, *found};
@@ -221,25 +221,6 @@ static void count_ops(lb_explain_session *session, const lb_scene *s)
             s->stretches.list[i].pair || (s->rows && s->stretches.list[i].sides[1].op != LB_NONE);
 }
 
-static lb_status add_budget(lb_explain_session *session, const lb_scene *s, uint32_t first, lb_err *err)
-{
-    lb_explain_report *r = session->report;
-    lb_explain_budget *grown = realloc(r->budgets, (r->n_budgets + 1) * sizeof *grown);
-    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the budget");
-    r->budgets = grown;
-    bool made = false;
-    LB_TRY(lb_budget_make(&s->source, r->findings + first, r->n_findings - first, session->options->progress,
-                          &r->budgets[r->n_budgets], &made, err));
-    r->n_budgets += made;
-    for (uint32_t i = 0; made && i < r->budgets[r->n_budgets - 1].n_rows; i++) {
-        lb_explain_share *row = &r->budgets[r->n_budgets - 1].rows[i];
-        char *layer = (char *)row->layer;
-        row->layer = lb_findings_keep(r, layer);
-        free(layer);
-    }
-    return LB_OK;
-}
-
 static lb_status explain_scene(lb_explain_session *session, const lb_matter *matter, lb_scene *s, lb_err *err)
 {
     LB_TRY(lb_scene_align(session, matter, s, err));
@@ -253,8 +234,7 @@ static lb_status explain_scene(lb_explain_session *session, const lb_matter *mat
     LB_TRY(lb_findings_add_layers(session->report, first, err));
     if (session->b && !session->turned && !session->selector && !s->rows)
         LB_TRY(lb_explain_routing(session, s, err));
-    if (!session->options->budget || !session->b || session->turned || s->sides[1].n_parts > 1) return LB_OK;
-    return add_budget(session, s, first, err);
+    return lb_explain_note_ending(session, s, err);
 }
 
 static lb_status explain_programs(lb_explain_session *session, const lb_matter *matter, lb_err *err)
@@ -378,7 +358,7 @@ static lb_status explain_all(lb_explain_session *session, lb_err *err)
         return lb_fail(err, LB_ERR_NOT_FOUND,
                        "\"%s\" selects no op of the first capture; see `lastbit show` for its layers and ops",
                        session->options->select);
-    return LB_OK;
+    return lb_explain_budgets(session, err);
 }
 
 lb_status lb_explain_run(lb_capture *a, lb_capture *b, const lb_explain_options *options,
@@ -392,6 +372,8 @@ lb_status lb_explain_run(lb_capture *a, lb_capture *b, const lb_explain_options 
     lb_status status = s.report ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK && options->select) status = lb_selector_new(options->select, &s.selector, err);
     if (status == LB_OK) status = explain_all(&s, err);
+    for (uint32_t i = 0; i < s.n_endings; i++) lb_ending_release(&s.endings[i]);
+    free(s.endings);
     lb_selector_free(s.selector);
     lb_map_rules_free(rules);
     lb_batch_rows_release(&s.rows);

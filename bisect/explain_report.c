@@ -169,6 +169,30 @@ static const char *selector_of(lb_explain_report *r, const lb_program *p, const 
     return used < sizeof text && (side->n_ops || index != LB_NONE) ? lb_findings_keep(r, text) : "";
 }
 
+/* The ops of a stretch over several ranks, where they are the same rows of each rank's program: "step=0&rank=0,1&index=7". "": they
+ * are not. */
+static const char *selector_of_ranks(lb_explain_report *r, const lb_scene *s, const lb_stretch *stretch)
+{
+    char ranks[512] = "", ops[1024] = "", text[2048];
+    const lb_stretch_side *x = &stretch->sides[0];
+    size_t used = 0;
+    for (uint32_t part = 0; part < s->sides[0].n_parts; part++) {
+        char list[1024] = "";
+        size_t n = 0;
+        for (uint32_t i = 0; i < x->n_ops && n < sizeof list; i++)
+            if (part_of(s, 0, x->ops[i]) == part)
+                n += (size_t)snprintf(list + n, sizeof list - n, "%s%u", n ? "," : "",
+                                      x->ops[i] - s->sides[0].parts[part].first_op);
+        if (!n) continue;
+        if (n >= sizeof list || used >= sizeof ranks || (*ops && strcmp(ops, list))) return "";
+        memcpy(ops, list, sizeof ops);
+        used += (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%d", used ? "," : "",
+                                 s->sides[0].parts[part].program->rank);
+    }
+    snprintf(text, sizeof text, "step=%lld&rank=%s&index=%s", (long long)s->sides[0].program->step, ranks, ops);
+    return *ops && used < sizeof ranks ? lb_findings_keep(r, text) : "";
+}
+
 /* Rows of the recorded programs, and whose they are. */
 static void name_rank(const lb_scene *s, lb_explain_finding *row)
 {
@@ -221,11 +245,15 @@ lb_status lb_findings_add_place(lb_explain_session *session, const lb_scene *s, 
     if (session->turned) row.reversed = !row.reversed;
     row.local = found->local, row.total = found->total;
     if (s->ranks) name_rank(s, &row);
-    for (uint32_t i = 0; i < found->n_swaps && !s->ranks; i++) {
-        row.swaps[i] = (lb_swap){found->kinds[i], selector_of(r, p, stretch, index),
-                                 lb_findings_keep(r, found->arguments[i])};
-        row.n_swaps += *row.swaps[i].selector != 0;
-    }
+    const char *selector = session->turned ? "" /* they would be the second side's */
+                           : s->ranks      ? selector_of_ranks(r, s, stretch)
+                                           : selector_of(r, p, stretch, index);
+    for (uint32_t i = 0; i < found->n_swaps && *selector; i++)
+        row.swaps[row.n_swaps++] =
+            (lb_swap){found->kinds[i], selector, lb_findings_keep(r, found->arguments[i])};
+    for (uint32_t i = 0; i < found->n_own && *selector; i++)
+        row.own[row.n_own++] =
+            (lb_swap){found->own[i].kind, selector, lb_findings_keep(r, found->own_arguments[i])};
     row.phase = op ? (lb_phase)op->phase : LB_PHASE_OTHER;
     row.layer = lb_findings_keep(r, index != LB_NONE ? lb_op_layer(p, op) : op ? lb_op_layer(q, op) : "");
     row.op = lb_findings_keep(r, ops[0]), row.other_op = lb_findings_keep(r, ops[1]);

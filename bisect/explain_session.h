@@ -1,9 +1,10 @@
 /* What the parts of explain share: one call's session, and one step of both sides with all that is read from it.
  *
- *   explain.c          steps of one rank: places, layers, routing, the budget
+ *   explain.c          steps of one rank: places, layers, routing
  *   explain_sources.c  what enters a step with other numbers
  *   explain_routing.c  experts chosen otherwise
  *   explain_ranks.c    steps of all ranks together: what collectives made
+ *   explain_budget.c   what the ends of all ranks' steps are made of
  *   explain_scene.c    aligning and reading a step
  *   explain_report.c   findings
  */
@@ -26,6 +27,8 @@ typedef struct lb_explain_session {
     lb_batch_rows rows; /* of the step that is looked at; places NULL: the batches have one size */
     uint64_t shared; /* programs looked at */
     uint64_t chosen; /* ops that the user's selector has in them */
+    lb_ending *endings; /* of all steps that the budget is wanted of */
+    uint32_t n_endings;
 } lb_explain_session;
 
 /* A step of both sides, all that is read from it. */
@@ -69,6 +72,10 @@ lb_status lb_explain_routing(lb_explain_session *session, const lb_scene *scene,
 
 /* A finding for each source that enters with other numbers. */
 lb_status lb_explain_sources(lb_explain_session *session, lb_scene *scene, lb_err *err);
+
+/* What the budget will look at, remembered while the step is open; then the budgets of all steps, when everything was found. */
+lb_status lb_explain_note_ending(lb_explain_session *session, const lb_scene *scene, lb_err *err);
+lb_status lb_explain_budgets(lb_explain_session *session, lb_err *err);
 
 /* ---- the report ---- */
 

@@ -34,11 +34,11 @@ static bool is_source(const lb_explain_finding *x)
     return !strcmp(x->op, LB_EXPLAIN_SOURCE);
 }
 
-/* What it says of ranks is in its reason. */
+/* What it says of ranks is in its reason: a collective, or a sum of what one gathered. */
 static bool is_collective(const lb_explain_finding *x)
 {
     const char *ops[] = {x->op, x->other_op};
-    bool any = false;
+    bool any = strstr(x->why, "no legal order");
     for (int i = 0; i < 2; i++) any |= strstr(ops[i], "c10d::") || strstr(ops[i], "_c10d_functional::");
     return any;
 }
@@ -338,9 +338,31 @@ static void print_budget(FILE *out, const lb_explain_budget *b)
     fprintf(out, "%8.1f %%  interaction: all changes in one replay, less each by itself\n",
             100 * (b->together - sum));
     fprintf(out, "%8.1f %%  what no replay made", 100 * (1 - b->together));
-    if (b->left_out) fprintf(out, ": %u places have no swap", b->left_out);
+    if (b->left_out) fprintf(out, ": %u places have no swap (%s)", b->left_out, b->left);
     fprintf(out, "\nAll together: %" PRId64 " of %" PRId64 " elements have the second side's bits\n",
             b->elements - b->differing, b->elements);
+}
+
+/* The same shares on another rank, as far as they are shown. */
+static bool is_same_budget(const lb_explain_budget *a, const lb_explain_budget *b)
+{
+    bool same = a->step == b->step && a->n_rows == b->n_rows && a->left_out == b->left_out &&
+                !strcmp(a->left, b->left) && fabs(a->together - b->together) < 5e-4;
+    for (uint32_t i = 0; same && i < a->n_rows; i++)
+        same = a->rows[i].cause == b->rows[i].cause && !strcmp(a->rows[i].schedule, b->rows[i].schedule) &&
+               !strcmp(a->rows[i].layer, b->rows[i].layer) && fabs(a->rows[i].share - b->rows[i].share) < 5e-4;
+    return same;
+}
+
+/* Budgets of a step lie one after the other: ranks that say the same are named below the first of them. */
+static void print_budgets(FILE *out, const lb_explain_report *r)
+{
+    for (uint32_t i = 0, next; i < r->n_budgets; i = next) {
+        print_budget(out, &r->budgets[i]);
+        for (next = i + 1; next < r->n_budgets && is_same_budget(&r->budgets[i], &r->budgets[next]); next++)
+            fprintf(out, "%s%d", next == i + 1 ? "ranks " : ", ", r->budgets[next].rank);
+        if (next > i + 1) fprintf(out, ": the same\n");
+    }
 }
 
 char *lb_explain_text(const lb_explain_report *r, const char *path_a, const char *path_b, bool all, bool table)
@@ -377,7 +399,7 @@ char *lb_explain_text(const lb_explain_report *r, const char *path_a, const char
     if (left) fprintf(out, "… and %u lines more: --all\n", left);
     for (uint32_t i = 0; i < r->n_missing; i++) fprintf(out, "missing: %s\n", r->missing[i]);
     if (table) print_layers(out, r);
-    for (uint32_t i = 0; i < r->n_budgets; i++) print_budget(out, &r->budgets[i]);
+    print_budgets(out, r);
     for (uint32_t i = 0; i < r->n_routings; i++) {
         char *routing = lb_routing_text(&r->routings[i], FLIPS);
         if (routing) fputs(routing, out);

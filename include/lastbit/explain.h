@@ -93,6 +93,8 @@ typedef struct lb_explain_finding {
         [3]; /* for a chained replay of A to have this change, none where replay has no swap that makes it; of `input`: for
                          it to give A's own bits */
     uint32_t n_swaps;
+    lb_swap own[2]; /* of other causes: for it to give A's own bits, where A's ops as replay runs them do not */
+    uint32_t n_own;
 } lb_explain_finding;
 
 /* A layer, in the order of execution: what it adds (isolated) beside what has come together by then (chained). */
@@ -105,7 +107,7 @@ typedef struct lb_explain_layer {
     double local, total;     /* the largest of its places; of its last one. NaN: not known */
 } lb_explain_layer;
 
-/* What chained replays of A that change one thing at a time make of the final gap. Shares are of B's distance from A in its
+/* What chained replays of A, of all its ranks together, that change one thing at a time make of the final gap. Shares are of B's distance from A in its
  * own direction, d.(B - A) / |B - A|^2, so that all together would be 1. */
 typedef struct lb_explain_share {
     lb_cause cause;
@@ -124,6 +126,7 @@ typedef struct lb_explain_budget {
     uint32_t n_rows;
     double together;   /* the share of all changes in one replay; less the rows' sum: the interaction */
     uint32_t left_out; /* places with a reason of their own that no swap makes */
+    const char *left;  /* them: "layer op: cause", joined by "; " */
 } lb_explain_budget;
 
 /* A step whose batches have other sizes: which rows were held against each other. */

@@ -131,6 +131,55 @@ def test_a_group_of_some_ranks(lastbit, tmp_path):
         assert set(f["also"].split("; ")) == {"doubling", "rabenseifner", "tree:2"}  # (a + b) + c all of them
 
 
+def test_the_budget_of_other_orders(lastbit, tmp_path):
+    """All ranks are replayed together under the order that was found: each of them has the other run's very bits then."""
+    kinds = ["ring", "payload", "rank:bfloat16"]
+    gloo = record(lastbit, tmp_path, "gloo", 4, ["all_reduce" + kind[4:] if "bf" in kind else "all_reduce" for kind in kinds])
+    other = record(lastbit, tmp_path, "other", 4, kinds)
+    schedules = {"ring": "ring", "payload": "bf16, rank", "rank:bfloat16": "rank"}
+    for sides, turned in (((gloo, other), False), ((other, gloo), True)):
+        budgets = lastbit.json("explain", "--budget", *sides, expect=1)["budget"]
+        assert [(b["step"], b["rank"]) for b in budgets] == [(step, rank) for step in range(3) for rank in range(4)]
+        for b in budgets:
+            (row,) = b["rows"]
+            assert row["schedule"] == ("gloo" if turned else schedules[kinds[b["step"]]]) and row["layer"] == "down"
+            assert row["cause"] == ("precision" if kinds[b["step"]] == "payload" else "order")
+            assert row["share"] == pytest.approx(1) and b["together"] == pytest.approx(1) and b["gap"] > 1e-9
+            assert (b["differing"], b["elements"], b["left_out"], b["left"]) == (0, 32 * 60, 0, "")
+    text = lastbit.run("explain", "--budget", "--steps", 0, gloo, other, expect=1).stdout
+    assert text.count("Budget of step 0") == 1 and "ranks 1, 2, 3: the same" in text
+
+
+def test_the_budget_of_what_one_rank_does_otherwise(lastbit, tmp_path):
+    """Rank 1 multiplies in f64, and the sum over ranks has another order: every rank's output has both in it."""
+    one = record(lastbit, tmp_path, "one", 2, ["all_reduce"])
+    other = record(lastbit, tmp_path, "other", 2, ["payload", "--wide", 1])
+    budgets = lastbit.json("explain", "--budget", one, other, expect=1)["budget"]
+    assert [b["rank"] for b in budgets] == [0, 1]
+    for b in budgets:
+        rows = {r["schedule"]: r for r in b["rows"]}
+        assert set(rows) == {"f64", "bf16"} and all(r["places"] == 1 for r in rows.values())
+        # What one rank multiplies otherwise reaches the other one, too; beside a sum of bf16 it is little.
+        assert 0 < rows["f64"]["size"] < 1e-3 and rows["bf16"]["share"] == pytest.approx(1, abs=1e-3)
+        assert b["differing"] == 0 and b["together"] == pytest.approx(1)
+
+
+def test_the_budget_says_what_it_leaves_out(lastbit, tmp_path):
+    """A contribution that is missing, and ops that stand for a collective, are no swap: they are named, and nothing is made up."""
+    gloo = record(lastbit, tmp_path, "gloo", 4, ["all_reduce"] * 2)
+    other = record(lastbit, tmp_path, "other", 4, ["dropped", "gather_sum"])
+    for sides, left in (((gloo, other), {0: "down c10d::allreduce_: unexplained"}),
+                        ((other, gloo), {0: "down c10d::allreduce_: unexplained", 1: "order rank"})):
+        for b in lastbit.json("explain", "--budget", *sides, expect=1)["budget"]:
+            if b["step"] not in left:
+                assert (b["left_out"], b["left"], b["differing"]) == (0, "", 0) and len(b["rows"]) == 1
+                continue
+            assert b["left_out"] == 1 and left[b["step"]] in b["left"] and not b["rows"]
+            assert b["together"] == pytest.approx(0, abs=1e-9) and b["rest"] == pytest.approx(1)
+    text = lastbit.run("explain", "--budget", "--steps", 0, gloo, other, expect=1).stdout
+    assert "what no replay made: 1 places have no swap (down c10d::allreduce_: unexplained)" in text
+
+
 @pytest.mark.full
 def test_gradients_sent_in_bf16(lastbit, tmp_path):
     """DistributedDataParallel with and without torch's compression of gradients: each bucket is one op."""

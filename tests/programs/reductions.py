@@ -1,7 +1,8 @@
-"""One sum over ranks, computed in many ways: python reductions.py RANKS HOW[:DTYPE] … [--without RANK]. Each HOW is a step.
+"""One sum over ranks, computed in many ways: python reductions.py RANKS HOW[:DTYPE] … [--without RANK] [--wide RANK]. Each HOW is a step.
 
 HOW is gloo's all_reduce, collectives that together are one, or an all_reduce written out below as other libraries do it, or as it
-goes wrong: the recorder sees the same `c10d::allreduce_`, the bits are of that order.
+goes wrong: the recorder sees the same `c10d::allreduce_`, the bits are of that order. "scatter-HOW" does the same to a reduce_scatter,
+"coalesced-HOW" to an all_reduce of several tensors, and "gather-HOW" adds up by hand what all_gather brought ("whole-HOW": in one tensor).
 """
 import argparse
 import os
@@ -35,39 +36,94 @@ ORDERS = {"rank": rank_order, "ring": nccl_ring, "wide": wide,
           "all_reduce": None, "altered": None,
           "dropped": lambda parts: rank_order(parts[:-1]),
           "twice": lambda parts: rank_order(parts + parts[-1:]),
+          "narrow": lambda parts: rank_order(parts[:-1] + [parts[-1].to(torch.bfloat16).to(parts[-1].dtype)]),
+          "divided": lambda parts: rank_order(parts) / len(parts),
           "payload": lambda parts: rank_order([p.to(torch.bfloat16) for p in parts]).to(parts[0].dtype),
           "stale": lambda parts: rank_order(parts) + 1e-3 * torch.randn(parts[0].shape, generator=torch.Generator().manual_seed(1))}
 
 
 how = "all_reduce"  # of this step
 group = None  # of all ranks, or of all but one
+wide_rank = None  # its product is computed in f64
 
 
 def reduction():
     return dist.ReduceOp.AVG if how == "avg" else dist.ReduceOp.SUM
 
 
+def gathered(gloo, t):
+    parts = [torch.empty_like(t) for _ in range(gloo.size())]
+    gloo.allgather([parts], [t]).wait()
+    return parts
+
+
+def written_out():
+    """What this step's sums are made by in gloo's place; None: by gloo itself."""
+    return ORDERS.get(how.rpartition("-")[2])
+
+
 def write_out():
-    """An all_reduce of our own in the place of gloo's: every contribution goes to everyone, who then sums as `how` says."""
+    """Sums of our own in the place of gloo's: every contribution goes to everyone, who then sums as `how` says."""
+    done = torch._C._distributed_c10d.FakeWork().boxed
+
+    def backend(group):
+        return dist.ProcessGroup.unbox(group)._get_backend(torch.device("cpu"))
+
     def all_reduce(tensors, group, *options):
-        gloo = dist.ProcessGroup.unbox(group)._get_backend(torch.device("cpu"))
+        gloo = backend(group)
         for t in tensors:
-            if not ORDERS.get(how):
-                asked = dist.AllreduceOptions()
-                asked.reduceOp = reduction()
-                gloo.allreduce([t], asked).wait()
+            if written_out():
+                t.copy_(written_out()(gathered(gloo, t)))
                 continue
-            parts = [torch.empty_like(t) for _ in range(gloo.size())]
-            gloo.allgather([parts], [t]).wait()
-            t.copy_(ORDERS[how](parts))
-        return tensors, torch._C._distributed_c10d.FakeWork().boxed()
+            asked = dist.AllreduceOptions()
+            asked.reduceOp = reduction()
+            gloo.allreduce([t], asked).wait()
+        return tensors, done()
+
+    def coalesced(tensors, group, *options):
+        if written_out():
+            all_reduce(tensors, group)
+        else:
+            backend(group).allreduce_coalesced(tensors).wait()
+        return done()
+
+    def reduce_scatter(out, x, group, *options):
+        gloo = backend(group)
+        if written_out():
+            out.copy_(written_out()(gathered(gloo, x)).reshape(gloo.size(), -1)[gloo.rank()].reshape(out.shape))
+        else:
+            gloo._reduce_scatter_base(out, x, dist.ReduceScatterOptions()).wait()
+        return out, done()
 
     library = torch.library.Library("c10d", "IMPL")
-    library.impl("allreduce_", all_reduce, "CPU", allow_override=True)
+    for name, kernel in (("allreduce_", all_reduce), ("allreduce_coalesced_", coalesced), ("_reduce_scatter_base_", reduce_scatter)):
+        library.impl(name, kernel, "CPU", allow_override=True)
     return library
 
 
+def reduce_as(form, x):
+    """The forms that are not one all_reduce of one tensor."""
+    world = dist.get_world_size()
+    if form == "scatter":
+        part = torch.empty(x.numel() // world, dtype=x.dtype)
+        dist.reduce_scatter_tensor(part, x.reshape(-1))
+        return torch.cat([part] * world).reshape(x.shape)
+    if form == "coalesced":
+        tensors = [x[:7].clone(), x[7:8].clone(), x[8:].clone()]
+        dist.all_reduce_coalesced(tensors)
+        return torch.cat(tensors)
+    if form == "whole":
+        parts = torch.empty(world * x.shape[0], x.shape[1], dtype=x.dtype)
+        dist.all_gather_into_tensor(parts, x)
+        return written_out()(list(parts.chunk(world)))
+    parts = [torch.empty_like(x) for _ in range(world)]
+    dist.all_gather(parts, x)
+    return written_out()(parts)
+
+
 def reduce(x):
+    if "-" in how:
+        return reduce_as(how.partition("-")[0], x)
     world = dist.get_world_size(group)
     if group is not None and dist.get_rank(group) < 0:
         return x
@@ -101,6 +157,8 @@ class RowParallel(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.randn(24, 60) / 5)
 
     def forward(self, x):
+        if dist.get_rank() == wide_rank:
+            return reduce((x.double() @ self.weight.double()).to(x.dtype))
         return reduce(x @ self.weight)
 
 
@@ -114,7 +172,8 @@ class Model(torch.nn.Module):
 
 
 def work(rank, args):
-    global how, group
+    global how, group, wide_rank
+    wide_rank = args.wide
     os.environ.update(MASTER_ADDR="127.0.0.1", RANK=str(rank), WORLD_SIZE=str(args.ranks))
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=args.ranks)
@@ -140,6 +199,7 @@ if __name__ == "__main__":
     parser.add_argument("ranks", type=int)
     parser.add_argument("how", nargs="+")
     parser.add_argument("--without", type=int, help="this rank is no member of the group that all_reduce and gather_sum are for")
+    parser.add_argument("--wide", type=int, help="this rank computes its product in f64")
     args = parser.parse_args()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
