@@ -1,15 +1,15 @@
 /* Telling contributions: see contributions.h. */
 #include "contributions.h"
 
-#include "collective.h"
 #include "orders.h"
+#include "summands.h"
 
 #include <lastbit/compare.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_RANKS = 64 };
+enum { MOST_RANKS = LB_MOST_SUMMANDS };
 
 static const lb_side *side_of(const lb_place *p, int side)
 {
@@ -65,90 +65,71 @@ static void tell_inputs(const lb_place *p, lb_cause_found *found)
     join(found, text);
 }
 
-/* ---- an all-reduce as arithmetic ---- */
+/* ---- a sum over ranks as arithmetic ---- */
 
 typedef struct sum {
-    const lb_place *place;
-    int bits; /* whose */
-    uint32_t n;
-    int64_t count;
-    lb_dtype dtype;
-    lb_reduction reduction;
-    int32_t ranks[MOST_RANKS];
-    void *inputs[MOST_RANKS]; /* dense */
-    void *targets[MOST_RANKS];
+    lb_summands of;
     void *result, *spare; /* spare: of a contribution that was changed */
+    bool apart;           /* each tensor is reduced by itself */
 } sum;
 
 static void release_sum(sum *s)
 {
-    for (uint32_t r = 0; r < s->n; r++) free(s->inputs[r]), free(s->targets[r]);
+    lb_summands_release(&s->of);
     free(s->result), free(s->spare);
 }
 
-static void *dense_copy(const lb_tensor *t, lb_dtype dtype, int64_t count)
-{
-    void *bytes = NULL;
-    if (t->dtype == dtype && lb_layout_numel(&t->layout) == count)
-        bytes = malloc(lb_dtype_bytes(dtype, (size_t)count) + 1);
-    if (bytes && lb_tensor_gather(t, bytes, NULL) == LB_OK) return bytes;
-    free(bytes);
-    return NULL;
-}
-
-/* The reduction of an all-reduce whose members bring and get one tensor each; false of anything else. */
-static bool is_plain(const lb_place *p, lb_reduction *reduction)
-{
-    const lb_stretch_side *s = &p->stretch->sides[0];
-    const lb_program *program = side_of(p, 0)->program, *recorded;
-    if (!p->stretch->pair) return false;
-    const lb_collective *row = lb_side_collective(side_of(p, 0), s->ops[0], &recorded);
-    return row && s->n_ops == row->ranks && s->n_leaves == s->n_ops && p->stretch->n_outputs == s->n_ops &&
-           s->n_ops <= MOST_RANKS && strstr(lb_op_name(program, &program->ops[s->ops[0]]), "all") &&
-           strstr(lb_op_name(program, &program->ops[s->ops[0]]), "reduce") &&
-           lb_reduction_parse(lb_program_text(recorded, row->reduce), reduction);
-}
-
 /* `*plain`: it can be computed as arithmetic on what one side's members brought. */
-static lb_status open_sum(const lb_place *p, int bits, sum *s, bool *plain, lb_err *err)
+static lb_status open_sum(const lb_place *p, int runner, int bits, sum *s, bool *plain, lb_err *err)
 {
-    *s = (sum){.place = p, .bits = bits};
-    *plain = lb_place_can(p, 0, bits) && is_plain(p, &s->reduction);
+    *s = (sum){0};
+    LB_TRY(lb_summands_open(p, runner, bits, &s->of, plain, err));
     if (!*plain) return LB_OK;
-    const lb_stretch_side *x = &p->stretch->sides[0];
-    s->dtype = p->inputs[0][bits][0].dtype, s->count = lb_layout_numel(&p->inputs[0][bits][0].layout);
-    *plain = lb_dtype_is_float(s->dtype) && lb_dtype_bits(s->dtype) >= 16 && s->count > 0;
-    for (uint32_t r = 0; r < x->n_leaves && *plain; r++) {
-        s->ranks[r] = rank_of_value(p, 0, x->leaves[r]);
-        s->inputs[r] = dense_copy(&p->inputs[0][bits][r], s->dtype, s->count);
-        s->targets[r] = dense_copy(&p->targets[bits][r], s->dtype, s->count);
-        s->n = r + 1;
-        *plain = s->inputs[r] && s->targets[r];
-    }
-    s->result = malloc(lb_dtype_bytes(s->dtype, (size_t)s->count) + 1);
-    s->spare = malloc(lb_dtype_bytes(s->dtype, (size_t)s->count) + 1);
+    const size_t bytes = lb_dtype_bytes(s->of.dtype, (size_t)s->of.count) + 1;
+    s->result = malloc(bytes), s->spare = malloc(bytes);
     return s->result && s->spare ? LB_OK
                                  : lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
 }
 
-static bool same_numbers(const sum *s, void *x, void *y)
+static bool same_numbers(const sum *s, const lb_received *x)
 {
-    const lb_layout layout = lb_layout_contiguous(1, &s->count);
-    lb_tensor a = {x, s->dtype, layout}, b = {y, s->dtype, layout};
+    const lb_layout layout = lb_layout_contiguous(1, &x->n);
+    const size_t size = lb_dtype_bits(s->of.dtype) / 8;
+    lb_tensor a = {(char *)s->result + (size_t)x->from * size, s->of.dtype, layout},
+              b = {x->data, s->of.dtype, layout};
     lb_difference d;
     return lb_compare_numbers(&a, &b, &d, NULL) == LB_OK && !d.differing;
 }
 
-/* Which members received what was computed? */
+/* Which members received what was computed? Of several outputs of one rank, all of them. */
 static uint32_t members_with_result(const sum *s, int32_t *others)
 {
-    uint32_t with = 0;
-    for (uint32_t r = 0; r < s->n; r++)
-        if (same_numbers(s, s->result, s->targets[r]))
+    uint32_t with = 0, without = 0;
+    for (uint32_t i = 0; i < s->of.n_received; i++) {
+        const int32_t rank = s->of.received[i].rank;
+        bool first = true, same = true;
+        for (uint32_t k = 0; k < i; k++) first &= s->of.received[k].rank != rank;
+        if (!first) continue;
+        for (uint32_t k = i; k < s->of.n_received && same; k++)
+            same = s->of.received[k].rank != rank || same_numbers(s, &s->of.received[k]);
+        if (same)
             with++;
         else
-            others[r - with] = s->ranks[r];
+            others[without++] = rank;
+    }
     return with;
+}
+
+static uint32_t count_members(const sum *s)
+{
+    int32_t none[LB_MOST_SUMMANDS];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->of.n_received; i++) {
+        bool known = false;
+        for (uint32_t k = 0; k < n; k++) known |= none[k] == s->of.received[i].rank;
+        if (!known) none[n++] = s->of.received[i].rank;
+    }
+    return n;
 }
 
 /* Contributions to try all orders on. */
@@ -176,37 +157,53 @@ static void add(trial *t, const void *contribution)
 static void start_whole(trial *t, sum *s)
 {
     start(t, s);
-    for (uint32_t k = 0; k < s->n; k++) add(t, s->inputs[k]);
+    for (uint32_t k = 0; k < s->of.n; k++) add(t, s->of.streams[k]);
+}
+
+/* Elements [from, from + n) of the sum. */
+static bool reduce_part(const trial *t, const lb_order *order, int64_t from, int64_t n)
+{
+    const void *inputs[MOST_RANKS + 1];
+    const lb_summands *of = &t->s->of;
+    const size_t offset = (size_t)from * (lb_dtype_bits(of->dtype) / 8);
+    for (uint32_t k = 0; k < t->n; k++) inputs[k] = (const char *)t->inputs[k] + offset;
+    return lb_collective_reduce(order, of->reduction, t->n, inputs, of->dtype, n, (char *)t->s->result + offset,
+                                NULL) == LB_OK;
 }
 
 static bool reduce(const trial *t)
 {
     lb_order order;
-    sum *s = t->s;
-    if (!t->n || lb_order_parse(t->order, &order, NULL) != LB_OK ||
-        lb_collective_reduce(&order, s->reduction, t->n, t->inputs, s->dtype, s->count, s->result, NULL) !=
-            LB_OK)
-        return false;
-    const size_t size = lb_dtype_bits(s->dtype) / 8;
-    for (int64_t i = 0; t->factor != 1 && i < s->count; i++) {
-        char *at = (char *)s->result + (size_t)i * size;
-        lb_from_f64(s->dtype, at, t->factor * lb_to_f64(s->dtype, at), NULL);
+    const lb_summands *of = &t->s->of;
+    const uint32_t parts = t->s->apart ? of->tensors : 1;
+    bool done = t->n && lb_order_parse(t->order, &order, NULL) == LB_OK;
+    for (uint32_t k = 0; k < parts && done; k++) {
+        const int64_t from = t->s->apart ? of->starts[k] : 0, end = t->s->apart ? of->starts[k + 1] : of->count;
+        done = reduce_part(t, &order, from, end - from);
     }
-    return true;
+    const size_t size = lb_dtype_bits(of->dtype) / 8;
+    for (int64_t i = 0; t->factor != 1 && i < of->count && done; i++) {
+        char *at = (char *)t->s->result + (size_t)i * size;
+        lb_from_f64(of->dtype, at, t->factor * lb_to_f64(of->dtype, at), NULL);
+    }
+    return done;
 }
 
 /* Is there an order that gives what all members received (`some`: what some did)? */
 static bool has_order(trial *t, bool some)
 {
-    for (const char *at = LB_ORDERS_RANKS; *at; at += strspn(at, " ")) {
-        const int length = (int)strcspn(at, " ");
-        snprintf(t->order, sizeof t->order, "%.*s", length, at);
-        at += length;
-        if (!reduce(t)) continue;
-        const uint32_t with = members_with_result(t->s, t->others);
-        t->n_others = t->s->n - with;
-        if (!t->n_others || (some && with)) return true;
-    }
+    const uint32_t members = count_members(t->s);
+    for (int apart = 0; apart < (t->s->of.tensors > 1 ? 2 : 1); apart++)
+        for (const char *at = LB_ORDERS_RANKS; *at; at += strspn(at, " ")) {
+            const int length = (int)strcspn(at, " ");
+            snprintf(t->order, sizeof t->order, "%.*s", length, at);
+            at += length;
+            t->s->apart = apart;
+            if (!reduce(t)) continue;
+            const uint32_t with = members_with_result(t->s, t->others);
+            t->n_others = members - with;
+            if (!t->n_others || (some && with)) return true;
+        }
     return false;
 }
 
@@ -222,8 +219,8 @@ static void tell_fault(lb_cause_found *found, const trial *t, const char *what)
 static bool is_missing(sum *s, uint32_t r, trial *t)
 {
     start(t, s);
-    for (uint32_t k = 0; k < s->n; k++)
-        if (k != r) add(t, s->inputs[k]);
+    for (uint32_t k = 0; k < s->of.n; k++)
+        if (k != r) add(t, s->of.streams[k]);
     return has_order(t, false);
 }
 
@@ -231,25 +228,25 @@ static bool is_missing(sum *s, uint32_t r, trial *t)
 static bool is_repeated(sum *s, uint32_t r, uint32_t at, trial *t)
 {
     start(t, s);
-    for (uint32_t k = 0; k < s->n; k++) {
-        if (k == at) add(t, s->inputs[r]);
-        add(t, s->inputs[k]);
+    for (uint32_t k = 0; k < s->of.n; k++) {
+        if (k == at) add(t, s->of.streams[r]);
+        add(t, s->of.streams[k]);
     }
-    if (at == s->n) add(t, s->inputs[r]);
+    if (at == s->of.n) add(t, s->of.streams[r]);
     return has_order(t, false);
 }
 
 static bool is_narrow(sum *s, uint32_t r, lb_dtype dtype, trial *t)
 {
-    const size_t n = (size_t)s->count;
-    if (lb_dtype_precision(dtype) >= lb_dtype_precision(s->dtype)) return false;
+    const size_t n = (size_t)s->of.count;
+    if (lb_dtype_precision(dtype) >= lb_dtype_precision(s->of.dtype)) return false;
     void *narrow = malloc(lb_dtype_bytes(dtype, n) + 1);
     if (!narrow) return false;
-    lb_convert(dtype, narrow, s->dtype, s->inputs[r], n, NULL);
-    lb_convert(s->dtype, s->spare, dtype, narrow, n, NULL);
+    lb_convert(dtype, narrow, s->of.dtype, s->of.streams[r], n, NULL);
+    lb_convert(s->of.dtype, s->spare, dtype, narrow, n, NULL);
     free(narrow);
     start(t, s);
-    for (uint32_t k = 0; k < s->n; k++) add(t, k == r ? s->spare : s->inputs[k]);
+    for (uint32_t k = 0; k < s->of.n; k++) add(t, k == r ? s->spare : s->of.streams[k]);
     return has_order(t, false);
 }
 
@@ -259,12 +256,12 @@ static bool tell_fault_of_rank(sum *s, uint32_t r, lb_cause_found *found)
     char what[80] = "";
     trial t;
     if (is_missing(s, r, &t))
-        snprintf(what, sizeof what, "without the contribution of rank %d", s->ranks[r]);
-    else if (is_repeated(s, r, s->n, &t) || is_repeated(s, r, r, &t))
-        snprintf(what, sizeof what, "with the contribution of rank %d added twice", s->ranks[r]);
+        snprintf(what, sizeof what, "without the contribution of rank %d", s->of.ranks[r]);
+    else if (is_repeated(s, r, s->of.n, &t) || is_repeated(s, r, r, &t))
+        snprintf(what, sizeof what, "with the contribution of rank %d added twice", s->of.ranks[r]);
     for (size_t k = 0; k < sizeof narrow / sizeof *narrow && !*what; k++)
         if (is_narrow(s, r, narrow[k], &t))
-            snprintf(what, sizeof what, "with the contribution of rank %d in %s", s->ranks[r],
+            snprintf(what, sizeof what, "with the contribution of rank %d in %s", s->of.ranks[r],
                      lb_dtype_name(narrow[k]));
     if (*what) tell_fault(found, &t, what);
     return *what;
@@ -275,7 +272,7 @@ static bool tell_division(sum *s, lb_cause_found *found)
     trial t;
     for (int often = 0; often < 2; often++) {
         start_whole(&t, s);
-        t.factor = often ? 1.0 / s->n : s->n;
+        t.factor = often ? 1.0 / s->of.n : s->of.n;
         if (!has_order(&t, false)) continue;
         tell_fault(found, &t, often ? "divided by the number of ranks besides" : "times the number of ranks");
         return true;
@@ -292,18 +289,19 @@ static bool tell_receivers(sum *s, lb_cause_found *found)
     if (!has_order(&t, true) || !t.n_others) return false;
     list_ranks(t.others, t.n_others, names, sizeof names);
     snprintf(text, sizeof text, "%u of %u members received what order %s gives; %s received other bits",
-             s->n - t.n_others, s->n, t.order, names);
+             count_members(s) - t.n_others, count_members(s), t.order, names);
     join(found, text);
     return true;
 }
 
 /* Nothing where a legal order gives that side's bits, or where it is no plain sum. */
-static lb_status tell_faults(const lb_place *p, int bits, lb_cause_found *found, bool *told, lb_err *err)
+static lb_status tell_faults(const lb_place *p, int runner, int bits, lb_cause_found *found, bool *told,
+                             lb_err *err)
 {
     sum s;
     bool plain;
     trial t;
-    lb_status status = open_sum(p, bits, &s, &plain, err);
+    lb_status status = open_sum(p, runner, bits, &s, &plain, err);
     if (status == LB_OK && plain) {
         start_whole(&t, &s);
         *told = !has_order(&t, false);
@@ -311,10 +309,21 @@ static lb_status tell_faults(const lb_place *p, int bits, lb_cause_found *found,
             join(found, bits || p->source->all ? "no legal order of these inputs gives these bits"
                                                : "no legal order of the first side's inputs gives its bits");
         bool known = !*told || tell_receivers(&s, found) || tell_division(&s, found);
-        for (uint32_t r = 0; r < s.n && !known; r++) known = tell_fault_of_rank(&s, r, found);
+        for (uint32_t r = 0; r < s.of.n && !known; r++) known = tell_fault_of_rank(&s, r, found);
+        found->fault = *told && known;
+        if (!known && !s.of.reduces) *told = false, *found->why = '\0';
     }
     release_sum(&s);
     return status;
+}
+
+/* One collective each brings the same on both sides; other ops may have left something out on one of them. */
+static lb_status tell_faults_of_sides(const lb_place *p, lb_cause_found *found, bool *told, lb_err *err)
+{
+    for (int bits = p->source->all ? 0 : 1; bits >= 0; bits--)
+        for (int runner = 0; runner < (p->source->all || p->stretch->pair ? 1 : 2) && !*told; runner++)
+            LB_TRY(tell_faults(p, runner, bits, found, told, err));
+    return LB_OK;
 }
 
 lb_status lb_contributions_tell(const lb_place *p, lb_cause_found *found, lb_err *err)
@@ -324,10 +333,9 @@ lb_status lb_contributions_tell(const lb_place *p, lb_cause_found *found, lb_err
         char why[sizeof found->why];
         memcpy(why, found->why, sizeof why);
         *found->why = '\0';
-        for (int bits = p->source->all ? 0 : 1; bits >= 0 && !told; bits--)
-            LB_TRY(tell_faults(p, bits, found, &told, err));
+        LB_TRY(tell_faults_of_sides(p, found, &told, err));
         if (!told) memcpy(found->why, why, sizeof why);
     }
-    if (!p->source->all) tell_inputs(p, found);
+    if (!p->source->all && p->source->meetings[0]) tell_inputs(p, found);
     return LB_OK;
 }

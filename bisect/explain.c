@@ -114,7 +114,7 @@ static lb_status explain_place(lb_explain_session *session, const lb_scene *s, c
     lb_status status = session->b ? lb_cause_find(&place, &session->memory, found, err)
                                   : lb_cause_identify(&place, &session->memory, own, found, err);
     if (status == LB_OK && s->rows && stretch->parts) tell_rows(&place, s->rows, found);
-    if (status == LB_OK && s->ranks && !*own) status = lb_contributions_tell(&place, found, err);
+    if (status == LB_OK && !*own) status = lb_contributions_tell(&place, found, err);
     if (status == LB_OK && session->b && lacks_bytes(&place, found)) *lacks = LACKS_BYTES;
     if (status == LB_OK && s->rows && !*lacks && lacks_a_way(s, stretch, found)) *lacks = LACKS_A_WAY;
     snprintf(why, sizeof place.why, "%s", *place.why ? place.why : "other ops there, in another type");

@@ -15,6 +15,7 @@
  *
  * Where a stretch ends in the output of a composite (lastbit/composite.h) of which it has a part only, since others of its ops align,
  * it is also known as a whole: then nothing inside the composite is where it begins, so that the composite's kernels can be tried.
+ * In the same way a stretch inside a sum of what an all_gather brought is known as the whole sum.
  *
  * Of several ranks, contents are followed back through a collective that has no partner to what all its members brought; one that has
  * a partner is a stretch by itself, all its members' ops together.
@@ -42,7 +43,7 @@ typedef struct lb_stretch {
     uint32_t
         parts; /* this many ops of B stand for one of A, or for what A's ops give: B has no ops here; 1: one with a larger batch, of
                        which rows are taken: then B's op, too, is run on those, its leaves being assemblies. 0: it is not so */
-    int composite; /* of a whole: the lb_composite_kind that it was grown to */
+    int composite; /* of a whole: the lb_composite_kind that it was grown to; that many: a sum of what was gathered */
     struct lb_stretch *
         whole; /* the same output, back to what the composite reads that one side's ops are part of; NULL: none */
 } lb_stretch;

@@ -1,4 +1,4 @@
-/* Growing stretches to the composites that they are part of: see stretch.h. */
+/* Growing stretches to the composites, or to the sums of what was gathered, that they are part of: see stretch.h. */
 #include "stretch_finder.h"
 
 #include <lastbit/composite.h>
@@ -51,6 +51,91 @@ static void grow(lb_finder *f, lb_stretch *s, int side, const lb_composite *c)
     lb_finder_release_side(&whole.sides[0]), lb_finder_release_side(&whole.sides[1]);
 }
 
+/* ---- sums of what was gathered ---- */
+
+static bool is_arithmetic(const char *name)
+{
+    static const char *const names[] = {"add",   "sub", "mul",   "div",      "sum",  "mean",
+                                        "stack", "cat", "clone", "_to_copy", "zeros"};
+    if (strncmp(name, "aten::", 6)) return false;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strncmp(name + 6, names[i], strlen(names[i]))) return true;
+    return false;
+}
+
+typedef struct way {
+    lb_finder *f;
+    int side;
+    uint32_t op; /* whose inputs are followed */
+    uint32_t gathered;
+    bool foreign;
+} way;
+
+/* Back from an op to what an all_gather gave; every op on the way is marked as inside. */
+static void go_back(void *context, uint32_t value)
+{
+    way *w = context;
+    uint32_t defs[8];
+    if (value == LB_NONE) return;
+    const lb_program *p = w->f->p[w->side];
+    const uint32_t n = lb_flow_defs_of(w->f->flow[w->side], w->op, value, defs, 8);
+    w->foreign |= n == 0 || n > 8;
+    for (uint32_t i = 0; i < n && i < 8 && !w->foreign; i++) {
+        const lb_op *op = &p->ops[defs[i]];
+        if (op->flags & LB_OP_COLLECTIVE) {
+            w->foreign |= !strstr(lb_op_name(p, op), "gather");
+            w->gathered++;
+            continue;
+        }
+        w->foreign |= !is_arithmetic(lb_op_name(p, op));
+        if (w->foreign || w->f->inside[w->side][defs[i]]) continue;
+        w->f->inside[w->side][defs[i]] = 1;
+        const uint32_t reader = w->op;
+        w->op = defs[i];
+        lb_op_each_input(p, op, go_back, w);
+        w->op = reader;
+    }
+}
+
+/* Partial sums correspond where one side leaves a term out, or takes one twice; what each rank brought shows in the whole. */
+static void grow_to_gathered(lb_finder *f, lb_stretch *s)
+{
+    lb_stretch whole = {.n_outputs = 1, .composite = LB_COMPOSITE_KIND_COUNT};
+    bool made = true;
+    for (int side = 0; side < 2; side++) {
+        const lb_stretch_side *x = &s->sides[side];
+        /* Where a side has no ops, its output is what the other side's leaf corresponds to. */
+        way w = {f, side, x->op, 0, false};
+        const lb_program *p = f->p[side];
+        if (x->op == LB_NONE) {
+            uint32_t at = p->n_ops;
+            while (at-- > 0 && !x->n_ops) {
+                bool gives = false;
+                for (uint32_t k = 0; k < lb_outcomes(&p->ops[at]) && lb_op_defines(p, &p->ops[at]); k++)
+                    gives |= x->n_leaves == 1 && lb_outcome(p, &p->ops[at], k) == x->leaves[0];
+                if (gives) break;
+            }
+            w.op = at < p->n_ops ? at : LB_NONE;
+        }
+        made = made && w.op != LB_NONE && is_arithmetic(lb_op_name(p, &p->ops[w.op]));
+        if (!made) break;
+        f->inside[side][w.op] = 1;
+        lb_op_each_input(p, &p->ops[w.op], go_back, &w);
+        made = !w.foreign && w.gathered > 0;
+        whole.sides[side].op = w.op;
+    }
+    for (int k = 0; k < 2 && made; k++)
+        made =
+            lb_finder_make_slice(f, k, LB_NONE, whole.sides[k].op + 1, s->sides[k].outputs[0], &whole.sides[k]);
+    for (int k = 0; k < 2; k++) memset(f->inside[k], 0, f->p[k]->n_ops);
+    if (made && (begins_alike(&whole.sides[0]) || begins_alike(&whole.sides[1])) &&
+        (s->whole = malloc(sizeof *s->whole))) {
+        *s->whole = whole;
+        return;
+    }
+    lb_finder_release_side(&whole.sides[0]), lb_finder_release_side(&whole.sides[1]);
+}
+
 lb_status lb_finder_grow(lb_finder *f, lb_err *err)
 {
     for (int side = 0; side < 2; side++) {
@@ -64,6 +149,10 @@ lb_status lb_finder_grow(lb_finder *f, lb_err *err)
             if (c) grow(f, s, side, c);
         }
         lb_composites_release(&all);
+    }
+    for (uint32_t i = 0; i < f->out->n && !f->failed && !f->source->meetings[0]; i++) {
+        lb_stretch *s = &f->out->list[i];
+        if (!s->whole && !s->pair && !s->parts) grow_to_gathered(f, s);
     }
     return LB_OK;
 }

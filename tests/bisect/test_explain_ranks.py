@@ -180,6 +180,67 @@ def test_the_budget_says_what_it_leaves_out(lastbit, tmp_path):
     assert "what no replay made: 1 places have no swap (down c10d::allreduce_: unexplained)" in text
 
 
+FAULTS = {"dropped": "without the contribution of rank {last}, order", "twice": "with the contribution of rank {last} added twice, order",
+          "narrow": "with the contribution of rank {last} in bf16, order", "divided": "divided by the number of ranks besides, order"}
+
+
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.full), 4])
+def test_what_became_of_contributions_to_other_sums(lastbit, tmp_path, ranks):
+    """reduce_scatter, and an all_reduce of several tensors: each rank is asked what it brought, and its part of the sum what came of it."""
+    kinds = [f"{form}-{fault}" for form in ("scatter", "coalesced") for fault in (*FAULTS, "stale", "rank")]
+    sides = (record(lastbit, tmp_path, "gloo", ranks, [kind.partition("-")[0] + "-gloo" for kind in kinds]),
+             record(lastbit, tmp_path, "other", ranks, kinds))
+    findings = [f for f in lastbit.json("explain", *sides, expect=1)["findings"] if "c10d" in f["op"]]
+    for step, kind in enumerate(kinds):
+        form, _, fault = kind.partition("-")
+        found = [f for f in findings if f["step"] == step]
+        if fault == "rank":  # a legal order, which two ranks have in common with gloo
+            assert [(f["cause"], f["schedule"]) for f in found] == ([("order", "rank")] if ranks > 2 else [])
+            continue
+        (f,) = found
+        assert f["cause"] == "unexplained" and f["proof"] == "none" and f["matched"] < f["elements"]
+        assert f["elements"] == 32 * 60 * (1 if form == "scatter" else ranks)
+        assert f["op"] == {"scatter": "c10d::_reduce_scatter_base_", "coalesced": "c10d::allreduce_coalesced_"}[form]
+        prefix = "no legal order of these inputs gives these bits; "
+        if fault == "stale":  # none of the faults fits
+            assert f["why"] == prefix + "all ranks brought the same bits"
+        else:
+            assert f["why"].startswith(prefix + FAULTS[fault].format(last=ranks - 1)), kind
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.full)])
+def test_what_became_of_what_was_gathered(lastbit, tmp_path, ranks):
+    """Added up by hand after all_gather, as a list or in one tensor: one side leaves a rank out, or has one twice."""
+    kinds = ["gather-dropped", "gather-twice", "gather-divided", "whole-dropped", "whole-divided", "gather-stale"]
+    sides = (record(lastbit, tmp_path, "right", ranks, [kind.partition("-")[0] + "-rank" for kind in kinds]),
+             record(lastbit, tmp_path, "wrong", ranks, kinds))
+    for turned in (False, True):
+        answer = lastbit.json("explain", *(reversed(sides) if turned else sides), expect=1)
+        for step, kind in enumerate(kinds):
+            found = [f for f in answer["findings"] if f["step"] == step and f["cause"] != "input"]
+            assert sorted(f["rank"] for f in found) == list(range(ranks)), kind
+            for f in found:
+                assert (f["cause"], f["layer"], f["matched"], f["elements"]) == ("unexplained", "down", 0, 32 * 60)
+                if kind.endswith("stale"):
+                    assert "contribution" not in f["why"] and "divided" not in f["why"]
+                    continue
+                inputs = "the first side's inputs gives its bits" if turned else "these inputs gives these bits"
+                fault = FAULTS[kind.partition("-")[2]].format(last=ranks - 1)
+                assert f["why"].startswith(f"no legal order of {inputs}; {fault}"), (kind, f["why"])
+
+
+@pytest.mark.parametrize("ranks, fault", [(2, "dropped"), *(pytest.param(4, fault, marks=pytest.mark.full) for fault in ("dropped", "twice", "divided"))])
+def test_one_of_several_buckets(lastbit, tmp_path, ranks, fault):
+    """DistributedDataParallel: the first bucket is as it should be, of the second one contribution is not."""
+    sides = []
+    for how in ("gloo", fault):
+        sides.append(tmp_path / f"{how}.lb")
+        lastbit.record(sides[-1], "tests/programs/ddp_buckets.py", ranks, how, options=("--level", "ops", "--steps", "1-1"), expect=0)
+    (f,) = [f for f in lastbit.json("explain", *sides, expect=1)["findings"] if f["cause"] != "input"]
+    assert (f["op"], f["layer"], f["cause"], f["elements"]) == ("c10d::allreduce_", "0", "unexplained", ranks * 1000)
+    assert f["why"].startswith("no legal order of these inputs gives these bits; " + FAULTS[fault].format(last=ranks - 1))
+
+
 @pytest.mark.full
 def test_gradients_sent_in_bf16(lastbit, tmp_path):
     """DistributedDataParallel with and without torch's compression of gradients: each bucket is one op."""
