@@ -374,6 +374,30 @@ for step in range(2):
 """
 
 
+DELTA = """
+import sys, torch
+import transformers.models.qwen3_next.modeling_qwen3_next as qwen
+from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
+torch.set_num_threads(1)
+steps = qwen.torch_recurrent_gated_delta_rule
+def narrow(query, key, value, g, beta, initial_state=None, output_final_state=False, use_qk_l2norm_in_kernel=False, **rest):
+    # The recurrence token by token, its state as it is, in bf16, or too large.
+    out, state = [], initial_state
+    for i in range(query.shape[1]):
+        y, state = steps(*(x[:, i:i + 1] for x in (query, key, value)), g=g[:, i:i + 1], beta=beta[:, i:i + 1], initial_state=state, output_final_state=True, use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel)
+        if sys.argv[1] == "bf16": state = state.to(torch.bfloat16)
+        if sys.argv[1] == "wrong": state = state * (1 + 2 ** -12)
+        out.append(y)
+    return torch.cat(out, 1), state
+if sys.argv[1] == "steps": qwen.torch_chunk_gated_delta_rule = lambda *a, **k: steps(*a, **k)
+if sys.argv[1] in ("bf16", "single", "wrong"): qwen.torch_chunk_gated_delta_rule = narrow
+torch.manual_seed(0)
+config = Qwen3NextConfig(vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=16, linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=8, linear_value_head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16, layer_types=["linear_attention"] * 2, mlp_only_layers=[0, 1])
+model = Qwen3NextForCausalLM(config).eval()
+with torch.no_grad(): model(torch.randint(0, 64, (1, 12)), use_cache=False)
+"""
+
+
 def record(lastbit, folder, name, text, *args, level="ops"):
     """Records a program given as text; what it needs besides torch is in its arguments."""
     script = folder / f"{name}.py"
@@ -681,6 +705,20 @@ def test_attention_with_sinks(lastbit, tmp_path):
         assert f["matched"] == f["elements"] == 2 * 24 * 64 and f["excluded"] >= 100
         # bf16 hides the base of the exponential and how the end is divided; not whether the sink comes first, nor eager's roundings.
         assert set(f["also"].split("; ")) <= {f"attention:flash:512{x}{y}" for x in ("", ",exp:2") for y in ("", ",end:divide")}
+
+
+def test_the_state_of_a_gated_delta_rule_in_bf16(lastbit, tmp_path):
+    """Qwen3-Next's recurrence with its state kept in f32 and in bf16 from token to token: the cast is named, in each layer, by bits. A state
+    that is scaled by a little is no precision, and nothing explains it."""
+    single, bf16, wrong = (record(lastbit, tmp_path, how, DELTA, how) for how in ("single", "bf16", "wrong"))
+    found = own(lastbit.json("explain", single, bf16, expect=1))
+    layers = {f"model.layers.{i}.linear_attn" for i in range(2)}
+    assert {f["layer"] for f in found} == layers and len(found) == 2 * 11  # between twelve tokens
+    for f in found:
+        assert (f["cause"], f["schedule"], f["proof"]) == ("precision", "bf16", "bits")
+        assert f["matched"] == f["elements"] == 4 * 8 * 8 and f["excluded"] >= 3
+    found = own(lastbit.json("explain", single, wrong, expect=1))
+    assert {f["layer"] for f in found} == layers and {f["cause"] for f in found} == {"unexplained"}
 
 
 @pytest.mark.parametrize("attention", ["eager", pytest.param("sdpa", marks=pytest.mark.full)])
