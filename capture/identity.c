@@ -329,7 +329,7 @@ uint64_t lb_window_hash(const lb_seen *seen)
 {
     int64_t words[3 + 2 * LB_MAX_DIMS];
     size_t n = 0;
-    words[n++] = seen->dtype;
+    words[n++] = seen->dtype | (int64_t)seen->lazy << 8;
     words[n++] = seen->layout.ndim;
     words[n++] = seen->layout.offset;
     for (int d = 0; d < seen->layout.ndim; d++) {

@@ -49,7 +49,8 @@
 
 /* Attributes, by their name. */
 #define LB_PYTHON_NAMES(X)                                                                                     \
-    X(_cdata) X(dtype) X(shape) X(is_cpu) X(is_cuda) X(_sequence_nr) X(name) X(_can_decompose)
+    X(_cdata)                                                                                                  \
+    X(dtype) X(shape) X(is_cpu) X(is_cuda) X(_sequence_nr) X(name) X(_can_decompose) X(is_conj) X(is_neg)
 
 typedef struct lb_dtype_entry {
     PyObject *dtype;
@@ -98,6 +99,7 @@ typedef struct lb_binding {
     struct lb_held *held; /* oldest first */
     uint32_t first_held, n_held, cap_held;
     lb_shortcut shortcut;
+    bool negates;    /* a view whose numbers are to be negated was made: Python is asked of every tensor */
     lb_plan **plans; /* by the address of func; open addressing */
     size_t n_plans, size_plans;
     char **texts; /* names of autograd nodes, each once */

@@ -105,6 +105,7 @@ static lb_plan *plan_of(lb_binding *b, PyObject *description)
         p->name = strdup(text);
         p->arg_flags = malloc((size_t)n + 1);
         if (p->name && p->arg_flags) {
+            b->negates |= strcmp(p->name, "aten::_neg_view") == 0;
             memcpy(p->arg_flags, bytes, (size_t)n);
             p->n_args = (uint32_t)n;
             return p;

@@ -287,6 +287,18 @@ static bool take_layout(lb_binding *b, PyObject *t, lb_seen *seen)
            strides == seen->layout.ndim;
 }
 
+/* torch keeps by a bit that a view is of conjugates, or of opposites. Complex tensors may be either. */
+static bool take_lazy(lb_binding *b, PyObject *t, lb_seen *seen)
+{
+    const bool complex = lb_dtype_is_complex(seen->dtype);
+    if (!complex && !b->negates) return true;
+    const int conjugated = complex ? truth(py.PyObject_CallMethodObjArgs(t, b->names.is_conj, NULL)) : 0;
+    const int negated = truth(py.PyObject_CallMethodObjArgs(t, b->names.is_neg, NULL));
+    if (conjugated == 1) seen->lazy |= LB_VALUE_CONJUGATED;
+    if (negated == 1) seen->lazy |= LB_VALUE_NEGATED;
+    return conjugated >= 0 && negated >= 0;
+}
+
 static bool take_place(lb_binding *b, PyObject *t, lb_seen *seen)
 {
     int64_t bytes, data = 0;
@@ -352,7 +364,7 @@ static bool take_plain(lb_binding *b, PyObject *t, lb_seen *seen)
     PyObject *type = py.PyObject_Type(t);
     py.Py_DecRef(type);
     if (!b->shortcut.works || (type != b->of.tensor && type != b->of.parameter)) return false;
-    if (!lb_shortcut_take(&b->shortcut, t, seen)) return false;
+    if (!lb_shortcut_take(&b->shortcut, t, seen) || !take_lazy(b, t, seen)) return false;
     if (b->size_storages && *storage_slot(b, seen->storage) == seen->storage) return true;
     int64_t key;
     return lb_take_storage(b, t, &key) && key == seen->storage;
@@ -366,7 +378,8 @@ static bool take_tensor(lb_taking *taking, PyObject *t, int depth, lb_operand *o
     if (!take_plain(taking->binding, t, seen)) {
         if (py.PyErr_Occurred()) return take_instead(taking, t, depth, operand);
         memset(seen, 0, sizeof *seen);
-        if (!take_layout(taking->binding, t, seen) || !take_place(taking->binding, t, seen))
+        if (!take_layout(taking->binding, t, seen) || !take_lazy(taking->binding, t, seen) ||
+            !take_place(taking->binding, t, seen))
             return take_instead(taking, t, depth, operand);
     }
     taking->bytes += bytes_of(seen);

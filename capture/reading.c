@@ -57,7 +57,7 @@ static lb_status add_row(lb_recorder *recorder, lb_known *storage, lb_window *wi
 {
     lb_value value = {.storage = storage->id,
                       .version = storage->version,
-                      .flags = flags,
+                      .flags = flags | seen->lazy,
                       .layout = seen->layout,
                       .dtype = seen->dtype,
                       .source = source,

@@ -1,6 +1,8 @@
 /* Running error bounds: see bound.h. */
 #include "bound.h"
 
+#include "complex.h"
+
 #include <lastbit/statistics.h>
 
 #include <float.h>
@@ -54,12 +56,14 @@ static lb_status f64_results(lb_memory *memory, const lb_call *call, lb_tensor *
         results[i] = (lb_tensor){.dtype = original->dtype, .layout = dense_like(&original->layout)};
         if (!original->data) continue;
         if (lb_dtype_is_float(original->dtype)) results[i].dtype = LB_F64;
+        if (lb_dtype_is_complex(original->dtype)) results[i].dtype = LB_C128;
         int64_t numel = lb_layout_numel(&original->layout);
         size_t bytes = lb_dtype_bytes(results[i].dtype, (size_t)(numel > 0 ? numel : 1));
         results[i].data = lb_memory_scratch(memory, bytes, err);
         if (!results[i].data) return LB_ERR_LIMIT;
         memset(results[i].data, 0, bytes);
-        if (!lb_dtype_is_float(original->dtype)) lb_tensor_copy(&results[i], original, NULL); /* a recorded mask */
+        if (!lb_dtype_is_float(lb_dtype_part(original->dtype)))
+            lb_tensor_copy(&results[i], original, NULL); /* a recorded mask */
     }
     return LB_OK;
 }
@@ -67,9 +71,10 @@ static lb_status f64_results(lb_memory *memory, const lb_call *call, lb_tensor *
 static bool has_f64(const lb_call *call)
 {
     for (uint32_t i = 0; i < call->n_results; i++)
-        if (call->results[i].data && call->results[i].dtype == LB_F64) return true;
+        if (call->results[i].data && lb_dtype_part(call->results[i].dtype) == LB_F64) return true;
     for (uint32_t i = 0; i < call->n_args; i++) {
-        if (call->args[i].tag == LB_OPERAND_TENSOR && call->args[i].tensor.dtype == LB_F64) return true;
+        if (call->args[i].tag == LB_OPERAND_TENSOR && lb_dtype_part(call->args[i].tensor.dtype) == LB_F64)
+            return true;
         for (uint32_t k = 0; call->args[i].tag == LB_OPERAND_TENSORS && k < call->args[i].count; k++)
             if (call->args[i].tensors[k].data && call->args[i].tensors[k].dtype == LB_F64) return true;
     }
@@ -100,6 +105,18 @@ static double least(const lb_call *call, bool f64)
     return f64 ? 0x1p-1074 : 0x1p-149;
 }
 
+static void release(lb_memory *memory, lb_tensor *tensors, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) lb_memory_scratch_free(memory, tensors[i].data);
+}
+
+/* |y| stands for it. */
+static void forget_twin(lb_bound *bound)
+{
+    release(bound->memory, bound->twin, bound->n_results);
+    for (uint32_t i = 0; i < bound->n_results; i++) bound->twin[i].data = NULL;
+}
+
 lb_status lb_bound_init(lb_bound *bound, lb_memory *memory, const lb_call *call, lb_err *err)
 {
     *bound = (lb_bound){.n_results = call->n_results, .memory = memory};
@@ -114,26 +131,25 @@ lb_status lb_bound_init(lb_bound *bound, lb_memory *memory, const lb_call *call,
     wide.err = &local;
     LB_TRY(f64_results(memory, call, bound->exact, err));
     wide.results = bound->exact;
-    if (row->kernel(&wide) != LB_OK)
+    if (lb_row_run(&wide) != LB_OK)
         return lb_fail(err, LB_ERR_UNSUPPORTED, "%s has no f64 evaluation here: %s", row->name, local.message);
     bool any = false; /* twins take it that some result is f64 */
-    for (uint32_t i = 0; i < call->n_results; i++) any |= bound->exact[i].data && bound->exact[i].dtype == LB_F64;
-    if (row->twin && any) {
+    for (uint32_t i = 0; i < call->n_results; i++)
+        any |= bound->exact[i].data && lb_dtype_part(bound->exact[i].dtype) == LB_F64;
+    if (any && (row->twin || lb_call_is_complex(call))) {
         LB_TRY(f64_results(memory, call, bound->twin, err));
         wide.results = bound->twin;
-        if (row->twin(&wide) != LB_OK)
+        const lb_status status = lb_row_twin(&wide);
+        if (status == LB_ERR_NOT_FOUND)
+            forget_twin(bound);
+        else if (status != LB_OK)
             return lb_fail(err, LB_ERR_UNSUPPORTED, "%s has no twin here: %s", row->name, local.message);
     }
     bool f64 = has_f64(call);
-    double roundings = (double)row->roundings + (double)row->roundings_per_term * lb_call_terms(call);
+    double roundings = lb_row_roundings(call);
     bound->factor = roundings * ((f64 ? 0 : 0x1p-24) + 2 * 0x1p-53);
     bound->tiny = roundings * least(call, f64);
     return LB_OK;
-}
-
-static void release(lb_memory *memory, lb_tensor *tensors, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++) lb_memory_scratch_free(memory, tensors[i].data);
 }
 
 void lb_bound_release(lb_bound *bound)
@@ -170,18 +186,23 @@ static double element_ratio(const lb_bound *bound, lb_dtype dtype, double limit,
 
 double lb_bound_ratio(const lb_bound *bound, uint32_t i, const lb_tensor *value)
 {
-    if (!bound->exact[i].data || bound->exact[i].dtype != LB_F64) return NAN;
-    double limit = lb_dtype_max_finite(value->dtype), worst = 0;
+    if (!bound->exact[i].data || lb_dtype_part(bound->exact[i].dtype) != LB_F64) return NAN;
+    const lb_dtype part = lb_dtype_part(value->dtype);
+    const int parts = lb_dtype_is_complex(value->dtype) ? 2 : 1; /* each is judged by itself */
+    double limit = lb_dtype_max_finite(part), worst = 0;
     const double *exact = bound->exact[i].data;
     const double *twin = bound->twin[i].data ? bound->twin[i].data : exact;
     const lb_layout *layout = &value->layout, *dense = &bound->exact[i].layout;
     int64_t numel = lb_layout_numel(layout), index[LB_MAX_DIMS] = {0}, at = 0, dense_at = 0;
-    size_t size = lb_dtype_bits(value->dtype) / 8;
+    size_t size = lb_dtype_bits(part) / 8;
     if (!size) return NAN;
     for (int64_t n = 0; n < numel; n++) {
-        double x = lb_to_f64(value->dtype, (const char *)value->data + at * (int64_t)size);
-        double ratio = element_ratio(bound, value->dtype, limit, x, exact[dense_at], twin[dense_at]);
-        if (ratio > worst) worst = ratio;
+        for (int k = 0; k < parts; k++) {
+            double x = lb_to_f64(part, (const char *)value->data + (at * parts + k) * (int64_t)size);
+            double ratio =
+                element_ratio(bound, part, limit, x, exact[dense_at * parts + k], twin[dense_at * parts + k]);
+            if (ratio > worst) worst = ratio;
+        }
         for (int d = layout->ndim - 1; d >= 0; d--) {
             at += layout->stride[d];
             dense_at += dense->stride[d];

@@ -1,6 +1,7 @@
 /* Running the recorded ops of a composite: see eager.h. */
 #include "eager.h"
 
+#include "complex.h"
 #include "memory.h"
 #include "operands.h"
 #include "ops.h"
@@ -237,7 +238,7 @@ static lb_status run_op(environment *e, const lb_op *op)
     for (uint32_t i = 0; i < LB_ROW_GIVEN_COUNT(row->flags); i++)
         if (LB_ROW_GIVEN_FIRST(row->flags) + i < call.n_results)
             results[LB_ROW_GIVEN_FIRST(row->flags) + i].data = NULL;
-    if (!copies) return row->kernel(&call);
+    if (!copies) return lb_row_run(&call);
     const lb_tensor all = dense(e, args[0].tensor.dtype, &args[0].tensor.layout);
     if (!all.data) return e->status;
     lb_tensor_copy(&all, &args[0].tensor, NULL);

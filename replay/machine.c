@@ -3,6 +3,7 @@
 
 #include "anchor.h"
 #include "backend.h"
+#include "complex.h"
 #include "decision.h"
 #include "event.h"
 #include "operand_rounding.h"
@@ -245,7 +246,7 @@ static lb_status call_units(lb_machine *machine, const lb_prepared_op *prepared,
             call.method.cast = &cast;
         }
         LB_TRY(lb_call_complete(&call));
-        LB_TRY(prepared->row->kernel(&call));
+        LB_TRY(lb_row_run(&call));
     }
     return LB_OK;
 }
@@ -353,6 +354,21 @@ static lb_status compute_by_backend(lb_machine *machine, const lb_op *op, const 
     return status;
 }
 
+static bool writes_lazily(const lb_machine *machine, const lb_outputs *outputs)
+{
+    for (uint32_t i = 0; i < outputs->n; i++)
+        if (outputs->values[i] != LB_NONE && machine->prepared->program->values[outputs->values[i]].flags & LB_VALUE_LAZY) return true;
+    return false;
+}
+
+static lb_status stand_in_because(lb_machine *machine, const lb_op *op, const char *why)
+{
+    machine->why = why;
+    lb_status status = stand_in_opaque(machine, op);
+    machine->why = NULL;
+    return status;
+}
+
 static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
 {
     bool recorded = shadow_takes_recorded(machine, op, prepared), choice = recorded && is_choice(machine->prepared->program, op);
@@ -365,6 +381,8 @@ static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared
     if (!holds) return LB_OK;
     bool watch = machine->run->plan->compare || machine->run->plan->mode == LB_REPLAY_ISOLATED;
     LB_TRY(lb_outputs_list(machine, op, prepared->form, &e.outputs));
+    if (writes_lazily(machine, &e.outputs))
+        return stand_in_because(machine, op, "it writes through a view that is conjugated or negated when it is read");
     LB_TRY(take_given(machine, prepared, &e.outputs));
     LB_TRY(lb_outputs_open(machine, op, &e.outputs));
     if (draws_from_recording(prepared)) LB_TRY(lb_anchor_outputs(machine, op));
@@ -378,10 +396,7 @@ static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared
             lb_decision_undecided(machine, local.message);
             return LB_OK;
         }
-        machine->why = local.message;
-        status = stand_in_opaque(machine, op);
-        machine->why = NULL;
-        return status;
+        return stand_in_because(machine, op, local.message);
     }
     lb_outputs_settle(machine, &e.outputs, first_draw(machine, UINT32_MAX));
     LB_TRY(lb_round_results(machine, &e));

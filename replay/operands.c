@@ -166,6 +166,21 @@ static lb_status copy_to_scratch(lb_machine *machine, lb_tensor *tensor, lb_dtyp
     return LB_OK;
 }
 
+/* What the op saw: the conjugates or the opposites of the numbers that lie there, in a copy. */
+static lb_status resolve(lb_machine *machine, lb_tensor *tensor, uint32_t flags)
+{
+    LB_TRY(copy_to_scratch(machine, tensor, tensor->dtype));
+    const lb_dtype part = lb_dtype_part(tensor->dtype);
+    const int64_t size = (int64_t)lb_dtype_bits(part) / 8, parts = lb_dtype_is_complex(tensor->dtype) ? 2 : 1;
+    const int64_t n = lb_layout_numel(&tensor->layout) * parts;
+    for (int64_t i = 0; i < n && size; i++) { /* the copy has no holes: its order does not matter */
+        const bool turns = (flags & LB_VALUE_NEGATED) != 0, imaginary = parts == 2 && i % 2 == 1;
+        if (turns != (imaginary && flags & LB_VALUE_CONJUGATED))
+            ((uint8_t *)tensor->data)[(i + 1) * size - 1] ^= 0x80;
+    }
+    return LB_OK;
+}
+
 typedef struct builder {
     lb_machine *machine;
     const lb_op_row *row;
@@ -210,6 +225,8 @@ static lb_status take_tensor(const builder *b, uint32_t v, uint32_t position, lb
         return tensor->data ? LB_OK : LB_ERR_LIMIT;
     }
     *tensor = lb_storage_window(storage, value);
+    if (value->flags & LB_VALUE_LAZY && lb_dtype_is_float(lb_dtype_part(tensor->dtype)))
+        return resolve(machine, tensor, value->flags);
     if (tensor->dtype != value->dtype && !lb_machine_choice(machine)->region)
         return copy_to_scratch(machine, tensor, value->dtype);
     if (storage->stamp == machine->serial && must_copy(b, tensor, storage, position))

@@ -1,6 +1,8 @@
 /* Local verdicts: see verdict.h. */
 #include "verdict.h"
 
+#include "complex.h"
+
 #include <math.h>
 
 const char *lb_verdict_name(lb_verdict verdict)
@@ -45,12 +47,12 @@ lb_status lb_verdict_judge(lb_memory *memory, const lb_call *call, const lb_tens
 {
     *judgement = (lb_judgement){LB_VERDICT_IDENTICAL, NAN};
     *bound = (lb_bound){0};
-    const bool strict = (call->row->flags & (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)) != 0;
+    const bool strict = lb_row_is_exact(call);
     bool differs = false, hard = strict, zeros = true; /* zeros: signs of zeros are all that differs */
     for (uint32_t i = 0; i < call->n_results; i++) {
         if (!call->results[i].data || !recorded[i].data || lb_tensor_same(&call->results[i], &recorded[i])) continue;
         differs = true;
-        hard |= !lb_dtype_is_float(recorded[i].dtype);
+        hard |= !lb_dtype_is_float(lb_dtype_part(recorded[i].dtype));
         zeros = zeros && strict && differ_in_signs_of_zero(&call->results[i], &recorded[i]);
     }
     if (differs && hard) *judgement = zeros ? (lb_judgement){LB_VERDICT_ROUNDING, 0} : (lb_judgement){LB_VERDICT_DIVERGED, INFINITY};

@@ -90,6 +90,7 @@ typedef struct lb_seen {
     lb_layout layout;       /* offset counts from the start of the storage */
     lb_dtype dtype;
     uint8_t device; /* 0 cpu; bytes of any other are not read: the value has neither digest nor statistics */
+    uint32_t lazy;  /* LB_VALUE_CONJUGATED, LB_VALUE_NEGATED: what has to be done to an element when it is read */
 } lb_seen;
 
 /* A row-major tensor that is a whole allocation of its own; `storage` is its address. */

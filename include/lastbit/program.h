@@ -100,7 +100,12 @@ enum lb_value_flags {
     LB_VALUE_PARAMETER = 1 << 3,
     LB_VALUE_GRADIENT = 1 << 4,  /* .grad of a parameter (name says which) */
     LB_VALUE_STATE = 1 << 5,     /* optimizer state or module buffer */
-    LB_VALUE_INPUT = 1 << 6      /* argument of the outermost forward */
+    LB_VALUE_INPUT = 1 << 6,     /* argument of the outermost forward */
+    /* Views that nothing was computed for yet: an op that reads one sees the conjugates, or the opposites, of the elements that lie there.
+     * Digests and statistics are those of the elements as they lie. */
+    LB_VALUE_CONJUGATED = 1 << 7,
+    LB_VALUE_NEGATED = 1 << 8,
+    LB_VALUE_LAZY = LB_VALUE_CONJUGATED | LB_VALUE_NEGATED
 };
 
 typedef enum lb_source_kind {

@@ -722,3 +722,37 @@ def test_an_op_on_a_sparse_tensor_is_opaque_and_says_why(record, lastbit, tmp_pa
     said = lastbit.run("replay", tmp_path / "run.lb", "--coverage", expect=0).stdout
     assert "its argument self is a sparse tensor, of which its parts were recorded" in said
     assert "diverged" not in said
+
+
+# ---- complex numbers --------------------------------------------------------------------------------------------------
+
+def test_a_rotary_embedding_of_complex_numbers_is_computed(record, lastbit, tmp_path):
+    """As in Meta's Llama: its backward multiplies by a lazy view of conjugates, whose bytes are the frequencies' own."""
+    capture = record("""
+        frequencies = torch.polar(torch.ones(3, 2), torch.outer(torch.arange(3), torch.tensor([1.0, 0.1])))
+        for _ in range(2):
+            x = torch.view_as_complex(model.first(torch.randn(2, 3, 4))[..., :4].reshape(2, 3, 2, 2)) * frequencies
+            model.second(torch.nn.functional.pad(torch.view_as_real(x).flatten(2), (0, 2))).sum().backward()
+            opt.step(); opt.zero_grad()
+        frequencies.conj().clone(), frequencies.conj().imag.clone()
+    """, level="ops")
+    steps = list(capture.programs[0].values())
+    lazy = [v.flags >> 7 & 3 for p in steps for v in p.values]
+    assert {1, 2} <= set(lazy), "conjugates, and the opposites that their imaginary parts are"
+    said = lastbit.json("replay", tmp_path / "run.lb", expect=0)
+    assert said["verdict"] in ("identical", "rounding") and said["ops"]["opaque"] == 0
+    for p in steps:  # what a clone of conjugates holds
+        for op in find(p, "aten::clone"):
+            view, copy = p.inputs(op)[0], p.results(op)[0]
+            if p.values[view].flags >> 7 & 1:
+                assert torch.equal(p.tensor(copy), p.tensor(view).conj().resolve_conj())
+
+
+def test_a_write_through_conjugates_is_opaque(record, lastbit, tmp_path):
+    record("""
+        with torch.no_grad():
+            z = torch.view_as_complex(model(torch.randn(2, 4)).clone())
+            z.conj().mul_(2j), (z + 1), z.exp()
+    """, level="ops")
+    said = lastbit.run("replay", tmp_path / "run.lb", "--coverage", expect=0).stdout
+    assert "writes through a view that is conjugated" in said and "exp" in said and "diverged" not in said

@@ -4,6 +4,7 @@
  * torch. Nothing here knows any op. */
 #include <lastbit/processor.h>
 
+#include "complex.h"
 #include "ops.h"
 #include "required.h"
 
@@ -46,7 +47,7 @@ LB_API int harness_run(const lb_op_row *row, int twin, const lb_operand *args, u
     lb_err err = LB_ERR_INIT;
     lb_call call = {row, args, n_args, results, n_results, {0}, &err};
     if (method) call.method = *method;
-    const lb_status status = (twin ? row->twin : row->kernel)(&call);
+    const lb_status status = twin ? lb_row_twin(&call) : lb_row_run(&call);
     snprintf(message, 512, "%s: %s", lb_status_name(status), err.message);
     return (int)status;
 }
@@ -60,6 +61,15 @@ LB_API int harness_complete(const lb_op_row *row, const lb_operand *args, uint32
     const lb_status status = lb_call_complete(&call);
     snprintf(message, 512, "%s", err.message);
     return (int)status;
+}
+
+/* What lb_row_roundings and lb_row_is_exact say of a call. */
+LB_API double harness_roundings(const lb_op_row *row, const lb_operand *args, uint32_t n_args, lb_tensor *results, uint32_t n_results,
+                                int *exact)
+{
+    lb_call call = {row, args, n_args, results, n_results, {0}, NULL};
+    *exact = lb_row_is_exact(&call);
+    return lb_row_roundings(&call);
 }
 
 /* Of elementwise ops 1; -1 when the library at hand does not say. */

@@ -24,7 +24,8 @@ torch.set_num_threads(1)
 ROWS = H.rows()
 CUSTOM = {*serving_ops.OPS, *serving_kernels.OPS,  # and FSDP2's: tests/programs/sharded.py
           "fsdp::split_with_sizes_copy", "fsdp::chunk_cat", "fsdp::chunk_cat_mixed_dtype"}
-NUMERIC = sorted(n for n, r in ROWS.items() if r.contents.kernel and n.startswith("aten::"))
+NUMERIC = sorted(n for n, r in ROWS.items() if r.contents.kernel and n.startswith("aten::")
+                 and not r.contents.text("samples").startswith("complex"))  # those: test_complex.py
 JUNK = 0x5A
 SWEEPS = 10 if os.environ.get("LASTBIT_FULL") == "1" else 1
 

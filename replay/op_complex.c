@@ -1,0 +1,300 @@
+/* Complex numbers: see complex.h. A complex tensor of n dimensions is one of reals that has another dimension of two at its end. */
+#include "complex.h"
+
+#include "elementary.h"
+#include "frame.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- which rows ------------------------------------------------------------------------------------------------------------ */
+
+typedef struct number {
+    double re, im;
+} number;
+typedef number (*loop)(number a, number b, bool wide);
+
+typedef enum manner { MOVED, BY_PARTS, ITS_OWN } manner;
+
+static double absolute(number z);
+
+/* (a + bi)(c + di) as torch's scalar loops have it: the first product of each part is fused with the sum. Where elements lie side by
+ * side torch's vectors round all four products. Source: torch's complex.h and vec512_complex_float.h, and measured. */
+static number times(number a, number b, bool wide)
+{
+    if (wide) return (number){fma(a.re, b.re, -(a.im * b.im)), fma(a.re, b.im, a.im * b.re)};
+    const float ar = (float)a.re, ai = (float)a.im, br = (float)b.re, bi = (float)b.im;
+    return (number){fmaf(ar, br, -(ai * bi)), fmaf(ar, bi, ai * br)};
+}
+static number times_twin(number a, number b, bool wide)
+{
+    (void)wide;
+    return (number){fabs(a.re * b.re) + fabs(a.im * b.im), fabs(a.re * b.im) + fabs(a.im * b.re)};
+}
+static number magnitude(number a, number b, bool wide)
+{
+    (void)b, (void)wide;
+    return (number){absolute(a), 0};
+}
+static number conjugate(number a, number b, bool wide)
+{
+    (void)b, (void)wide;
+    return (number){a.re, -a.im};
+}
+static number put_together(number a, number b, bool wide)
+{
+    (void)wide;
+    return (number){a.re, b.re};
+}
+static number from_polar(number a, number b, bool wide)
+{
+    if (wide) return (number){a.re * lb_cos(b.re), a.re * lb_sin(b.re)};
+    const float r = (float)a.re, c = (float)lb_cos(b.re), s = (float)lb_sin(b.re);
+    return (number){r * c, r * s};
+}
+
+static const struct entry {
+    const char *row; /* without "aten::" */
+    manner manner;
+    loop run, twin; /* twin NULL: |y| */
+    double roundings;
+    bool exact;
+} entries[] = {
+    {"clone", MOVED, NULL, NULL, 0, true},
+    {"copy", MOVED, NULL, NULL, 0, true},
+    {"_to_copy", MOVED, NULL, NULL, 0, true},
+    {"lift_fresh_copy", MOVED, NULL, NULL, 0, true},
+    {"cat", MOVED, NULL, NULL, 0, true},
+    {"stack", MOVED, NULL, NULL, 0, true},
+    {"zero", MOVED, NULL, NULL, 0, true},
+    {"zeros", MOVED, NULL, NULL, 0, true},
+    {"zeros_like", MOVED, NULL, NULL, 0, true},
+    {"new_zeros", MOVED, NULL, NULL, 0, true},
+    {"add.Tensor", BY_PARTS, NULL, NULL, 0, false},
+    {"sub.Tensor", BY_PARTS, NULL, NULL, 0, false},
+    {"neg", BY_PARTS, NULL, NULL, 0, true},
+    {"sum", BY_PARTS, NULL, NULL, 0, false},
+    {"sum.dim_IntList", BY_PARTS, NULL, NULL, 0, false},
+    {"mean", BY_PARTS, NULL, NULL, 0, false},
+    {"mean.dim", BY_PARTS, NULL, NULL, 0, false},
+    {"mul.Tensor", ITS_OWN, times, times_twin, 2, false},
+    {"abs", ITS_OWN, magnitude, NULL, 3, false},
+    {"_conj_physical", ITS_OWN, conjugate, NULL, 0, true},
+    {"conj_physical", ITS_OWN, conjugate, NULL, 0, true},
+    {"complex", ITS_OWN, put_together, NULL, 0, true},
+    {"polar", ITS_OWN, from_polar, NULL, 6, false},
+};
+
+static const struct entry *entry_of(const lb_call *call)
+{
+    const char *name = call->row->name;
+    for (size_t i = 0; !strncmp(name, "aten::", 6) && i < sizeof entries / sizeof *entries; i++)
+        if (!strcmp(entries[i].row, name + 6)) return &entries[i];
+    return NULL;
+}
+
+bool lb_call_is_complex(const lb_call *call)
+{
+    for (uint32_t r = 0; r < call->n_results; r++)
+        if (call->results[r].data && lb_dtype_is_complex(call->results[r].dtype)) return true;
+    for (uint32_t i = 0; i < call->n_args; i++) {
+        const lb_operand *arg = &call->args[i];
+        if (arg->tag == LB_OPERAND_TENSOR && lb_dtype_is_complex(arg->tensor.dtype)) return true;
+        for (uint32_t k = 0; arg->tag == LB_OPERAND_TENSORS && k < arg->count; k++)
+            if (lb_dtype_is_complex(arg->tensors[k].dtype)) return true;
+    }
+    return false;
+}
+
+static lb_status refuse(const lb_call *call)
+{
+    return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: not computed with complex numbers", call->row->name);
+}
+
+/* ---- by parts -------------------------------------------------------------------------------------------------------------- */
+
+/* Of a real tensor part 1 is zero; `zero` holds it. */
+static lb_tensor part_of(const lb_tensor *tensor, int part, const uint64_t *zero)
+{
+    lb_tensor t = *tensor;
+    if (!t.data) return t;
+    if (lb_dtype_is_complex(t.dtype)) {
+        t.dtype = lb_dtype_part(t.dtype);
+        t.data = (char *)t.data + (size_t)part * (lb_dtype_bits(t.dtype) / 8);
+        t.layout.offset = 2 * t.layout.offset + part;
+        for (int d = 0; d < t.layout.ndim; d++) t.layout.stride[d] *= 2;
+    } else if (part) {
+        t.data = (void *)(uintptr_t)zero;
+        t.layout.offset = 0;
+        memset(t.layout.stride, 0, sizeof t.layout.stride);
+    }
+    return t;
+}
+
+enum { MOST_ARGS = 16 };
+
+static lb_status by_parts(const lb_call *call, lb_kernel kernel)
+{
+    static const uint64_t zero = 0;
+    lb_operand args[MOST_ARGS];
+    lb_tensor result;
+    if (call->n_args > MOST_ARGS || call->n_results != 1) return refuse(call);
+    for (int part = 0; part < 2; part++) {
+        lb_call one = *call;
+        one.args = args, one.results = &result;
+        result = part_of(&call->results[0], part, NULL);
+        if (!lb_dtype_is_complex(call->results[0].dtype)) return refuse(call);
+        for (uint32_t i = 0; i < call->n_args; i++) {
+            args[i] = call->args[i];
+            if (args[i].tag == LB_OPERAND_TENSOR) args[i].tensor = part_of(&call->args[i].tensor, part, &zero);
+            /* Numbers in an operand's place, complex ones or the imaginary part of a real one, and a complex alpha. */
+            const bool sums = strstr(call->row->name, "sum") || strstr(call->row->name, "mean");
+            if (!sums && (args[i].tag == LB_OPERAND_NUMBERS || (i < 2 && args[i].tag != LB_OPERAND_TENSOR)))
+                return refuse(call);
+            if (args[i].tag == LB_OPERAND_DTYPE) args[i].i = (int64_t)lb_dtype_part((lb_dtype)args[i].i);
+        }
+        LB_TRY(kernel(&one));
+    }
+    return LB_OK;
+}
+
+/* ---- loops of our own ------------------------------------------------------------------------------------------------------ */
+
+/* |z| without overflow on the way. */
+static double absolute(number z)
+{
+    const double a = fabs(z.re), b = fabs(z.im), most = a > b ? a : b, least = a > b ? b : a;
+    if (isinf(a) || isinf(b)) return INFINITY;
+    if (isnan(a) || isnan(b)) return NAN;
+    if (most == 0) return 0;
+    if (most > 0x1p-400 && most < 0x1p400) return __builtin_sqrt(most * most + least * least);
+    const double ratio = least / most;
+    return most * __builtin_sqrt(1 + ratio * ratio);
+}
+
+typedef struct operand {
+    const char *data;
+    lb_dtype part;
+    bool complex, constant;
+    number number;
+    int64_t stride[LB_MAX_DIMS]; /* bytes, along the result's dimensions */
+} operand;
+
+static bool read_operand(const lb_operand *arg, const lb_layout *to, operand *o)
+{
+    *o = (operand){.constant = true};
+    if (arg->tag == LB_OPERAND_INT || arg->tag == LB_OPERAND_FLOAT || arg->tag == LB_OPERAND_BOOL) {
+        o->number.re = arg->f;
+        return true;
+    }
+    if (arg->tag == LB_OPERAND_NUMBERS && arg->count == 2) { /* a complex number of Python's */
+        o->number = (number){arg->floats[0], arg->floats[1]};
+        return true;
+    }
+    if (arg->tag != LB_OPERAND_TENSOR || arg->tensor.layout.ndim > to->ndim) return false;
+    const lb_tensor *t = &arg->tensor;
+    const int64_t size = (int64_t)lb_dtype_bits(t->dtype) / 8;
+    o->constant = false;
+    o->data = t->data;
+    o->complex = lb_dtype_is_complex(t->dtype);
+    o->part = lb_dtype_part(t->dtype);
+    const int missing = to->ndim - t->layout.ndim;
+    for (int d = missing; d < to->ndim; d++) {
+        const int64_t n = t->layout.shape[d - missing];
+        if (n != to->shape[d] && n != 1) return false;
+        o->stride[d] = n == 1 ? 0 : t->layout.stride[d - missing] * size;
+    }
+    return true;
+}
+
+static number load(const operand *o, int64_t at)
+{
+    if (o->constant) return o->number;
+    const char *p = o->data + at;
+    return (number){lb_to_f64(o->part, p), o->complex ? lb_to_f64(o->part, p + lb_dtype_bits(o->part) / 8) : 0};
+}
+
+static lb_status each(const lb_call *call, loop run)
+{
+    lb_tensor *y = &call->results[0];
+    if (call->n_results != 1 || call->method.kernel || call->method.cast || call->method.compute)
+        return refuse(call);
+    if (!y->data) return LB_OK;
+    const lb_layout *to = &y->layout;
+    operand a, b = {.constant = true};
+    if (!read_operand(&call->args[0], to, &a) || (call->n_args > 1 && !read_operand(&call->args[1], to, &b)))
+        return refuse(call);
+    const lb_dtype part = lb_dtype_part(y->dtype);
+    const size_t size = lb_dtype_bits(part) / 8;
+    const int parts = lb_dtype_is_complex(y->dtype) ? 2 : 1;
+    if (part != LB_F32 && part != LB_F64) return refuse(call);
+    const bool wide = part == LB_F64 || a.part == LB_F64 || b.part == LB_F64;
+    int64_t index[LB_MAX_DIMS] = {0}, at_a = 0, at_b = 0, at = 0;
+    for (int64_t n = lb_layout_numel(to), i = 0; i < n; i++) {
+        const number z = run(load(&a, at_a), load(&b, at_b), wide);
+        const double z_parts[2] = {z.re, z.im};
+        char *out = (char *)y->data + at * (int64_t)size * parts;
+        lb_convert(part, out, LB_F64, z_parts, (size_t)parts, NULL);
+        for (int d = to->ndim - 1; d >= 0; d--) {
+            at_a += a.stride[d], at_b += b.stride[d], at += to->stride[d];
+            if (++index[d] < to->shape[d]) break;
+            at_a -= a.stride[d] * to->shape[d], at_b -= b.stride[d] * to->shape[d],
+                at -= to->stride[d] * to->shape[d];
+            index[d] = 0;
+        }
+    }
+    return LB_OK;
+}
+
+/* ---- the calls ------------------------------------------------------------------------------------------------------------- */
+
+lb_status lb_row_run(const lb_call *call)
+{
+    lb_call own = *call;
+    const struct entry *e = lb_call_is_complex(call) ? entry_of(call) : NULL;
+    if (!e) return lb_call_is_complex(call) ? refuse(call) : call->row->kernel(&own);
+    if (e->manner == MOVED) return call->row->kernel(&own);
+    return e->manner == BY_PARTS ? by_parts(call, call->row->kernel) : each(call, e->run);
+}
+
+lb_status lb_row_twin(const lb_call *call)
+{
+    lb_call own = *call;
+    const struct entry *e = lb_call_is_complex(call) ? entry_of(call) : NULL;
+    if (!e && lb_call_is_complex(call)) return refuse(call);
+    if (e && e->manner == ITS_OWN) return e->twin ? each(call, e->twin) : LB_ERR_NOT_FOUND;
+    if (!call->row->twin) return LB_ERR_NOT_FOUND;
+    return e && e->manner == BY_PARTS ? by_parts(call, call->row->twin) : call->row->twin(&own);
+}
+
+bool lb_row_is_exact(const lb_call *call)
+{
+    const struct entry *e = lb_call_is_complex(call) ? entry_of(call) : NULL;
+    if (e) return e->exact;
+    return (call->row->flags & (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)) != 0;
+}
+
+double lb_row_roundings(const lb_call *call)
+{
+    const struct entry *e = lb_call_is_complex(call) ? entry_of(call) : NULL;
+    if (e && e->manner == ITS_OWN) return e->roundings;
+    return (double)call->row->roundings + (double)call->row->roundings_per_term * lb_call_terms(call);
+}
+
+/* Their results are complex, whatever their operands are: only lb_row_run computes them. */
+static lb_status only_complex(lb_call *call)
+{
+    return lb_call_is_complex(call) ? lb_row_run(call) : refuse(call);
+}
+
+#define ROW(NAME, ARGS, ROUNDINGS, FLAGS, SAMPLES)                                                             \
+    {"aten::" NAME, ARGS, only_complex, NULL, ROUNDINGS, 0, LB_ROW_ELEMENTWISE | (FLAGS), NULL, SAMPLES},
+
+/* clang-format off */
+const lb_op_row lb_rows_complex[] = {
+    ROW("polar", "abs angle", 6, 0, "complex polar")
+    ROW("complex", "real imag", 0, LB_ROW_EXACT, "complex parts")
+    ROW("_conj_physical", "self", 0, LB_ROW_EXACT, "complex one")
+    ROW("conj_physical", "self", 0, LB_ROW_EXACT, "complex one")
+    {NULL}
+};
