@@ -112,7 +112,7 @@ static lb_status try_at(const group *g, const lb_answer *x, int side, const char
     *gives = false;
     LB_TRY(lb_place_open(x->stretch, g->source, &place, g->err));
     lb_status status =
-        lb_candidates_list(lb_stretch_program(g->source, runner), ops->ops, ops->n_ops, NULL, &list, &n, g->err);
+        lb_candidates_list(lb_stretch_program(g->source, runner), ops->ops, ops->n_ops, NULL, NULL, &list, &n, g->err);
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         lb_score score = {0};
         if (strcmp(list[i].name, name) || !lb_place_can(&place, runner, bits)) continue;

@@ -4,6 +4,7 @@
 
 #include "ops.h"
 #include "orders.h"
+#include "schedule.h"
 
 #include <lastbit/composite.h>
 
@@ -17,6 +18,7 @@ static const char orders[] = LB_ORDERS_PLAIN " | " LB_ORDERS_CASCADE " " LB_ORDE
                                              " " LB_ORDERS_LANES " " LB_ORDERS_BUTTERFLY;
 /* Likely for results of 16 bits, whose orders few elements tell apart. */
 static const char narrow_orders[] = LB_ORDERS_OF_PRODUCTS;
+static const char row_orders[] = "| " LB_ORDERS_OF_ROWS;
 static const char matrix_orders[] = "tensorcore:h100 tensorcore:a100 tensorcore:v100 tensorcore:b200";
 static const char precisions[] = "f32 bf16 f16 f64";
 static const char product_precisions[] =
@@ -41,7 +43,10 @@ typedef struct maker {
     lb_dtype dtype;
     lb_sum_tree **trees;
     uint32_t *owners; /* per tree: the candidate that it is the order of */
+    bool *rounded;    /* per tree: of rounded products, not of chains of fma */
     uint32_t n_trees;
+    const lb_given_trees *given;
+    uint32_t fitting; /* which of them, a bit each */
 } maker;
 
 /* A recipe looks at whole tensors for its scales, a BLAS at the shape. */
@@ -82,15 +87,18 @@ static void add_name(lb_candidate *c, const char *order)
 static bool is_repeated(maker *m, const char *order)
 {
     lb_sum_tree *tree = NULL;
-    if (!m->terms || m->terms > MOST_TERMS) return false;
+    lb_schedule schedule;
+    if (!m->terms || m->terms > MOST_TERMS || lb_schedule_parse(order, &schedule, NULL) != LB_OK) return false;
+    const bool rounded = m->of == LB_SUM_PRODUCT && lb_schedule_rounds_products(&schedule);
+    lb_schedule_release(&schedule);
     if (lb_sum_tree_named(order, m->terms, m->of, m->dtype, &tree, NULL) != LB_OK) return false;
     for (uint32_t i = 0; i < m->n_trees; i++)
-        if (lb_sum_tree_equal(tree, m->trees[i])) {
+        if (rounded == m->rounded[i] && lb_sum_tree_equal(tree, m->trees[i])) {
             lb_sum_tree_free(tree);
             add_name(&m->list[m->owners[i]], order);
             return true;
         }
-    m->owners[m->n_trees] = m->n;
+    m->owners[m->n_trees] = m->n, m->rounded[m->n_trees] = rounded;
     m->trees[m->n_trees++] = tree;
     return false;
 }
@@ -181,6 +189,58 @@ static void cross_accumulation(maker *m, const char *word, uint32_t few)
     cross(m, LB_SWAP_ACCUMULATE, word);
 }
 
+lb_status lb_given_trees_read(const char *const *paths, uint32_t n, lb_given_trees *trees, lb_err *err)
+{
+    enum { MOST_TREES = sizeof trees->leaves / sizeof *trees->leaves, MOST_LENGTH = sizeof((lb_candidate *)0)->name - sizeof "tree:" };
+    *trees = (lb_given_trees){.paths = paths, .n = n};
+    if (n > MOST_TREES) return lb_fail(err, LB_ERR_INVALID, "%u trees; no more than %d are tried", n, MOST_TREES);
+    for (uint32_t i = 0; i < n; i++) {
+        lb_sum_tree *tree;
+        if (strlen(paths[i]) > MOST_LENGTH)
+            return lb_fail(err, LB_ERR_INVALID, "%s: longer than %d characters; name the tree from a folder nearer to it", paths[i], MOST_LENGTH);
+        LB_TRY(lb_sum_tree_read(paths[i], &tree, err));
+        trees->leaves[i] = tree->leaves;
+        lb_sum_tree_free(tree);
+    }
+    return LB_OK;
+}
+
+/* The inner dimension of a product; 0: not known. */
+static int64_t inner_dimension(const lb_program *p, const lb_op *op)
+{
+    static const struct {
+        const char *name;
+        uint32_t operand;
+    } products[] = {{"aten::mm", 0},  {"aten::bmm", 0}, {"aten::linear", 0}, {"aten::mv", 0},      {"aten::dot", 0},
+                    {"aten::vdot", 0}, {"aten::addmm", 1}, {"aten::addmv", 1}, {"aten::baddbmm", 1}};
+    for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
+        const uint32_t operand = products[i].operand;
+        if (strcmp(lb_op_name(p, op), products[i].name) || op->args <= operand) continue;
+        const lb_arg *arg = &lb_op_args(p, op)[operand];
+        const lb_layout *x = arg->tag == LB_ARG_VALUE && arg->u.value != LB_NONE ? &p->values[arg->u.value].layout : NULL;
+        return x && x->ndim ? x->shape[x->ndim - 1] : 0;
+    }
+    return 0;
+}
+
+/* The terms of each sum of the op; 0: not known. */
+static int64_t terms_of(const lb_program *p, const lb_op *op, bool matrix)
+{
+    const lb_arg *args = lb_op_args(p, op);
+    const uint32_t result = op->results ? lb_op_results(p, op)[0] : LB_NONE;
+    if (matrix) return inner_dimension(p, op);
+    if (!op->args || args[0].tag != LB_ARG_VALUE || args[0].u.value == LB_NONE || result == LB_NONE) return 0;
+    const int64_t outs = lb_layout_numel(&p->values[result].layout);
+    return outs > 0 ? lb_layout_numel(&p->values[args[0].u.value].layout) / outs : 0;
+}
+
+/* Trees of as many terms as the op's sums have are tried. */
+static void note_trees(maker *m, int64_t terms)
+{
+    for (uint32_t i = 0; m->given && i < m->given->n; i++)
+        if (m->given->leaves[i] == terms) m->fitting |= 1u << i;
+}
+
 /* How many terms the only sum has: all of its inputs' elements go into its results' (a product: its inner dimension). */
 static void note_terms(maker *m, const lb_program *p, const lb_op *op, bool matrix)
 {
@@ -223,6 +283,7 @@ static void survey(maker *m, const lb_program *p, const uint32_t *ops, uint32_t 
         bool matrix = row->flags & LB_ROW_MATMUL, sum = row->flags & (LB_ROW_REDUCTION | LB_ROW_MATMUL);
         m->matrices |= matrix, m->sums |= sum;
         if (sum && ++sums == 1) note_terms(m, p, op, matrix);
+        if (sum) note_trees(m, terms_of(p, op, matrix));
         if (row->kernels && used < room && !strstr(kernels, row->kernels))
             used += (size_t)snprintf(kernels + used, room - used, "%s ", row->kernels);
     }
@@ -251,7 +312,13 @@ static void add_composites(maker *m, const lb_program *alone)
 static void list_all(maker *m, const char *kernels)
 {
     if (m->ranks) each_word(m, collective_orders, use_rank_order);
+    for (uint32_t i = 0; m->given && i < m->given->n; i++) {
+        char name[sizeof m->list->name];
+        snprintf(name, sizeof name, "tree:%s", m->given->paths[i]);
+        if (m->fitting >> i & 1) use_order(m, name, 0);
+    }
     if (m->matrices && m->narrow) each_word(m, narrow_orders, use_plain_order);
+    if (m->matrices && !m->narrow) each_word(m, row_orders, use_order);
     if (m->sums) each_word(m, orders, use_order);
     each_word(m, kernels, use_kernel);
     if (m->matrices && !m->narrow) each_word(m, narrow_orders, use_plain_order);
@@ -265,13 +332,15 @@ static void list_all(maker *m, const char *kernels)
 }
 
 lb_status lb_candidates_list(const lb_program *program, const uint32_t *ops, uint32_t n_ops,
-                             const lb_program *alone, lb_candidate **list, uint32_t *n, lb_err *err)
+                             const lb_program *alone, const lb_given_trees *trees, lb_candidate **list, uint32_t *n, lb_err *err)
 {
     char kernels[512] = "";
-    maker m = {.list = calloc(MOST, sizeof *m.list),
+    maker m = {.given = trees,
+               .list = calloc(MOST, sizeof *m.list),
                .trees = calloc(MOST, sizeof *m.trees),
-               .owners = calloc(MOST, sizeof *m.owners)};
-    if (m.list && m.trees && m.owners) {
+               .owners = calloc(MOST, sizeof *m.owners),
+               .rounded = calloc(MOST, sizeof *m.rounded)};
+    if (m.list && m.trees && m.owners && m.rounded) {
         survey(&m, program, ops, n_ops, kernels, sizeof kernels);
         if (m.terms) /* what ops do by themselves: its tree is that of row 0 */
             (void)is_repeated(&m, m.of == LB_SUM_PRODUCT ? "sequential" : "cascade:8");
@@ -280,7 +349,7 @@ lb_status lb_candidates_list(const lb_program *program, const uint32_t *ops, uin
         add_composites(&m, alone);
     }
     for (uint32_t i = 0; i < m.n_trees; i++) lb_sum_tree_free(m.trees[i]);
-    free(m.trees), free(m.owners);
+    free(m.trees), free(m.owners), free(m.rounded);
     *list = m.list, *n = m.n;
     return m.list ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for candidates");
 }

@@ -16,9 +16,18 @@ typedef struct lb_candidate {
         few; /* not to be believed on fewer elements than this: it has a parameter that would fit by chance */
 } lb_candidate;
 
+/* Files with trees of the user's (lastbit/order.h), tried where a sum has as many terms. */
+typedef struct lb_given_trees {
+    const char *const *paths;
+    uint32_t leaves[16], n;
+} lb_given_trees;
+
+/* Reads them once, so that a file that is none is told before anything is tried. */
+lb_status lb_given_trees_read(const char *const *paths, uint32_t n, lb_given_trees *trees, lb_err *err);
+
 /* Those that can mean something to these ops (rows of `program`). list[0] is "own": no change. `alone`: the ops
- * as a program of their own, in which composites are looked for; may be NULL. malloc'ed. */
+ * as a program of their own, in which composites are looked for; may be NULL, as may `trees`. malloc'ed. */
 lb_status lb_candidates_list(const lb_program *program, const uint32_t *ops, uint32_t n_ops,
-                             const lb_program *alone, lb_candidate **list, uint32_t *n, lb_err *err);
+                             const lb_program *alone, const lb_given_trees *trees, lb_candidate **list, uint32_t *n, lb_err *err);
 
 #endif

@@ -427,6 +427,85 @@ static lb_status by_program(finder *f, int runner, bool *done)
     return LB_OK;
 }
 
+/* ---- where B is parts ---- */
+
+/* Which parts candidate `row` gives; `*rest`: all of those that are not given yet. */
+static lb_status try_rest(finder *f, uint32_t row, const uint8_t *given, uint8_t *mine, bool *rest)
+{
+    const uint32_t n = f->place->stretch->parts;
+    *rest = true;
+    memset(mine, 0, n);
+    LB_TRY(lb_place_parts(f->place, &f->list[0][row], mine, f->err));
+    for (uint32_t i = 0; i < n; i++) *rest &= given[i] || mine[i];
+    return LB_OK;
+}
+
+static void tell_parts(finder *f, const scan *s, uint32_t base, const uint8_t *given)
+{
+    lb_cause_found *out = f->found;
+    const lb_candidate *c = &f->list[0][s->matches[0]];
+    const uint32_t n = f->place->stretch->parts;
+    uint32_t other = 0, first = n, last = 0;
+    size_t used = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (!given[i]) other++, first = i < first ? i : first, last = i;
+    out->cause = c->cause, out->proof = LB_PROOF_BITS, out->reversed = false;
+    out->matched = out->elements = f->own[0][1].elements;
+    out->tried = s->tried, out->excluded = s->excluded;
+    snprintf(out->first, sizeof out->first, "%s", name_of(f, 0, base));
+    snprintf(out->schedule, sizeof out->schedule, "%s for %u of %u calls", c->name, other, n);
+    for (uint32_t i = 1; i < s->n; i++) {
+        const char *name = f->list[0][s->matches[i]].name;
+        if (used + strlen(name) + 3 > sizeof out->also) break;
+        used += (size_t)snprintf(out->also + used, sizeof out->also - used, "%s%s", used ? "; " : "", name);
+    }
+    snprintf(out->why, sizeof out->why, "calls %u to %u of %u have the bits of %.80s, the others those of the first side's kernel",
+             first + 1, last + 1, n, c->name);
+    remember(f->memory, c->name);
+}
+
+/* A's kernel gives some parts' bits, and of all candidates one gives those of all others: single rows go to kernels of their own. `base`:
+ * what gives A's own bits. */
+static lb_status scan_parts(finder *f, uint32_t base, bool *done)
+{
+    const double start = now();
+    const uint32_t n = f->place->stretch->parts;
+    uint8_t *given = calloc(n + 1, 3), *mine = given + n + 1, *tried = calloc(f->n[0] + 1, 1);
+    lb_status status = given && tried ? LB_OK : lb_fail(f->err, LB_ERR_NOMEM, "out of memory");
+    bool all = true, rest = false, any = false;
+    scan s = {0};
+    if (status == LB_OK) status = try_rest(f, base, given, given, &all);
+    for (uint32_t i = 0; status == LB_OK && i < n; i++) any |= given[i];
+    const bool worth = status == LB_OK && any && !all;
+    for (uint32_t k = 0; worth && k < f->memory->n + f->n[0] && status == LB_OK; k++) {
+        uint32_t row = k < f->memory->n ? 0 : k - f->memory->n;
+        for (uint32_t i = 0; k < f->memory->n && i < f->n[0]; i++)
+            if (!strcmp(f->list[0][i].name, f->memory->names[k])) row = i;
+        if (!row || row == base || tried[row] || !f->list[0][row].local) continue;
+        if (s.n && s.tried >= LEAST && *f->spent + now() - start > f->memory->seconds) break;
+        tried[row] = 1;
+        status = try_rest(f, row, given, mine, &rest);
+        s.tried++, s.excluded += !rest;
+        if (status == LB_OK && rest && s.n < MOST_MATCHES) s.matches[s.n++] = row;
+    }
+    *f->spent += now() - start;
+    *done = status == LB_OK && s.n;
+    if (*done) rank_matches(f, 0, 1, &s), tell_parts(f, &s, base, given);
+    free(given), free(tried);
+    return status;
+}
+
+static lb_status by_parts(finder *f, bool *done)
+{
+    const lb_stretch *stretch = f->place->stretch;
+    scan mine = {0};
+    if (stretch->parts < 2 || stretch->sides[1].op == LB_NONE || stretch->n_outputs != 1 || !lb_place_can(f->place, 0, 1)) return LB_OK;
+    if (f->place->source->alignment->joins.rows) return LB_OK; /* rows of a larger batch: one call */
+    if (lb_score_all(&f->own[0][0])) return scan_parts(f, 0, done);
+    LB_TRY(scan_all(f, 0, 0, &mine));
+    return mine.n ? scan_parts(f, mine.matches[0], done) : LB_OK;
+}
+
 /* ---- where no candidate gives the bits ---- */
 
 static void tell_unexplained(finder *f)
@@ -471,7 +550,7 @@ lb_status lb_cause_find(const lb_place *place, lb_cause_memory *memory, lb_cause
     f.spent = time_of_kind(memory, programs[0], &place->stretch->sides[0]);
     for (int side = 0; side < 2 && status == LB_OK; side++)
         status = lb_candidates_list(programs[side], place->stretch->sides[side].ops,
-                                    place->stretch->sides[side].n_ops, alone_of(place, side), &f.list[side],
+                                    place->stretch->sides[side].n_ops, alone_of(place, side), &memory->trees, &f.list[side],
                                     &f.n[side], err);
     for (int runner = 0; runner < 2; runner++)
         for (int bits = 0; bits < 2 && status == LB_OK; bits++)
@@ -479,6 +558,7 @@ lb_status lb_cause_find(const lb_place *place, lb_cause_memory *memory, lb_cause
     found->local = f.own[0][1].ran ? f.own[0][1].distance : f.own[1][0].ran ? f.own[1][0].distance : NAN;
     if (status == LB_OK) status = by_program(&f, 0, &done);
     if (status == LB_OK && !done && !same_ops(&f)) status = by_program(&f, 1, &done);
+    if (status == LB_OK && !done) status = by_parts(&f, &done);
     if (status == LB_OK && !done)
         status = lb_circumstances_find(place, lb_score_all(&f.own[0][0]), lb_score_all(&f.own[1][1]),
                                        place->stretch->parts && f.own[0][1].ran ? &f.own[0][1] : &f.own[1][1], found, &done, err);
@@ -496,7 +576,7 @@ lb_status lb_cause_identify(const lb_place *place, lb_cause_memory *memory, bool
     bool inside;
     *found = (lb_cause_found){0}, *own = false;
     f.spent = time_of_kind(memory, place->source->a->program, side);
-    lb_status status = lb_candidates_list(place->source->a->program, side->ops, side->n_ops, alone_of(place, 0),
+    lb_status status = lb_candidates_list(place->source->a->program, side->ops, side->n_ops, alone_of(place, 0), &memory->trees,
                                           &f.list[0], &f.n[0], err);
     if (status == LB_OK) status = lb_place_try(place, 0, 0, &f.list[0][0], &f.own[0][0], err);
     *own = lb_score_all(&f.own[0][0]);

@@ -15,6 +15,7 @@ typedef struct lb_cause_memory {
         uint32_t places[2]; /* whose bits it gave, of each side */
     } tally[512];
     uint32_t n_tally;
+    lb_given_trees trees;
     double seconds; /* for ruling out alternatives at places of one kind, once something matched */
     double spent[256];
 } lb_cause_memory;

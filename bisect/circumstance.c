@@ -261,7 +261,7 @@ static lb_status name_parts(known *k, lb_err *err)
     uint8_t *matched = calloc(n + 1, 1);
     uint32_t other = 0, first = n, last = 0;
     if (!matched) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    lb_status status = lb_place_parts(k->place, matched, err);
+    lb_status status = lb_place_parts(k->place, &(lb_candidate){0}, matched, err);
     for (uint32_t i = 0; i < n; i++)
         if (!matched[i]) other++, first = i < first ? i : first, last = i;
     free(matched);

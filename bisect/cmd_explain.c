@@ -98,7 +98,7 @@ static void print_report_json(const lb_explain_report *r)
 }
 
 static char *steps, *layer, *phase, *select_ops, *invariance;
-static char **maps;
+static char **maps, **trees;
 static int all, table, budget, routing, multiprocessors;
 static long row = -1;
 static double seconds;
@@ -106,6 +106,8 @@ static double seconds;
 static const struct poptOption options[] = {
     {"map", 0, POPT_ARG_ARGV, &maps, 0, "rename layers of the first side before aligning; repeatable",
      "s/PATTERN/REPL/"},
+    {"tree", 0, POPT_ARG_ARGV, &trees, 0,
+     "try the order in this file too, as `lastbit order -o FILE` stores it, where a sum has as many terms; repeatable", "FILE"},
     {"steps", 0, POPT_ARG_STRING, &steps, 0, "only these steps", "A-B"},
     {"layer", 0, POPT_ARG_STRING, &layer, 0, "only this layer and what is in it (PCRE2 on the whole path)",
      "PATTERN"},
@@ -291,6 +293,8 @@ int lb_cmd_explain(int argc, const char **argv)
     o.maps = (const char *const *)maps, o.select = selector, o.seconds = seconds, o.budget = budget,
     o.routing = routing;
     while (maps && maps[o.n_maps]) o.n_maps++;
+    o.trees = (const char *const *)trees;
+    while (trees && trees[o.n_trees]) o.n_trees++;
     if (!arguments.json) o.progress = lb_progress;
     if (steps && !parse_range(steps, &o.first_step, &o.last_step))
         rc = lb_command_misused("explain", "--steps %s: expected N or A-B", steps);
@@ -299,7 +303,8 @@ int lb_cmd_explain(int argc, const char **argv)
     else
         rc = invariance ? run_invariance(&arguments, &o) : run_explain(&arguments, &o);
     for (uint32_t i = 0; i < o.n_maps; i++) free(maps[i]);
-    free(maps), free(selector), free(steps), free(layer), free(phase), free(select_ops), free(invariance);
+    for (uint32_t i = 0; i < o.n_trees; i++) free(trees[i]);
+    free(maps), free(trees), free(selector), free(steps), free(layer), free(phase), free(select_ops), free(invariance);
     lb_arguments_release(&arguments);
     return rc;
 }

@@ -370,6 +370,7 @@ lb_status lb_explain_run(lb_capture *a, lb_capture *b, const lb_explain_options 
     LB_TRY(lb_map_rules_new(options->maps, options->n_maps, &rules, err));
     s.rules = rules, s.report = lb_findings_new();
     lb_status status = s.report ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK) status = lb_given_trees_read(options->trees, options->n_trees, &s.memory.trees, err);
     if (status == LB_OK && options->select) status = lb_selector_new(options->select, &s.selector, err);
     if (status == LB_OK) status = explain_all(&s, err);
     for (uint32_t i = 0; i < s.n_endings; i++) lb_ending_release(&s.endings[i]);

@@ -14,6 +14,10 @@
     "blocked:4 blocked:48 blocked:96 blocked:192 blocked:320 blocked:384 blocked:2048 "                        \
     "blocked:4096"
 #define LB_ORDERS_OF_PRODUCTS "dpbf16 torchdot"
+/* Of products, MKL's: of matrices, then of single rows with each set of instructions. */
+#define LB_ORDERS_OF_ROWS                                                                                      \
+    "halved:192 lanes:1 folded:4,aligned:0,tail:after,rounded folded:16,head:1,tail:again eights "             \
+    "folded:8,pairs folded:4,head:1,tail:after,rounded folded:4,tail:after,rounded"
 #define LB_ORDERS_SPLITK                                                                                       \
     "splitk:2 splitk:3 splitk:4 splitk:5 splitk:6 splitk:7 splitk:8 splitk:12 splitk:16 splitk:32 splitk:64"
 #define LB_ORDERS_BUTTERFLY                                                                                    \

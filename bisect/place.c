@@ -321,16 +321,17 @@ static bool same_part(const lb_tensor *x, const lb_tensor *y, int dim, int64_t a
     return lb_compare_numbers(&parts[0], &parts[1], &d, NULL) == LB_OK && !d.differing;
 }
 
-lb_status lb_place_parts(const lb_place *p, uint8_t *matched, lb_err *err)
+lb_status lb_place_parts(const lb_place *p, const lb_candidate *candidate, uint8_t *matched, lb_err *err)
 {
     const uint32_t output = p->stretch->sides[1].outputs[0], n_values = p->source->b->program->n_values;
     if (!lb_place_can(p, 0, 1) || output < n_values || p->stretch->n_outputs != 1) return LB_OK;
     const lb_assembly *a = &p->source->assemblies->list[output - n_values];
     lb_tensor result;
     lb_err why = LB_ERR_INIT;
-    lb_status status = lb_rehearsal_run(p->rehearsals[0], p->inputs[0][1], NULL, 0, &result, &why);
+    lb_status status =
+        lb_rehearsal_run(p->rehearsals[0], p->inputs[0][1], candidate->swaps, candidate->n_swaps, &result, &why);
     if (status == LB_ERR_NOMEM) return lb_fail(err, status, "%s", why.message);
-    if (status != LB_OK) return LB_OK;
+    if (status != LB_OK || !result.data) return LB_OK;
     for (uint32_t i = 0; i < a->n_pieces && result.dtype == p->targets[1][0].dtype; i++)
         matched[i] = same_part(&result, &p->targets[1][0], a->dim, a->pieces[i].to, a->pieces[i].size);
     free(result.data);

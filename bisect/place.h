@@ -51,9 +51,9 @@ lb_status lb_place_reaches(const lb_place *place, int runner, int bits, bool *re
 /* Do both programs compute the same real function of B's (A's) inputs, as far as f64 tells? Where B has no ops to run: is it as
  * near to the exact result as A's own ops come? False where not known. */
 lb_status lb_place_same_function(const lb_place *place, bool *same, lb_err *err);
-/* Of a stretch where B is parts: which parts (of a larger batch: which rows) have the bits that A's ops give as they are? `matched`
- * has a place for each, all 0. */
-lb_status lb_place_parts(const lb_place *place, uint8_t *matched, lb_err *err);
+/* Of a stretch where B is parts: which parts (of a larger batch: which rows) have the bits that A's ops give under a candidate?
+ * `matched` has a place for each, all 0. */
+lb_status lb_place_parts(const lb_place *place, const lb_candidate *candidate, uint8_t *matched, lb_err *err);
 /* Have both sides the same bits in every leaf that the other reads as well? */
 bool lb_place_same_inputs(const lb_place *place);
 

@@ -311,7 +311,9 @@ static lb_status probe_group(lb_prober *p, const signature *all, uint32_t count,
     const lb_sum_of of = lb_probe_sum_of(s->form);
     if (p->terms == s->n) lb_sum_tree_name(g->tree, of, s->dtype, g->names, sizeof g->names);
     else lb_sum_tree_name_sampled(g->tree, p->position, s->n, of, s->dtype, g->names, sizeof g->names);
-    return confirm(p, g, err);
+    LB_TRY(confirm(p, g, err));
+    g->tree->rounded = of == LB_SUM_PRODUCT && *g->arithmetic && !strstr(g->arithmetic, "fma");
+    return LB_OK;
 }
 
 /* ---- which terms -------------------------------------------------------------------------------------------------- */

@@ -57,7 +57,7 @@ static bool along_tree(const lb_product *s, lb_dtype type, const lb_method *meth
     if (method->schedule->kind != LB_SCHEDULE_TREE)
         lb_schedule_tree(method->schedule, (uint32_t)s->k, LB_SUM_PRODUCT, type, &slices, NULL);
     const lb_sum_tree *tree = slices ? slices : method->schedule->tree;
-    const lb_tree_rule rule = {.accumulate = method->accumulate, .chained = true};
+    const lb_tree_rule rule = {.accumulate = method->accumulate, .chained = !tree || !tree->rounded};
     bool failed = !tree;
 #pragma omp parallel for schedule(static) reduction(|| : failed) if (s->m * s->n * s->k > 65536)
     for (int64_t i = 0; i < s->m; i++) {

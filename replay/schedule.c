@@ -169,6 +169,7 @@ bool lb_schedule_rounds_products(const lb_schedule *schedule)
     case LB_SCHEDULE_BUTTERFLY:
     case LB_SCHEDULE_NUMPY: return true;
     case LB_SCHEDULE_FOLDED: return schedule->vector & LB_FOLDED_ROUNDED;
+    case LB_SCHEDULE_TREE: return schedule->tree->rounded;
     default: return false;
     }
 }

@@ -45,7 +45,8 @@
  *   Intel: AVX-512          torch:N             eights                             folded:16,head:1,tail:again
  *   MKL_CBWR set                                lanes:1                            folded:4,head:1,tail:after,rounded
  *
- * halved:192 is of more than three rows and eight columns, whatever the number of threads; fewer are lanes:1. So are batches of fewer than
+ * halved:192 is of more than three rows and eight columns, whatever the number of threads; fewer are lanes:1, times a transposed B and with
+ * k a multiple of four folded:4,tail:after,rounded (a row that begins elsewhere has another head). lanes:1 are also batches of fewer than
  * 400 multiplications each, which torch does by itself. Of one column, of two or three of a transposed B, and of a batch whose results do not
  * begin at multiples of 16 bytes, other orders were seen.
  *

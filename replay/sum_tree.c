@@ -168,7 +168,7 @@ static lb_sum_tree *blank_like(const lb_sum_tree *t)
     lb_sum_tree *copy = calloc(1, sizeof *copy);
     if (!copy) return NULL;
     *copy = (lb_sum_tree){t->leaves, t->nodes, calloc(t->nodes + 1, sizeof(uint32_t)),
-                          malloc((t->first[t->nodes] + 1) * sizeof(uint32_t))};
+                          malloc((t->first[t->nodes] + 1) * sizeof(uint32_t)), t->rounded};
     if (copy->first && copy->operand) return copy;
     lb_sum_tree_free(copy);
     return NULL;

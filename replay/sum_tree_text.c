@@ -326,6 +326,7 @@ char *lb_sum_tree_to_json(const lb_sum_tree *tree, const char *name)
     if (t && text)
         all = json_pack("{s:s, s:I, s:s*, s:s, s:O}", "schema", "lastbit.tree/1", "leaves",
                         (json_int_t)t->leaves, "name", name, "text", text, "nodes", nodes);
+    if (all && tree->rounded) json_object_set_new(all, "products", json_string("rounded"));
     if (all) out = json_dumps(all, JSON_COMPACT);
     json_decref(all);
     json_decref(nodes);
@@ -370,11 +371,13 @@ lb_status lb_sum_tree_from_json(const char *text, lb_sum_tree **tree, lb_err *er
                          LB_TREE_MAX_LEAVES);
     if (status == LB_OK) {
         lb_tree_builder b = lb_tree_begin((uint32_t)leaves);
+        const char *products = json_string_value(json_object_get(all, "products"));
         status = nodes_from_json(nodes, &b, err);
         if (status == LB_OK)
             status = lb_tree_end(&b, tree, err);
         else
             lb_sum_tree_free(b.tree);
+        if (status == LB_OK) (*tree)->rounded = products && !strcmp(products, "rounded");
     }
     json_decref(all);
     return status;

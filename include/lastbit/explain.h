@@ -149,12 +149,14 @@ typedef struct lb_explain_options {
     bool budget;        /* split the final gap by cause and layer: a chained replay for each */
     bool routing; /* how much of the final gap is experts chosen otherwise: replays with the second side's ids, weights and slots in
                      force */
+    const char *const *trees; /* files of trees (order.h) that are tried as orders of sums of as many terms */
+    uint32_t n_trees;
     double seconds;     /* for ruling out alternatives at places of one kind, once something matched; 0: 2 */
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
 } lb_explain_options;
 #define LB_EXPLAIN_OPTIONS_INIT                                                                                \
     {                                                                                                          \
-        sizeof(lb_explain_options), NULL, 0, INT64_MIN, INT64_MAX, NULL, false, false, 0, NULL                        \
+        sizeof(lb_explain_options), NULL, 0, INT64_MIN, INT64_MAX, NULL, false, false, NULL, 0, 0, NULL                      \
     }
 
 typedef struct lb_explain_report {

@@ -7,7 +7,8 @@
  *      [0 1 2]        a chain, added one after the other: ((0 1) 2)
  *      [0..31]        terms in a row, also 0..28/4 for every fourth
  *
- * and as JSON {"leaves": 4, "nodes": [[0, 1], [2, 3], [4, 5]]}: node i is operand leaves + i of a later one; the last is the sum.
+ * and as JSON {"leaves": 4, "nodes": [[0, 1], [2, 3], [4, 5]]}: node i is operand leaves + i of a later one; the last is the sum. With
+ * "products": "rounded" it adds up products that were rounded, which the text does not tell.
  *
  * Finding a tree needs nothing but calls (FPRev, Xie et al., arXiv 2411.00442): with a huge M at term i, -M at term j and a
  * unit everywhere else, just those units survive that are added after i and j have met, so the sum tells how many terms are
@@ -29,6 +30,7 @@ typedef struct lb_sum_tree {
     uint32_t leaves, nodes;
     uint32_t *first; /* nodes + 1 */
     uint32_t *operand;
+    bool rounded; /* of products: each is rounded before it is added; otherwise one that is added to a sum goes in by fma */
 } lb_sum_tree;
 #define LB_TREE_MAX_LEAVES (1u << 24)
 
