@@ -195,7 +195,9 @@ static bool attention_begin(attention *a, lb_call *call, const lb_attention_form
                 (q->layout.ndim == 3 || form->tokens_first);
     if (form->dropout && lb_call_float(call, form->dropout - 1u, 0) != 0)
         lb_frame_fail(f, LB_ERR_UNSUPPORTED, "dropout inside attention");
-    for (int i = 0; i < 3; i++)
+    if (form->cap && lb_call_float(call, form->cap - 1u, 0) != 0)
+        lb_frame_fail(f, LB_ERR_UNSUPPORTED, "scores that are capped");
+    for (int i = 0; i < 4; i++)
         if (form->refused[i] && lb_call_given(call, form->refused[i] - 1u))
             lb_frame_fail(f, LB_ERR_UNSUPPORTED, "slopes, block tables and key lengths are not computed");
     if (q->layout.ndim < 2 || k->layout.ndim != q->layout.ndim || v->layout.ndim != q->layout.ndim)
@@ -568,10 +570,10 @@ lb_status lb_attention_backward(lb_call *call, const lb_attention_form *form, bo
                *y = input_heads_first(&a, tensor_at(call, form->out));
     const char *lse = lb_frame_tensor(f, lse_tensor);
     lb_tensor views[3];
-    char *dq = gradient_output(&a, 0, heads * a.tokens * a.h.size, &views[0]);
-    char *dk = gradient_output(&a, 1, kv_heads * a.kv_tokens * a.h.size, &views[1]);
-    char *dv = gradient_output(&a, 2, kv_heads * a.kv_tokens * a.h.values, &views[2]);
-    bool biased = call->n_results > 3 && call->results[3].data && lb_tensor_numel(&call->results[3]);
+    char *dq = gradient_output(&a, form->first, heads * a.tokens * a.h.size, &views[0]);
+    char *dk = gradient_output(&a, form->first + 1u, kv_heads * a.kv_tokens * a.h.size, &views[1]);
+    char *dv = gradient_output(&a, form->first + 2u, kv_heads * a.kv_tokens * a.h.values, &views[2]);
+    bool biased = !form->first && call->n_results > 3 && call->results[3].data && lb_tensor_numel(&call->results[3]);
     char *p = lb_frame_reals(f, square), *part = lb_frame_reals(f, a.kv_tokens * width);
     char *bias = biased ? lb_frame_output(f, 3, heads * square) : NULL,
          *ds = biased ? bias : lb_frame_reals(f, square);

@@ -22,7 +22,9 @@ typedef struct lb_attention_form {
     uint8_t borders;     /* of the sequences of queries; those of the keys follow */
     uint8_t left, right; /* window */
     uint8_t mask_type;   /* instead of `causal`: 0 none, 1 causal from the top left, 2 from the bottom right */
-    uint8_t refused[3];  /* args that must not be given */
+    uint8_t refused[4];  /* args that must not be given */
+    uint8_t cap;         /* must be 0: scores go through no tanh */
+    uint8_t first;       /* backward: results before the gradients, which the form does not give */
     lb_corner corner;
     bool tokens_first, lse_plus_inf; /* CUDA: a row that attends to nothing has lse +inf, else -inf */
     bool of_cpu;             /* … 0, and a row of nothing but NaN may count as one, see sees_nothing */

@@ -168,7 +168,7 @@ lb_status lb_backend_run(lb_backend *b, const char *op, const lb_operand *args, 
     LB_TRY(get_count(b, &count, err));
     for (uint32_t i = 0; i < count; i++) {
         bool fits = true;
-        LB_TRY(receive_tensor(b, i < n_results ? &results[i] : NULL, &fits, err));
+        LB_TRY(receive_tensor(b, count == n_results ? &results[i] : NULL, &fits, err));
         all &= fits;
     }
     if (count != n_results || !all)

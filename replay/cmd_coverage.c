@@ -8,7 +8,7 @@
 /* One name, or one name with one reason. */
 typedef struct tally {
     char *op, *why; /* why: NULL for what was computed */
-    uint64_t count, identical;
+    uint64_t count, identical, backend;
 } tally;
 
 struct lb_coverage {
@@ -67,7 +67,7 @@ static tally *row_of(lb_coverage *coverage, const char *op, const char *why)
         coverage->rows = grown;
         coverage->room = room;
     }
-    const tally row = {strdup(op), why ? strdup(why) : NULL, 0, 0};
+    const tally row = {strdup(op), why ? strdup(why) : NULL, 0, 0, 0};
     if (!row.op || (why && !row.why)) {
         free(row.op);
         free(row.why);
@@ -84,6 +84,7 @@ void lb_coverage_add(lb_coverage *coverage, const lb_event *event)
         row_of(coverage, op, event->verdict == LB_VERDICT_OPAQUE ? without_name(event->why, op) : NULL);
     if (!row) return;
     row->count++;
+    row->backend += event->backend;
     row->identical += event->verdict == LB_VERDICT_IDENTICAL || event->verdict == LB_VERDICT_REORDERED; /* the same bits, too */
     risen(coverage, (uint32_t)(row - coverage->rows));
 }
@@ -97,6 +98,7 @@ json_t *lb_coverage_json(const lb_coverage *coverage, bool opaque)
         json_t *one = json_pack("{s:s, s:I}", "op", row->op, "count", (json_int_t)row->count);
         if (!opaque) json_object_set_new(one, "native", json_boolean(!row->why));
         if (!row->why) json_object_set_new(one, "identical", json_integer((json_int_t)row->identical));
+        if (row->backend) json_object_set_new(one, "backend", json_integer((json_int_t)row->backend));
         if (row->why) json_object_set_new(one, "why", json_string(row->why));
         json_array_append_new(list, one);
     }
@@ -118,8 +120,10 @@ void lb_coverage_print(const lb_coverage *coverage, bool all)
     printf("\n%8s %9s  %s\n", "ops", "bit-equal", "op");
     for (uint32_t i = 0; i < coverage->n; i++) {
         const tally *row = &coverage->rows[i];
-        if (!row->why)
-            printf("%8llu %7.1f %%  %s\n", (unsigned long long)row->count,
-                   100.0 * (double)row->identical / (double)row->count, row->op);
+        if (row->why) continue;
+        printf("%8llu %7.1f %%  %s", (unsigned long long)row->count, 100.0 * (double)row->identical / (double)row->count, row->op);
+        if (row->backend == row->count) printf("  (by PyTorch)\n");
+        else if (row->backend) printf("  (%llu by PyTorch)\n", (unsigned long long)row->backend);
+        else printf("\n");
     }
 }

@@ -104,8 +104,9 @@ lb_status lb_replay_request_plan(const lb_replay_request *o, lb_plan *plan, lb_e
     if ((o->table || o->routing || o->each) && !o->mode) plan->mode = LB_REPLAY_CHAINED;
     if (o->routing || o->each) LB_TRY(check_tables(o, plan, err));
     plan->select = o->select;
-    if (o->backend && strcmp(o->backend, "torch"))
-        return lb_fail(err, LB_ERR_INVALID, "--backend %s: the one that there is is torch", o->backend);
+    if (o->backend && strcmp(o->backend, "torch") && strcmp(o->backend, "torch:all"))
+        return lb_fail(err, LB_ERR_INVALID, "--backend %s: there is torch, for ops that are not known, and torch:all", o->backend);
+    plan->backend_all = o->backend && !strcmp(o->backend, "torch:all");
     if (!o->backend && (o->imports || o->python))
         return lb_fail(err, LB_ERR_INVALID, "--backend-import and --backend-python go with --backend torch");
     if (o->select && !o->write)

@@ -426,7 +426,7 @@ int lb_cmd_replay(int argc, const char **argv)
          "choices of experts change, by near ties or by the router itself (exit code 1); implies --mode chained", NULL},
         {"kernels", 0, POPT_ARG_NONE, &o.kernels, 0, "replay nothing: list what the steps are made of, and the kernels and orders that could take its place", NULL},
         {"coverage", 0, POPT_ARG_NONE, &o.coverage, 0, "count every op: how often, how often with the recorded bits, and what was not computed and why", NULL},
-        {"backend", 0, POPT_ARG_STRING, &o.backend, 0, "who runs ops that are not known: torch is PyTorch on the CPU, in a child process", "torch"},
+        {"backend", 0, POPT_ARG_STRING, &o.backend, 0, "who runs ops that are not known: torch is PyTorch on the CPU, in a child process; torch:all: and the others, too, as a cross-check", "torch[:all]"},
         {"backend-import", 0, POPT_ARG_ARGV, &o.imports, 0, "module that defines custom ops, found from the current directory; repeatable", "MODULE"},
         {"backend-python", 0, POPT_ARG_STRING, &o.python, 0, "interpreter with PyTorch (python3)", "PATH"},
         {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)swaps, 0, "Swaps (each may be given several times)", NULL},

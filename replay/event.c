@@ -53,7 +53,13 @@ static bool made_by_pass(const lb_prepared_op *op)
     return !op->row && (op->action == LB_ACT_ZERO || op->action == LB_ACT_COPY || op->action == LB_ACT_STATE || op->action == LB_ACT_ROUND);
 }
 
-static void tell(lb_machine *machine, account *a, lb_verdict verdict, double ratio, const lb_inputs *inputs)
+static const char *why_unknown(const char *op)
+{
+    const char *why = lb_op_unknown_why(op);
+    return why ? why : "no row of the op table has this name";
+}
+
+static void tell(lb_machine *machine, account *a, lb_verdict verdict, double ratio, const lb_inputs *inputs, bool backend)
 {
     const lb_observer *observer = machine->run->observer;
     uint32_t origin = origin_of(machine);
@@ -82,12 +88,13 @@ static void tell(lb_machine *machine, account *a, lb_verdict verdict, double rat
                       .conditional = machine->conditional,
                       .bound_ratio = ratio,
                       .why = verdict != LB_VERDICT_OPAQUE ? NULL
-                             : machine->why ? machine->why : "no row of the op table has this name",
+                             : machine->why ? machine->why : why_unknown(lb_op_name(prepared->program, &prepared->program->ops[machine->next])),
                       .n_results = a->n,
                       .values = a->values,
                       .computed = a->computed,
                       .recorded = a->recorded,
-                      .shadow = a->shadow};
+                      .shadow = a->shadow,
+                      .backend = backend};
     if (!observer->op(observer->context, &event)) machine->run->stop = true;
 }
 
@@ -195,7 +202,7 @@ static lb_status weigh(lb_machine *machine, const lb_execution *e, account *a, c
         j->verdict = LB_VERDICT_ROUNDING; /* the difference that was asked for, never a divergence */
     } else if (c->unkept) {
         j->verdict = LB_VERDICT_MISSING;
-    } else if (e->backend) {
+    } else if (e->backend && !e->units) {
         j->verdict = LB_VERDICT_OPAQUE;
     } else if (!e->units) {
         j->verdict = LB_VERDICT_DIVERGED; /* a copy: no bound */
@@ -240,7 +247,7 @@ lb_status lb_event_computed(lb_machine *machine, const lb_op *op, const lb_execu
     if (op->flags & LB_OP_DECISION && !isolated && !machine->is_shadow && c.compared && !c.same) lb_decision_results(machine, a.values, a.n);
     count(machine, j.verdict, true, c.compared, c.same);
     if (e->backend && !machine->is_shadow) machine->run->summary->backend++, machine->run->summary->native--;
-    tell(machine, &a, j.verdict, j.bound_ratio, &e->inputs);
+    tell(machine, &a, j.verdict, j.bound_ratio, &e->inputs, e->backend);
     close_account(&a);
     for (uint32_t i = 0; isolated && i < e->outputs.n; i++) {
         bool loaded;
@@ -265,7 +272,7 @@ lb_status lb_event_stand_in(lb_machine *machine, const lb_op *op, lb_verdict ver
         missing |= lb_storage_of(machine, a.values[i])->missing;
     }
     count(machine, missing ? LB_VERDICT_MISSING : verdict, verdict != LB_VERDICT_OPAQUE, false, false);
-    tell(machine, &a, missing ? LB_VERDICT_MISSING : verdict, NAN, &inputs);
+    tell(machine, &a, missing ? LB_VERDICT_MISSING : verdict, NAN, &inputs, false);
     return LB_OK;
 }
 
@@ -290,6 +297,6 @@ lb_status lb_event_missing(lb_machine *machine, const lb_op *op)
     count(machine, LB_VERDICT_MISSING, true, false, false);
     lb_tensor none = {0};
     for (uint32_t i = 0; i < a.n; i++) a.computed[i] = none;
-    tell(machine, &a, LB_VERDICT_MISSING, NAN, &inputs);
+    tell(machine, &a, LB_VERDICT_MISSING, NAN, &inputs, false);
     return LB_OK;
 }

@@ -327,20 +327,49 @@ static lb_status stand_in_opaque(lb_machine *machine, const lb_op *op)
     return lb_event_stand_in(machine, op, LB_VERDICT_OPAQUE);
 }
 
-/* An op that no row knows, by PyTorch. What that refuses, the recording stands in for. */
+static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared);
+
+/* Ops that no row knows; with `backend_all` the others, too. Those that decide, draw or are swapped have more to them than a call. */
+static bool is_for_backend(const lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
+{
+    const lb_plan *plan = machine->run->plan;
+    if (!plan->backend || machine->is_shadow) return false;
+    if (!prepared->row) return true;
+    return plan->backend_all && prepared->action == LB_ACT_COMPUTE && prepared->row->kernel &&
+           !(prepared->row->flags & (LB_ROW_RANDOM | LB_ROW_DECISION)) && !LB_ROW_GIVEN_COUNT(prepared->row->flags) &&
+           !(op->flags & (LB_OP_RANDOM | LB_OP_DECISION)) && !lb_machine_choice(machine)->swapped;
+}
+
+/* The operands as the row's kernel takes them: what the bound is computed from. */
+static lb_status take_units(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared, lb_execution *e)
+{
+    LB_TRY(lb_operands_build(machine, op, prepared->form, prepared->row, &e->outputs, true, &e->args, &e->n_args));
+    e->units = lb_operands_units(e->args, e->n_args, prepared->form);
+    e->unit = lb_machine_take(machine, (e->n_args + 1) * sizeof *e->unit);
+    e->per_unit = e->units ? e->outputs.n / e->units : 0;
+    return e->unit ? LB_OK : LB_ERR_NOMEM;
+}
+
+/* An op by PyTorch. What that refuses its row computes, or the recording stands in for it where there is none. */
 static lb_status compute_by_backend(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
 {
     const char *name = lb_op_name(machine->prepared->program, op);
     const lb_op_row row = {.name = name, .flags = LB_ROW_WRITES};
     lb_execution e = {.prepared = prepared, .backend = true};
-    LB_TRY(gather_inputs(machine, op, LB_FORM_MUTATES, &e.inputs));
+    const lb_op_form form = prepared->row ? (lb_op_form)prepared->form : LB_FORM_MUTATES;
+    lb_operand *args;
+    uint32_t n_args;
+    LB_TRY(gather_inputs(machine, op, form, &e.inputs));
     if (e.inputs.missing) return lb_event_missing(machine, op);
-    LB_TRY(lb_outputs_list(machine, op, LB_FORM_MUTATES, &e.outputs));
+    LB_TRY(lb_outputs_list(machine, op, form, &e.outputs));
     LB_TRY(lb_outputs_open(machine, op, &e.outputs));
-    LB_TRY(lb_operands_build(machine, op, LB_FORM_MUTATES, &row, &e.outputs, true, &e.args, &e.n_args));
+    if (prepared->row) LB_TRY(take_units(machine, op, prepared, &e));
+    LB_TRY(lb_operands_build(machine, op, LB_FORM_MUTATES, &row, &e.outputs, true, &args, &n_args));
+    if (!prepared->row) e.args = args, e.n_args = n_args;
     lb_err local = LB_ERR_INIT;
-    lb_status status = lb_backend_run(machine->run->plan->backend, name, e.args, e.n_args, e.outputs.tensors, e.outputs.n, &local);
+    lb_status status = lb_backend_run(machine->run->plan->backend, name, args, n_args, e.outputs.tensors, e.outputs.n, &local);
     if (status == LB_ERR_NOMEM) return lb_fail(machine->err, status, "%s", local.message);
+    if (status != LB_OK && prepared->row) return compute(machine, op, prepared);
     if (status != LB_OK) {
         machine->why = local.message;
         status = stand_in_opaque(machine, op);
@@ -539,11 +568,11 @@ static lb_status run_op(lb_machine *machine, const lb_op *op, const lb_prepared_
         if (op->flags & LB_OP_DECISION) LB_TRY(decide_inputs_of_unknown(machine, op, &holds));
         if (!holds) return LB_OK;
         if (random) return lb_event_stand_in(machine, op, LB_VERDICT_IDENTICAL);
-        const bool backend = machine->run->plan->backend && !machine->is_shadow && !prepared->row;
-        return backend ? compute_by_backend(machine, op, prepared) : stand_in_opaque(machine, op);
+        return is_for_backend(machine, op, prepared) ? compute_by_backend(machine, op, prepared) : stand_in_opaque(machine, op);
     }
     case LB_ACT_DECIDE: return decide(machine, op);
-    case LB_ACT_COMPUTE: return compute(machine, op, prepared);
+    case LB_ACT_COMPUTE:
+        return is_for_backend(machine, op, prepared) ? compute_by_backend(machine, op, prepared) : compute(machine, op, prepared);
     case LB_ACT_ZERO:
     case LB_ACT_COPY:
     case LB_ACT_STATE:

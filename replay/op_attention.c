@@ -40,11 +40,28 @@ ATTENTION(backward, raw_flash_backward, .query = AT(1), .out = AT(4), .lse = AT(
 ATTENTION(backward, raw_efficient_backward, .query = AT(1), .mask = AT(4), .out = AT(5), .borders = AT(6), .lse = AT(10),
           .dropout = AT(11), .mask_type = AT(14), .scale = AT(16), .left = AT(18), .tokens_first = true, .lse_plus_inf = true)
 
+/* Dao-AILab/flash-attention flash_attn/flash_attn_interface.py. A backward returns a sum of products that nothing reads. */
+ATTENTION(forward, dao, .query = AT(0), .dropout = AT(3), .scale = AT(4), .causal = AT(5), .left = AT(6), .right = AT(7), .cap = AT(8),
+          .refused = {AT(9)}, .corner = LB_BOTTOM_RIGHT, .tokens_first = true, .lse_plus_inf = true)
+ATTENTION(forward, dao_ragged, .query = AT(0), .borders = AT(3), .dropout = AT(7), .scale = AT(8), .causal = AT(9), .left = AT(10),
+          .right = AT(11), .cap = AT(12), .refused = {AT(13), AT(15), AT(16), AT(17)}, .corner = LB_BOTTOM_RIGHT, .tokens_first = true,
+          .lse_plus_inf = true, .ragged_lse_by_head = true)
+ATTENTION(backward, dao_backward, .query = AT(1), .out = AT(4), .lse = AT(5), .dropout = AT(9), .scale = AT(10), .causal = AT(11),
+          .left = AT(12), .right = AT(13), .cap = AT(14), .refused = {AT(15)}, .first = 1, .corner = LB_BOTTOM_RIGHT,
+          .tokens_first = true, .lse_plus_inf = true)
+ATTENTION(backward, dao_ragged_backward, .query = AT(1), .out = AT(4), .lse = AT(5), .borders = AT(9), .dropout = AT(13),
+          .scale = AT(14), .causal = AT(15), .left = AT(16), .right = AT(17), .cap = AT(18), .refused = {AT(19)}, .first = 1,
+          .corner = LB_BOTTOM_RIGHT, .tokens_first = true, .lse_plus_inf = true, .ragged_lse_by_head = true)
+
 #define ROW(NAME, ARGS, ID, ROUNDINGS, FLAGS, SAMPLES)                                                       \
     {"aten::" NAME, ARGS, ID##_kernel, ID##_twin, ROUNDINGS, 1, LB_ROW_REDUCTION | (FLAGS), "openblas", SAMPLES},
 #define DOT "_scaled_dot_product_"
 #define GIVEN LB_ROW_GIVEN(2, 7)
 #define QKV "query key value "
+#define DAO(NAME, ARGS, ID, ROUNDINGS, FLAGS)                                                                 \
+    {"flash_attn::_flash_attn_" NAME, ARGS, ID##_kernel, ID##_twin, ROUNDINGS, 1, LB_ROW_REDUCTION | (FLAGS), "openblas", "custom"},
+#define WINDOW "dropout_p softmax_scale causal window_size_left window_size_right softcap alibi_slopes "
+#define BORDERS "cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k "
 const lb_op_row lb_rows_attention[] = {
     ROW(DOT "flash_attention_for_cpu", QKV "dropout_p is_causal attn_mask scale", cpu, 8, 0, "attention")
     ROW(DOT "flash_attention", QKV "dropout_p is_causal return_debug_mask scale", flash, 8, GIVEN, "attention flash")
@@ -81,5 +98,12 @@ const lb_op_row lb_rows_attention[] = {
         "shared_storage_dqdkdv", raw_efficient_backward, 10, 0, "raw_attention_backward efficient")
     ROW("_cudnn_attention_backward", "grad_out " QKV "out logsumexp philox_seed philox_offset attn_bias cum_seq_q cum_seq_k "
         "max_q max_k dropout_p is_causal scale", cudnn_backward, 10, 0, "attention_backward cudnn")
+    DAO("forward", QKV WINDOW "return_softmax", dao, 8, LB_ROW_GIVEN(2, 2))
+    DAO("varlen_forward", QKV BORDERS WINDOW "return_softmax block_table leftpad_k seqused_k zero_tensors", dao_ragged, 8,
+        LB_ROW_GIVEN(2, 2))
+    DAO("backward", "dout " QKV "out softmax_lse dq dk dv " WINDOW "deterministic rng_state", dao_backward, 10,
+        LB_ROW_WRITES | LB_ROW_GIVEN(0, 1))
+    DAO("varlen_backward", "dout " QKV "out softmax_lse dq dk dv " BORDERS WINDOW "deterministic rng_state zero_tensors",
+        dao_ragged_backward, 10, LB_ROW_WRITES | LB_ROW_GIVEN(0, 1))
     {NULL},
 };

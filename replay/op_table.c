@@ -31,7 +31,7 @@ static const lb_op_row *const families[] = {lb_rows_pointwise, lb_rows_logic,   
                                             lb_rows_channel_norm, lb_rows_scaler,     lb_rows_resample, lb_rows_pool,
                                             lb_rows_recurrent, lb_rows_embedding_bag, lb_rows_composite, lb_rows_adagrad,
                                             lb_rows_function,  lb_rows_custom,    lb_rows_fused, lb_rows_state_space,
-                                            lb_rows_linear_attention, lb_rows_quantise, lb_rows_complex};
+                                            lb_rows_linear_attention, lb_rows_quantise, lb_rows_complex, lb_rows_paged};
 
 /* Spellings that no rule gives. Left without "aten::". */
 static const struct alias {
@@ -311,6 +311,33 @@ const lb_op_row *lb_op_find(const char *name, lb_op_form *form)
 const char *lb_op_known_as(const char *name)
 {
     return strcmp(name, LB_OP_TAP) ? name : "aten::clone";
+}
+
+/* Sources: vllm-project/vllm vllm/attention/layer.py, vllm/model_executor/layers/fused_moe/layer.py, csrc/torch_bindings.cpp,
+ * csrc/moe/moe_align_sum_kernels.cu; sgl-project/sglang sgl-kernel/csrc/common_extension.cc. */
+#define NO_CACHE "the cache of keys and values that it reads is no argument of it, but an object of vLLM found by the layer's name"
+#define NO_RANKS "it reads the other ranks' inputs through memory that is no argument of it, and the record names no group"
+#define BY_ARRIVAL "tokens of one expert stand in the order in which threads of the GPU arrived"
+static const struct unknown {
+    const char *name, *why;
+} unknown[] = {
+    {"vllm::unified_attention", NO_CACHE},
+    {"vllm::unified_attention_with_output", NO_CACHE},
+    {"vllm::unified_mla_attention", NO_CACHE},
+    {"vllm::unified_mla_attention_with_output", NO_CACHE},
+    {"vllm::unified_kv_cache_update", NO_CACHE},
+    {"vllm::moe_forward", "the experts' weights are no arguments of it, but of an object of vLLM found by the layer's name"},
+    {"_C_custom_ar::all_reduce", NO_RANKS},
+    {"sgl_kernel::all_reduce", NO_RANKS},
+    {"_moe_C::moe_align_block_size", BY_ARRIVAL},
+    {"sgl_kernel::moe_align_block_size", BY_ARRIVAL},
+};
+
+const char *lb_op_unknown_why(const char *name)
+{
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
+        if (!strcmp(unknown[i].name, name)) return unknown[i].why;
+    return NULL;
 }
 
 uint32_t lb_op_rows(const lb_op_row *const **rows)

@@ -70,6 +70,7 @@ static const struct {
     {"softmax.int", DIMENSION, 1}, {"log_softmax.int", DIMENSION, 1}, {"special_softmax", DIMENSION, 1}, {"special_log_softmax", DIMENSION, 1},
     {"nll_loss", ELEMENTS, 1}, {"nll_loss2d", ELEMENTS, 1}, {"nll_loss_nd", ELEMENTS, 1}, {"cross_entropy_loss", ELEMENTS, 0},
     {"DaoAILab::_causal_conv1d_bwd_cpp", PER_CHANNEL, 0}, {"custom_ops::selective_scan_fwd", INNER, 0},
+    {"flash_attn::*backward", TOKENS, 1}, {"flash_attn::*", TOKENS, 0},
     {"_C::cutlass_scaled_mm", INNER, 1}, {"sgl_kernel::fp8_*", INNER, 0},
     {"_addmm_activation", INNER, 1}, {"conv_transpose*", TRANSPOSED, 1},
     {"cudnn_convolution_transpose", TRANSPOSED, 1}, {"conv1d*", KERNEL, 1}, {"conv2d*", KERNEL, 1}, {"conv3d*", KERNEL, 1},

@@ -29,7 +29,7 @@ lb_status lb_outputs_list(lb_machine *machine, const lb_op *op, lb_op_form form,
     *outputs = (lb_outputs){.values = lb_machine_take(machine, (room + 1) * sizeof(uint32_t)),
                             .tensors = lb_machine_take(machine, (room + 1) * sizeof(lb_tensor))};
     if (!outputs->values || !outputs->tensors) return LB_ERR_NOMEM;
-    bool results = form == LB_FORM_PLAIN || form == LB_FORM_FOREACH || !op->written;
+    bool results = form == LB_FORM_PLAIN || form == LB_FORM_FOREACH || form == LB_FORM_MUTATES || !op->written;
     for (uint32_t r = 0; results && r < op->results; r++) {
         uint32_t v = lb_op_results(program, op)[r];
         if (v == LB_NONE || !op->written || !returned_argument(program, op, v)) outputs->values[outputs->n++] = v;

@@ -102,8 +102,10 @@ typedef struct lb_plan {
     uint32_t n_common;
     int64_t from_by;               /* and not after the beginning of this step */
     lb_backend *backend;           /* runs ops that replay does not know; NULL: recorded results stand in. One thread uses it. */
+    bool backend_all;              /* and those that it knows, but for swapped and random ops and decisions; what the backend
+                                      refuses is computed here */
 } lb_plan;
-#define LB_PLAN_INIT {sizeof(lb_plan), LB_REPLAY_ISOLATED, INT64_MIN, INT64_MAX, NULL, 0, NULL, 0, 0, true, false, 0, false, NULL, NULL, NULL, NULL, NULL, 0, INT64_MAX, NULL}
+#define LB_PLAN_INIT {sizeof(lb_plan), LB_REPLAY_ISOLATED, INT64_MIN, INT64_MAX, NULL, 0, NULL, 0, 0, true, false, 0, false, NULL, NULL, NULL, NULL, NULL, 0, INT64_MAX, NULL, false}
 
 /* One op has run (or stood in). Tensors are valid during the call only. */
 typedef struct lb_event {
@@ -123,6 +125,7 @@ typedef struct lb_event {
     const lb_tensor *computed; /* data NULL when there is none */
     const lb_tensor *recorded; /* data NULL when bytes were not kept */
     const lb_tensor *shadow;   /* plan.shadow: the exact shadow, f64 (integers as recorded); data NULL when there is none */
+    bool backend;              /* plan.backend ran it */
 } lb_event;
 
 typedef struct lb_quantisation lb_quantisation; /* see precision.h */

@@ -1,5 +1,5 @@
-"""More custom ops by the names and schemas of vLLM, SGLang and their kin, computed by their public definitions in plain torch: quantisers
-and products of what they made. As serving_ops.py, whose machinery this uses; here each op says by itself with what it is called."""
+"""More custom ops by the names and schemas of vLLM, SGLang and their kin, computed by their public definitions in plain torch: quantisers,
+products of what they made, attention and its caches. As serving_ops.py, whose machinery this uses; here each op says by itself with what it is called."""
 import argparse
 
 import torch
@@ -120,8 +120,132 @@ def products(r, name):
         yield *one, half, None
 
 
+# ---- attention
+
+def attended(q, k, v, scale, causal, left, right):
+    """(tokens, heads, size), the masks anchored at the last query and key: the output and the log-sum-exps (heads, tokens)."""
+    group, shift = q.shape[1] // k.shape[1], len(k) - len(q)
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    scores = torch.einsum("qhd,khd->hqk", q, k) * scale
+    distance = torch.arange(len(k))[None] - torch.arange(len(q))[:, None] - shift
+    right = 0 if causal else right
+    seen = torch.ones_like(distance, dtype=torch.bool)
+    seen = seen & (distance <= right) if right >= 0 else seen
+    seen = seen & (distance >= -left) if left >= 0 else seen
+    scores = scores.masked_fill(~seen, -torch.inf)
+    weights = torch.softmax(scores, -1).masked_fill(~seen, 0)
+    lse = torch.logsumexp(scores, -1)
+    return torch.einsum("hqk,khd->qhd", weights, v), torch.where(lse == -torch.inf, torch.inf, lse)
+
+
+def pieces(borders):
+    return [slice(a, b) for a, b in zip(borders.tolist(), borders[1:].tolist())]
+
+
+def flash(q, k, v, dropout, scale, causal, left, right, *_):
+    outs = [attended(*(t.float() for t in one), scale, causal, left, right) for one in zip(q, k, v)]
+    return torch.stack([o for o, _ in outs]).to(q.dtype), torch.stack([lse for _, lse in outs]), q.new_empty(0), torch.zeros(2, dtype=torch.int64)
+
+
+def flash_varlen(q, k, v, cu_q, cu_k, most_q, most_k, dropout, scale, causal, left, right, *_):
+    outs = [attended(q[a].float(), k[b].float(), v[b].float(), scale, causal, left, right) for a, b in zip(pieces(cu_q), pieces(cu_k))]
+    return (torch.cat([o for o, _ in outs]).to(q.dtype), torch.cat([lse for _, lse in outs], 1), q.new_empty(0),
+            torch.zeros(2, dtype=torch.int64))
+
+
+def gradients(dout, q, k, v, scale, *mask):
+    """By hand: an op has no autograd inside. With unit vectors for values, the output is the weights."""
+    dout, q, k, v = (t.float() for t in (dout, q, k, v))
+    group, units = q.shape[1] // k.shape[1], torch.eye(len(k))[:, None].expand(-1, k.shape[1], -1)
+    p = attended(q, k, units, scale, *mask)[0]  # (queries, heads, keys)
+    wide_k, wide_v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    dp = torch.einsum("qhd,khd->qhk", dout, wide_v)
+    ds = p * (dp - (dp * p).sum(-1, keepdim=True)) * scale
+    dk, dv = torch.einsum("qhk,qhd->khd", ds, q), torch.einsum("qhk,qhd->khd", p, dout)
+    return torch.einsum("qhk,khd->qhd", ds, wide_k), *(g.view(len(k), -1, group, g.shape[-1]).sum(2) for g in (dk, dv))
+
+
+def flash_backward(dout, q, k, v, out, lse, dq, dk, dv, dropout, scale, causal, left, right, *_):
+    for i in range(len(q)):
+        for to, g in zip((dq, dk, dv), gradients(dout[i], q[i], k[i], v[i], scale, causal, left, right)):
+            to[i].copy_(g)
+    return torch.zeros(lse.shape)
+
+
+def flash_varlen_backward(dout, q, k, v, out, lse, dq, dk, dv, cu_q, cu_k, most_q, most_k, dropout, scale, causal, left, right, *_):
+    for a, b in zip(pieces(cu_q), pieces(cu_k)):
+        for to, at, g in zip((dq, dk, dv), (a, b, b), gradients(dout[a], q[a], k[b], v[b], scale, causal, left, right)):
+            to[at].copy_(g)
+    return torch.zeros(lse.shape)
+
+
+def flashes(r, name):
+    ragged, backward = "varlen" in name, "backward" in name
+    cu_q, cu_k = torch.tensor([0, 3, 8], dtype=torch.int32), torch.tensor([0, 5, 12], dtype=torch.int32)
+    for causal, left, right in ((True, -1, -1), (False, -1, -1), (False, 2, 1)):
+        q, k, v = (r(8, 4, 16), r(12, 2, 16), r(12, 2, 16)) if ragged else (r(2, 6, 4, 16), r(2, 9, 2, 16), r(2, 9, 2, 16))
+        borders = (cu_q, cu_k, 5, 7) if ragged else ()
+        window = 0.0, 0.25, causal, left, right, 0.0, None
+        if not backward:
+            yield q, k, v, *borders, *window, False
+            continue
+        forward = (flash_varlen if ragged else flash)(q, k, v, *borders, *window)
+        yield r(*q.shape), q, k, v, *forward[:2], *map(torch.empty_like, (q, k, v)), *borders, *window, False, None
+
+
+def paged(out, q, keys, values, heads, scale, tables, lengths, block, *_):
+    for s, n in enumerate(lengths.tolist()):
+        places = [(int(tables[s, t // block]), t % block) for t in range(n)]
+        k = torch.stack([keys[b, :, :, o].flatten(1) for b, o in places]).float()  # (n, heads, size)
+        v = torch.stack([values[b, :, :, o] for b, o in places]).float()
+        out[s].copy_(attended(q[s][None].float(), k, v, scale, False, -1, -1)[0][0])
+
+
+def paged_v2(out, sums, most, parts, *rest):
+    paged(out, *rest)
+    for t in (sums, most, parts):
+        t.zero_()
+
+
+def fill_cache(key, value, keys, values, slots, *_):
+    for i, slot in enumerate(slots.tolist()):
+        if slot >= 0:
+            b, o = divmod(slot, keys.shape[3])
+            keys[b, :, :, o] = key[i].view(key.shape[1], -1, keys.shape[4])
+            values[b, :, :, o] = value[i]
+
+
+def fill_cache_flash(key, value, keys, values, slots, *_):
+    for i, slot in enumerate(slots.tolist()):
+        if slot >= 0:
+            keys[slot // keys.shape[1], slot % keys.shape[1]] = key[i]
+            values[slot // keys.shape[1], slot % keys.shape[1]] = value[i]
+
+
+def caches(r, name):
+    one = torch.ones(1)
+    if "paged" in name:
+        parts = [torch.empty(2, 4, 1), torch.empty(2, 4, 1), r(2, 4, 1, 16)] if "v2" in name else []
+        yield (r(2, 4, 16) * 0, *parts, r(2, 4, 16), r(5, 2, 2, 4, 8), r(5, 2, 16, 4), 2, 0.25, torch.tensor([[3, 0, 1], [2, 4, 0]], dtype=torch.int32),
+               torch.tensor([9, 6], dtype=torch.int32), 4, 12, None, "auto", one, one, 0, 0, 0, 64, 0)
+    elif "flash" in name:
+        slots = torch.tensor([3, -1, 11, 0])
+        yield r(5, 2, 16), r(5, 2, 16), r(3, 4, 2, 16), r(3, 4, 2, 16), slots, "auto", one, one
+        yield r(4, 2, 16), r(4, 2, 16), r(3, 2, 4, 16).transpose(1, 2), r(3, 2, 4, 16).transpose(1, 2), slots, "auto", one, one
+    else:
+        yield r(4, 2, 16), r(4, 2, 16), r(3, 2, 2, 4, 8), r(3, 2, 16, 4), torch.tensor([3, -1, 11, 0]), "auto", one, one
+
+
 IN_OUT = "(Tensor input, Tensor{0} output_q, Tensor{0} output_s"
 GROUP = ", int group_size, float eps, float fp8_min, float fp8_max, bool scale_ue8m0"
+WINDOW = "float dropout_p, float softmax_scale, bool causal, int window_size_left, int window_size_right, float softcap, Tensor? alibi_slopes"
+BORDERS = "Tensor cu_seqlens_q, Tensor cu_seqlens_k, int max_seqlen_q, int max_seqlen_k"
+GRADIENTS = "Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor softmax_lse, Tensor(a!)? dq, Tensor(b!)? dk, Tensor(c!)? dv"
+CACHE = ("Tensor query, Tensor key_cache, Tensor value_cache, int num_kv_heads, float scale, Tensor block_tables, Tensor seq_lens, int block_size, "
+         "int max_seq_len, Tensor? alibi_slopes, str kv_cache_dtype, Tensor k_scale, Tensor v_scale, int tp_rank, int blocksparse_local_blocks, "
+         "int blocksparse_vert_stride, int blocksparse_block_size, int blocksparse_head_sliding_step")
+FILL = ("(Tensor key, Tensor value, Tensor! key_cache, Tensor! value_cache, Tensor slot_mapping, str kv_cache_dtype, Tensor k_scale, "
+        "Tensor v_scale) -> ()")
 # name: schema, definition, what it is called with
 OPS = {
     "_C::static_scaled_fp8_quant": ("(Tensor! result, Tensor input, Tensor scale, int[]? group_shape=None) -> ()", static_fp8, quantised),
@@ -133,6 +257,18 @@ OPS = {
     "sgl_kernel::sgl_per_token_quant_fp8": (IN_OUT.format("") + ") -> ()", sgl_row, quantised),
     "sgl_kernel::sgl_per_token_group_quant_fp8": (IN_OUT.format("") + GROUP + ") -> ()", group_fp8, quantised),
     "sgl_kernel::sgl_per_token_group_quant_8bit": (IN_OUT.format("") + GROUP + ") -> ()", group_fp8, quantised),
+    "flash_attn::_flash_attn_forward": (f"(Tensor q, Tensor k, Tensor v, {WINDOW}, bool return_softmax) -> (Tensor, Tensor, Tensor, Tensor)",
+                                        flash, flashes),
+    "flash_attn::_flash_attn_varlen_forward": (f"(Tensor q, Tensor k, Tensor v, {BORDERS}, {WINDOW}, bool return_softmax=False, Tensor? block_table"
+                                               "=None, Tensor? leftpad_k=None, Tensor? seqused_k=None) -> (Tensor, Tensor, Tensor, Tensor)",
+                                               flash_varlen, flashes),
+    "flash_attn::_flash_attn_backward": (f"({GRADIENTS}, {WINDOW}, bool deterministic, Tensor? rng_state=None) -> Tensor", flash_backward, flashes),
+    "flash_attn::_flash_attn_varlen_backward": (f"({GRADIENTS}, {BORDERS}, {WINDOW}, bool deterministic, Tensor? rng_state=None) -> Tensor",
+                                                flash_varlen_backward, flashes),
+    "_C::paged_attention_v1": (f"(Tensor! out, {CACHE}) -> ()", paged, caches),
+    "_C::paged_attention_v2": (f"(Tensor! out, Tensor! exp_sums, Tensor! max_logits, Tensor! tmp_out, {CACHE}) -> ()", paged_v2, caches),
+    "_C_cache_ops::reshape_and_cache": (FILL, fill_cache, caches),
+    "_C_cache_ops::reshape_and_cache_flash": (FILL, fill_cache_flash, caches),
     "_C::cutlass_scaled_mm": ("(Tensor! out, Tensor a, Tensor b, Tensor a_scales, Tensor b_scales, Tensor? bias) -> ()", cutlass, products),
     "sgl_kernel::fp8_scaled_mm": ("(Tensor mat_a, Tensor mat_b, Tensor scales_a, Tensor scales_b, ScalarType out_dtype, Tensor? bias) -> Tensor",
                                   lambda a, b, sa, sb, dtype, bias: scaled(a, b, sa, sb, bias).to(dtype), products),

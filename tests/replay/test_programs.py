@@ -142,3 +142,42 @@ def test_coverage_counts_bits_that_another_order_gives_too(lastbit, tmp_path):
     plain, blocked = ({row["op"]: row.get("identical") for row in answer["coverage"]} for answer in ways.values())
     assert ways["--order", "op=mm=blocked:4096"]["verdicts"]["reordered"] > 0  # blocks longer than the sums: the same chain
     assert plain == blocked
+
+
+def test_a_backend_runs_everything_as_a_cross_check(lastbit, tmp_path):
+    """Here PyTorch computed the recording, too: what it runs again from the same inputs has the recorded bits."""
+    capture = tmp_path / "run.lb"
+    lastbit.record(capture, "tests/programs/two_linears.py", options=("--level", "ops"), expect=0)
+    both = ("--coverage", "--backend-python", sys.executable)
+    answer = lastbit.json("replay", capture, "--backend", "torch:all", *both, expect=0)
+    rows = {row["op"]: row for row in answer["coverage"]}
+    assert answer["ops"]["backend"] > answer["ops"]["total"] // 2 and answer["ops"]["opaque"] == 0
+    for op in ("aten::addmm", "aten::mm", "aten::add_.Tensor"):
+        if op in rows:
+            assert rows[op]["backend"] == rows[op]["count"] == rows[op]["identical"], rows[op]
+    assert "aten::mm" in rows and answer["verdicts"]["diverged"] == 0
+    assert sum(row.get("backend", 0) for row in rows.values()) == answer["ops"]["backend"]
+    text = lastbit.run("replay", capture, "--backend", "torch:all", *both, expect=0).stdout
+    assert "aten::mm  (by PyTorch)" in text
+    only = lastbit.json("replay", capture, "--backend", "torch", *both, expect=0)
+    assert only["ops"]["backend"] == 0
+    chained = lastbit.json("replay", capture, "--mode", "chained", "--backend", "torch:all", *both, expect=0)
+    assert chained["ops"]["backend"] > 0 and chained["verdict"] in ("identical", "rounding")
+
+
+def test_ops_whose_data_are_no_arguments_say_so(lastbit, tmp_path):
+    program = tmp_path / "serve.py"
+    program.write_text("""
+import torch
+library = torch.library.Library("vllm", "DEF")
+library.define("unified_attention(Tensor query, Tensor key, Tensor value, str layer_name) -> Tensor")
+library.impl("unified_attention", lambda q, k, v, name: q + k + v, "CPU")
+class Layer(torch.nn.Linear):
+    def forward(self, x):
+        return torch.ops.vllm.unified_attention(super().forward(x), x, x, "layer")
+with torch.no_grad():
+    Layer(4, 4)(torch.randn(2, 4))
+""")
+    lastbit.record(tmp_path / "run.lb", program, options=("--level", "ops"), expect=0)
+    [row] = lastbit.json("replay", tmp_path / "run.lb", expect=0)["opaque_ops"]
+    assert row["op"] == "vllm::unified_attention" and "cache of keys and values" in row["why"]

@@ -1,0 +1,186 @@
+/* Attention over a cache of keys and values in blocks, and the ops that fill it, under vLLM's names.
+ *
+ *      paged_attention_v1, _v2     one query per sequence; v2 also leaves partial results, which are taken as recorded
+ *      reshape_and_cache           key cache (blocks, heads, size / x, block, x), value cache (blocks, heads, size, block)
+ *      reshape_and_cache_flash     both (blocks, block, heads, size), however they are strided
+ *
+ * Names and schemas: vllm-project/vllm csrc/torch_bindings.cpp; layouts: csrc/cache_kernels.cu, csrc/attention/attention_kernels.cuh.
+ * A cache in fp8, slopes and sparse blocks are not computed. */
+#include "elementary.h"
+#include "frame.h"
+#include "memory.h"
+
+#include <math.h>
+#include <string.h>
+
+static bool is_auto(const lb_call *call, uint32_t i)
+{
+    return i >= call->n_args || call->args[i].tag != LB_OPERAND_STRING || !strcmp(call->args[i].string, "auto");
+}
+
+/* ---- attention ---------------------------------------------------------------------------------------------------------- */
+
+/* Positions in the schema. The exponentials' sum has this added, so that it is never 0. */
+typedef struct paged_form {
+    uint8_t query, scale, tables, lengths, slopes, kind, vertical;
+} paged_form;
+#define SUM_FLOOR 1e-6
+
+typedef struct paged {
+    lb_frame frame;
+    const lb_layout *k, *v;
+    const void *q, *keys, *values;
+    const int64_t *tables, *lengths;
+    int64_t sequences, heads, kv_heads, size, block, per_sequence;
+    double scale, rounding; /* of a twin: the weights' 16 bits */
+    bool twin;
+} paged;
+
+/* One head of one sequence. `p` has a place for each of its keys, `t` too: the terms of a score, added up as magnitudes. */
+static void attend(const paged *a, int64_t s, int64_t head, double *p, double *t, void *y)
+{
+    const int64_t length = a->lengths[s], kv = head / (a->heads / a->kv_heads), from = (s * a->heads + head) * a->size;
+    const int64_t x = a->k->shape[4], of_block = a->kv_heads * a->size * a->block;
+    double top = -INFINITY, total = SUM_FLOOR, weighted = 0;
+    for (int64_t j = 0; j < length; j++) {
+        const int64_t base = a->tables[s * a->per_sequence + j / a->block] * of_block + kv * a->size * a->block, offset = j % a->block;
+        double score = 0, terms = 0;
+        for (int64_t d = 0; d < a->size; d++) {
+            const double term = lb_frame_get(&a->frame, a->q, from + d) *
+                                lb_frame_get(&a->frame, a->keys, base + (d / x * a->block + offset) * x + d % x);
+            score += term, terms += fabs(term);
+        }
+        p[j] = score * a->scale, t[j] = terms * fabs(a->scale);
+        top = fmax(top, p[j]);
+    }
+    for (int64_t j = 0; j < length; j++) t[j] += fabs(p[j] - top), total += p[j] = lb_exp(p[j] - top);
+    for (int64_t j = 0; j < length; j++) p[j] /= total, weighted += p[j] * t[j];
+    for (int64_t d = 0; d < a->size; d++) {
+        double sum = 0;
+        for (int64_t j = 0; j < length; j++) {
+            const int64_t base = a->tables[s * a->per_sequence + j / a->block] * of_block + kv * a->size * a->block;
+            const double value = lb_frame_get(&a->frame, a->values, base + d * a->block + j % a->block);
+            sum += a->twin ? p[j] * fabs(value) * (1 + a->rounding + t[j] + weighted) : p[j] * value;
+        }
+        lb_frame_set(&a->frame, y, from + d, sum);
+    }
+}
+
+static bool fits(const paged *a, const lb_tensor *keys, const lb_tensor *values, const lb_tensor *tables, int64_t *longest)
+{
+    if (keys->layout.ndim != 5 || values->layout.ndim != 4 || tables->layout.ndim != 2 || a->heads % a->kv_heads ||
+        a->v->shape[2] != a->size || a->k->shape[2] * a->k->shape[4] != a->size || a->k->shape[1] != a->kv_heads)
+        return false;
+    for (int64_t s = 0; s < a->sequences; s++) {
+        *longest = a->lengths[s] > *longest ? a->lengths[s] : *longest;
+        if (a->lengths[s] < 0 || a->lengths[s] > a->per_sequence * a->block) return false;
+        for (int64_t b = 0; b * a->block < a->lengths[s]; b++)
+            if (a->tables[s * a->per_sequence + b] < 0 || a->tables[s * a->per_sequence + b] >= a->k->shape[0]) return false;
+    }
+    return true;
+}
+
+static lb_status paged_attention(lb_call *call, const paged_form *f, bool twin)
+{
+    paged a = {.frame = lb_frame_begin(call), .twin = twin};
+    const lb_tensor *q = lb_call_tensor(call, f->query), *keys = lb_call_tensor(call, f->query + 1u),
+                    *values = lb_call_tensor(call, f->query + 2u), *tables = lb_call_tensor(call, f->tables),
+                    *lengths = lb_call_tensor(call, f->lengths);
+    if (lb_call_given(call, f->slopes) || !is_auto(call, f->kind) || lb_call_int(call, f->vertical, 0) > 1)
+        lb_frame_fail(&a.frame, LB_ERR_UNSUPPORTED, "slopes, caches in fp8 and sparse blocks are not computed");
+    if (!q || !keys || !values || !tables || !lengths || q->layout.ndim != 3 || keys->layout.ndim != 5)
+        lb_frame_fail(&a.frame, LB_ERR_UNSUPPORTED, "tensors of other dimensions than vLLM's");
+    if (!lb_frame_ok(&a.frame)) return lb_frame_end(&a.frame);
+    a.k = &keys->layout, a.v = &values->layout;
+    a.sequences = q->layout.shape[0], a.heads = q->layout.shape[1], a.size = q->layout.shape[2];
+    a.kv_heads = lb_call_int(call, f->query + 3u, a.heads), a.block = a.k->shape[3], a.per_sequence = tables->layout.shape[1];
+    a.scale = lb_call_float(call, f->scale, 1), a.rounding = lb_twin_rounding(call, f->query);
+    a.q = lb_frame_tensor(&a.frame, q), a.keys = lb_frame_tensor(&a.frame, keys), a.values = lb_frame_tensor(&a.frame, values);
+    a.tables = lb_frame_integers(&a.frame, tables), a.lengths = lb_frame_integers(&a.frame, lengths);
+    void *y = lb_frame_output(&a.frame, 0, lb_tensor_numel(q));
+    int64_t longest = 0;
+    if (lb_frame_ok(&a.frame) && !fits(&a, keys, values, tables, &longest))
+        lb_frame_fail(&a.frame, LB_ERR_INVALID, "tables that point outside the cache");
+    double *p = lb_frame_scratch(&a.frame, (size_t)(longest + 1) * 16);
+    for (int64_t i = 0; lb_frame_ok(&a.frame) && i < a.sequences * a.heads; i++)
+        attend(&a, i / a.heads, i % a.heads, p, p + longest, y);
+    return lb_frame_end(&a.frame);
+}
+
+static const paged_form v1 = {.query = 1, .scale = 5, .tables = 6, .lengths = 7, .slopes = 10, .kind = 11, .vertical = 16};
+static const paged_form v2 = {.query = 4, .scale = 8, .tables = 9, .lengths = 10, .slopes = 13, .kind = 14, .vertical = 19};
+static lb_status v1_kernel(lb_call *call) { return paged_attention(call, &v1, false); }
+static lb_status v1_twin(lb_call *call) { return paged_attention(call, &v1, true); }
+static lb_status v2_kernel(lb_call *call) { return paged_attention(call, &v2, false); }
+static lb_status v2_twin(lb_call *call) { return paged_attention(call, &v2, true); }
+
+/* ---- filling the cache --------------------------------------------------------------------------------------------------- */
+
+static void *moved(const lb_tensor *t, int64_t elements)
+{
+    return (char *)t->data + elements * (int64_t)(lb_dtype_bits(t->dtype) / 8);
+}
+
+/* A token's (heads, size) go to `slot`. In the first layout sizes are cut in pieces of x, or stand before the block. */
+static void put_token(const lb_tensor *in, int64_t token, const lb_tensor *cache, int64_t slot, bool flash)
+{
+    const lb_layout *l = &cache->layout;
+    const int64_t heads = in->layout.shape[1], size = in->layout.shape[2], block = flash ? l->shape[1] : l->shape[3],
+                  x = !flash && l->ndim == 5 ? l->shape[4] : 1;
+    lb_tensor from = *in, to = *cache;
+    from.layout.ndim = to.layout.ndim = 3;
+    const int64_t shape[3] = {heads, size / x, x}, in_stride[3] = {in->layout.stride[1], in->layout.stride[2] * x, in->layout.stride[2]},
+                  out_stride[3] = {flash ? l->stride[2] : l->stride[1], flash ? l->stride[3] : l->stride[2],
+                                   !flash && l->ndim == 5 ? l->stride[4] : 1};
+    for (int d = 0; d < 3; d++) {
+        from.layout.shape[d] = to.layout.shape[d] = shape[d];
+        from.layout.stride[d] = in_stride[d], to.layout.stride[d] = out_stride[d];
+    }
+    from.data = moved(in, token * in->layout.stride[0]);
+    to.data = moved(cache, slot / block * l->stride[0] + slot % block * (flash ? l->stride[1] : l->stride[3]));
+    lb_tensor_copy(&to, &from, NULL);
+}
+
+/* key, value, key_cache, value_cache, slot_mapping, kv_cache_dtype, …; a negative slot takes nothing. */
+static lb_status fill(lb_call *call, bool flash)
+{
+    lb_frame f = lb_frame_begin(call);
+    const lb_tensor *slots = lb_call_tensor(call, 4);
+    const int64_t *slot = lb_frame_integers(&f, slots), n = slots ? lb_tensor_numel(slots) : 0;
+    if (!is_auto(call, 5)) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "caches in fp8 are not filled");
+    for (uint32_t i = 0; lb_frame_ok(&f) && i < 2 && i < call->n_results; i++) {
+        const lb_tensor *in = lb_call_tensor(call, i), *before = lb_call_tensor(call, 2 + i), *cache = &call->results[i];
+        if (!cache->data) continue;
+        const lb_layout *l = &cache->layout;
+        const bool shaped = in && before && in->layout.ndim == 3 && n <= in->layout.shape[0] && lb_dtype_bits(cache->dtype) >= 8 &&
+                            (flash ? l->ndim == 4 && l->shape[2] == in->layout.shape[1] && l->shape[3] == in->layout.shape[2]
+                                   : l->ndim == (i ? 4 : 5) && l->shape[1] == in->layout.shape[1] &&
+                                         l->shape[2] * (i ? 1 : l->shape[4]) == in->layout.shape[2]);
+        if (!shaped) {
+            lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "a cache of another shape than vLLM's");
+            break;
+        }
+        const int64_t places = l->shape[0] * (flash ? l->shape[1] : l->shape[3]);
+        if (before->data && before->data != cache->data) lb_tensor_copy(cache, before, NULL);
+        for (int64_t t = 0; lb_frame_ok(&f) && t < n; t++) {
+            if (slot[t] >= places) lb_frame_fail(&f, LB_ERR_INVALID, "a slot outside the cache");
+            else if (slot[t] >= 0) put_token(in, t, cache, slot[t], flash);
+        }
+    }
+    return lb_frame_end(&f);
+}
+static lb_status fill_blocks(lb_call *call) { return fill(call, false); }
+static lb_status fill_flash(lb_call *call) { return fill(call, true); }
+
+#define CACHE "query key_cache value_cache num_kv_heads scale block_tables seq_lens block_size max_seq_len alibi_slopes kv_cache_dtype " \
+              "k_scale v_scale tp_rank blocksparse_local_blocks blocksparse_vert_stride blocksparse_block_size "                         \
+              "blocksparse_head_sliding_step"
+#define FILL "key value key_cache value_cache slot_mapping kv_cache_dtype k_scale v_scale"
+const lb_op_row lb_rows_paged[] = {
+    {"_C::paged_attention_v1", "out " CACHE, v1_kernel, v1_twin, 64, 0, LB_ROW_WRITES, NULL, "custom"},
+    {"_C::paged_attention_v2", "out exp_sums max_logits tmp_out " CACHE, v2_kernel, v2_twin, 64, 0, LB_ROW_WRITES | LB_ROW_GIVEN(1, 3),
+     NULL, "custom"},
+    {"_C_cache_ops::reshape_and_cache", FILL, fill_blocks, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_WRITES, NULL, "custom"},
+    {"_C_cache_ops::reshape_and_cache_flash", FILL, fill_flash, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_WRITES, NULL, "custom"},
+    {NULL},
+};
