@@ -30,6 +30,8 @@ static const struct rule {
     {"found_inf", REQUIRED, false, "_amp_*"},
     {"grad_output", REQUIRED, true, "mkldnn_rnn_layer_backward"},
     {"index", REQUIRED, true, "select_*"},
+    {"key", REQUIRED, true, "*rotary_embedding *apply_rope*"},
+    {"scale", REQUIRED, false, "_C::static_scaled_fp8_quant"},
     {"indices", REQUIRED, false, "*embedding* *pool*"},
     {"indices", OPTIONAL_LIST, false, "*index*"},
     {"max", REQUIRED, false, "clamp_max.Tensor"},
@@ -48,7 +50,7 @@ static const struct rule {
 /* Names that mean one thing in every row. */
 static const char required[] = " B abs angle bag_size batch1 batch2 boundaries buffer condition cx_ cx_tmp cy_ "
                                "elements grad grad_out grad_out_ growth_tracker hx_ hy_ imag "
-                               "input inv_scale key logsumexp mask mat mat1 mat2 maximum_indices mean "
+                               "input inv_scale logsumexp mask mat mat1 mat2 maximum_indices mean "
                                "offset2bag offsets out output query real rstd scale_a scale_b "
                                "self_or_result sorted_sequence source src target tensor tensor1 tensor2 "
                                "test_elements total_weight values vec weight0 weight1 weight2 "
@@ -56,7 +58,7 @@ static const char required[] = " B abs angle bag_size batch1 batch2 boundaries b
 static const char required_of_custom_ops[] =
     " a all_gather_output conv_state cos_sin_cache delta dout g gating_output hidden k ka o positions "
     "prefix_lse prefix_output r r_k residual "
-    "s_a s_b suffix_lse suffix_output topk_indices topk_weights u v v_a v_b x x_a x_g x_k x_r x_v x_w ";
+    "a_scales b b_scales cu_seqlens_k cu_seqlens_q mat_a mat_b q s_a s_b scales_a scales_b softmax_lse suffix_lse suffix_output topk_indices topk_weights u v v_a v_b x x_a x_k x_r x_v x_w ";
 static const char required_lists[] = " exp_avg_sqs exp_avgs grads state_steps state_sums tensors ",
                   optional_lists[] = " max_exp_avg_sqs momentum_buffer_list list ";
 
