@@ -291,7 +291,7 @@ static lb_status place_rows(const carriers *all, const lb_batch_rows *before, lb
                  (long long)(r->turned ? r->many : r->few), (long long)(r->turned ? r->few : r->many), r->by,
                  (long long)lost);
     return room ? LB_OK
-                : lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for %lld rows", (long long)r->many);
+                : lb_fail(err, LB_ERR_NOMEM, "out of memory for %lld rows", (long long)r->many);
 }
 
 /* ---- how many rows there are ---- */
@@ -364,7 +364,7 @@ lb_status lb_batch_rows_find(const lb_side *a, const lb_side *b, const lb_map_ru
     lb_status status = LB_OK;
     *out = (lb_batch_rows){0};
     if (!list_carriers(sides, rules, &all))
-        status = lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for sources");
+        status = lb_fail(err, LB_ERR_NOMEM, "out of memory for sources");
     if (status == LB_OK && *all.strange) {
         snprintf(out->missing, sizeof out->missing,
                  "%.290s: not another number of rows alone, so that no op's result can be held against the "

@@ -351,5 +351,5 @@ lb_status lb_candidates_list(const lb_program *program, const uint32_t *ops, uin
     for (uint32_t i = 0; i < m.n_trees; i++) lb_sum_tree_free(m.trees[i]);
     free(m.trees), free(m.owners), free(m.rounded);
     *list = m.list, *n = m.n;
-    return m.list ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for candidates");
+    return m.list ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for candidates");
 }

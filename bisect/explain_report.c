@@ -271,7 +271,7 @@ lb_status lb_findings_add_rows(lb_explain_report *r, const lb_scene *s, lb_err *
     if (grown) r->rows = grown;
     if (!grown || !few || !many) {
         free(few), free(many);
-        return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for %lld rows", (long long)rows->few);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for %lld rows", (long long)rows->few);
     }
     for (int64_t i = 0; i < rows->few; i++) few[i] = i, many[i] = rows->places[i];
     r->rows[r->n_rows++] = (lb_explain_rows){.step = s->sides[0].program->step,

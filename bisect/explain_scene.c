@@ -189,7 +189,7 @@ lb_status lb_scene_read(const lb_explain_session *session, lb_scene *s, lb_err *
     s->assemblies.how = (lb_joining){.b = &s->sides[1], .rows = s->rows, .bytes = &s->bytes[1]};
     if (s->rows) {
         s->row_numbers = lb_row_numbers_find(&s->alignment, &s->bytes[0], &s->bytes[1]);
-        if (!s->row_numbers) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for rows");
+        if (!s->row_numbers) return lb_fail(err, LB_ERR_NOMEM, "out of memory for rows");
         s->assemblies.wholes = &s->bytes[0], s->assemblies.numbers = s->row_numbers;
     }
     return lb_stretches_find(&s->source, &s->stretches, err);

@@ -54,7 +54,7 @@ static lb_status run_op(const subject *s, const char *kernel, int64_t rows, void
                         lb_err *err)
 {
     lb_program *p = lb_program_copy(s->p);
-    if (!p) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for a batch");
+    if (!p) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a batch");
     const lb_op *op = &p->ops[s->op];
     uint32_t leaves[16], n = 0;
     lb_tensor inputs[16];
@@ -100,7 +100,7 @@ static lb_status run_norm(const subject *s, const char *kernel, int64_t rows, vo
         return lb_fail(err, LB_ERR_NOT_CAPTURED, "bytes lack");
     *result = (lb_tensor){NULL, y->dtype, with_rows(&y->layout, rows)};
     result->data = malloc(lb_dtype_bytes(y->dtype, (size_t)lb_layout_numel(&result->layout)) + 1);
-    if (!result->data) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for a batch");
+    if (!result->data) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a batch");
     outputs[LB_NORM_Y] = *result;
     lb_status status = lb_composite_run(s->norm, kernel, inputs, outputs, err);
     if (status != LB_OK) free(result->data), result->data = NULL;
@@ -176,7 +176,7 @@ static lb_status try_kernel(subject *s, const char *kernel, const char *name, in
     }
     free(base);
     lb_invariance_row *grown = realloc(out->rows, (out->n_rows + 1) * sizeof *grown);
-    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for rows");
+    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for rows");
     out->rows = grown, out->rows[out->n_rows++] = row;
     return LB_OK;
 }
@@ -278,9 +278,9 @@ static lb_status try_program(const lb_side *side, const lb_selector *selector, c
     lb_composites composites = {0};
     uint8_t *marks = calloc(p->n_ops + 1, 1);
     lb_status status =
-        marks ? lb_witness_init(side, &bytes, err) : lb_fail(err, LB_ERR_NOMEM, "explain: out of memory");
+        marks ? lb_witness_init(side, &bytes, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK && lb_selector_mark(selector, p, NULL, NULL, marks, 1) < 0)
-        status = lb_fail(err, LB_ERR_NOMEM, "explain: out of memory");
+        status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; status == LB_OK && i < p->n_ops; i++)
         if (marks[i] && lb_op_computes(p, &p->ops[i])) lb_op_each_input(p, &p->ops[i], want_value, &bytes);
     if (status == LB_OK) status = lb_witness_run(&bytes, err);

@@ -75,7 +75,7 @@ lb_status lb_meetings_find(const lb_side *side, lb_meetings *m, lb_err *err)
                        .of_op = malloc((side->program->n_ops + 1) * sizeof *m->of_op)};
     if (!m->list || !m->ops || !m->of_op) {
         lb_meetings_release(m);
-        return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for %u collectives", n);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u collectives", n);
     }
     memset(m->of_op, 0xFF, side->program->n_ops * sizeof *m->of_op);
     for (uint32_t k = 0; k < side->n_parts; k++) find_of_part(side, &side->parts[k], m, &n_ops);

@@ -236,7 +236,7 @@ lb_status lb_rehearsal_run(const lb_rehearsal *rehearsal, const lb_tensor *input
     plan.swaps = swaps, plan.n_swaps = n_swaps;
     lb_status status = perform(&r, &plan, err);
     if (status == LB_OK && r.no_memory)
-        status = lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for results");
+        status = lb_fail(err, LB_ERR_NOMEM, "out of memory for results");
     for (uint32_t i = 0; status == LB_OK && i < n_swaps && i < 4; i++)
         if (!r.touched[i])
             status = lb_fail(err, LB_ERR_UNSUPPORTED, "%s means nothing to these ops", swaps[i].argument);

@@ -164,7 +164,7 @@ lb_status lb_place_open(const lb_stretch *stretch, const lb_stretch_source *sour
     }
     if (room) return LB_OK;
     lb_place_release(p);
-    return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for a stretch");
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory for a stretch");
 }
 
 void lb_place_release(lb_place *p)
@@ -213,7 +213,7 @@ lb_status lb_place_try(const lb_place *p, int runner, int bits, const lb_candida
     *score = (lb_score){0};
     if (!lb_place_can(p, runner, bits)) return LB_OK;
     lb_tensor *results = calloc(p->stretch->n_outputs + 1, sizeof *results);
-    if (!results) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for results");
+    if (!results) return lb_fail(err, LB_ERR_NOMEM, "out of memory for results");
     lb_err why = LB_ERR_INIT;
     lb_status status = lb_rehearsal_run(p->rehearsals[runner], p->inputs[runner][bits], candidate->swaps,
                                         candidate->n_swaps, results, &why);
@@ -270,7 +270,7 @@ static lb_status as_near_as_ours(const lb_place *p, bool *near, lb_err *err)
     uint32_t n = p->stretch->n_outputs;
     lb_tensor *exact = calloc(n + 1, sizeof *exact), *ours = calloc(n + 1, sizeof *ours);
     bool ran = false;
-    lb_status status = exact && ours ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for results");
+    lb_status status = exact && ours ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for results");
     if (status == LB_OK) status = run_wide(p, 0, 1, exact, &ran, err);
     if (status == LB_OK && ran)
         status = lb_rehearsal_run(p->rehearsals[0], p->inputs[0][1], NULL, 0, ours, NULL);
@@ -297,7 +297,7 @@ lb_status lb_place_same_function(const lb_place *p, bool *same, lb_err *err)
     uint32_t n = p->stretch->n_outputs;
     lb_tensor *x = calloc(n + 1, sizeof *x), *y = calloc(n + 1, sizeof *y);
     bool ran_x = false, ran_y = false;
-    lb_status status = x && y ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for results");
+    lb_status status = x && y ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for results");
     if (status == LB_OK) status = run_wide(p, 0, bits, x, &ran_x, err);
     if (status == LB_OK) status = run_wide(p, 1, bits, y, &ran_y, err);
     *same = status == LB_OK && ran_x && ran_y;

@@ -55,7 +55,7 @@ static lb_status make_model(const lb_place *place, int side, model *m, lb_err *e
     m->dense = malloc(lb_dtype_bytes(x->dtype, (size_t)(n * terms)) + 1);
     m->program = lb_program_new();
     if (!m->dense || !m->program || lb_tensor_gather(x, m->dense, NULL) != LB_OK)
-        return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for a sum");
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for a sum");
     m->rows = (lb_tensor){m->dense, x->dtype, lb_layout_contiguous(2, shape)};
     m->target = (lb_tensor){NULL, y->dtype, lb_layout_contiguous(1, shape)};
     const lb_tensor result = {NULL, x->dtype, m->target.layout};
@@ -75,7 +75,7 @@ static lb_status make_model(const lb_place *place, int side, model *m, lb_err *e
                 .node_name = LB_NONE,
                 .node = -1};
     const uint32_t row = lb_program_add_op(m->program, &op);
-    if (row == LB_NONE) return lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for a sum");
+    if (row == LB_NONE) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a sum");
     const lb_rehearsal_parts parts = {m->program, &row, &leaf_value, &sum, 1, 1, 1};
     return lb_rehearsal_new(&parts, &m->rehearsal, err);
 }

@@ -157,7 +157,7 @@ lb_status lb_sample_take(const lb_place *p, int runner, int bits, lb_sample *s, 
                                       .leaf_layouts = leaf_layouts,
                                       .output_layouts = &output_layout};
     lb_status status = room ? lb_rehearsal_new(&parts, &small->rehearsals[runner], err)
-                            : lb_fail(err, LB_ERR_NOMEM, "explain: out of memory for a sample");
+                            : lb_fail(err, LB_ERR_NOMEM, "out of memory for a sample");
     s->taken = status == LB_OK;
     if (status != LB_OK) lb_sample_release(s);
     return status == LB_ERR_NOMEM ? status : LB_OK;
