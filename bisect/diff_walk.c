@@ -186,6 +186,14 @@ static lb_evidence evidence_of(const lb_walk *w, uint32_t ia, uint32_t ib, const
     return e;
 }
 
+/* A layer may put its tokens into another order and back: what differs is judged where something leaves it. */
+static bool is_inside(const lb_program *p, uint32_t op, uint32_t suspect)
+{
+    const char *path = lb_op_layer(p, &p->ops[op]), *outer = lb_op_layer(p, &p->ops[suspect]);
+    size_t n = strlen(outer);
+    return strncmp(path, outer, n) == 0 && (path[n] == '\0' || (n && path[n] == '.'));
+}
+
 /* A layer that the sides compute in other ops is judged by what leaves it: the row goes to its first op. */
 static void judge_suspect(lb_walk *w, uint32_t suspect, lb_verdict local)
 {
@@ -314,7 +322,9 @@ static void walk_pair(lb_walk *w, uint32_t ia, uint32_t ib)
         return;
     }
     lb_evidence e = evidence_of(w, ia, ib, &in);
-    if (w->alignment.irregular[ia]) {
+    const bool moved = e.agreement == LB_SHADOW_DISAGREES && !in.apart && in.suspect != LB_NONE &&
+                       is_inside(w->pa, ia, in.suspect);
+    if (w->alignment.irregular[ia] || moved) {
         walk_inside(w, ia, &e, &row, &in);
         return;
     }
@@ -353,14 +363,6 @@ typedef struct count {
 static void count_input(void *context, uint32_t value)
 {
     ((count *)context)->n += value != LB_NONE;
-}
-
-/* A layer may put its tokens into another order and back: what differs is judged where something leaves it. */
-static bool is_inside(const lb_program *p, uint32_t op, uint32_t suspect)
-{
-    const char *path = lb_op_layer(p, &p->ops[op]), *outer = lb_op_layer(p, &p->ops[suspect]);
-    size_t n = strlen(outer);
-    return strncmp(path, outer, n) == 0 && (path[n] == '\0' || (n && path[n] == '.'));
 }
 
 static lb_verdict judge_joined(const lb_walk *w, const lb_evidence *e, const lb_inflow *in, const lb_join *join,

@@ -292,7 +292,8 @@ static void look_at_modules(lb_finder *f)
                 strcmp(f->source->paths[0][x->scope], f->source->paths[1][y->scope]) ||
                 !same_rank(f, x->value, y->value))
                 continue;
-            look(f, (sight){LB_NONE, x->op, x->value}, (sight){LB_NONE, y->op, y->value});
+            if (!lb_finder_is_moved(f, x->scope, LB_PHASE_FORWARD, x->value, y->value))
+                look(f, (sight){LB_NONE, x->op, x->value}, (sight){LB_NONE, y->op, y->value});
             break;
         }
     }

@@ -1,6 +1,8 @@
 /* Which ops and values of two programs correspond: see stretch_finder.h. */
 #include "stretch_finder.h"
 
+#include "moved_rows.h"
+
 #include <lastbit/compare.h>
 #include <stdlib.h>
 #include <string.h>
@@ -282,6 +284,36 @@ static bool is_over_others(lb_finder *f, uint32_t i)
            lb_alignment_reads_rows(al, f->p[0], i, f->p[1], al->joins.part_ops[join->first]);
 }
 
+/* The same rows in other places. */
+static bool have_moved(const lb_finder *f, uint32_t va, uint32_t vb)
+{
+    lb_tensor a, b;
+    return va != LB_NONE && vb != LB_NONE && lb_finder_same_shape(f, va, vb) && lb_stretch_differs(f->source, va, vb) &&
+           bytes_of(f, 0, va, &a) && bytes_of(f, 1, vb, &b) && lb_rows_moved(&a, &b, NEAR);
+}
+
+/* Has a module of A ops without a partner, and does it give the same in spite of them? */
+static bool gives_the_same(const lb_finder *f, uint32_t scope, uint8_t phase)
+{
+    const lb_program *a = f->p[0], *b = f->p[1];
+    bool other_ops = false;
+    for (uint32_t i = 0; i < a->n_ops && !other_ops; i++)
+        other_ops = a->ops[i].scope == scope && a->ops[i].phase == phase && f->source->alignment->irregular[i];
+    for (uint32_t i = 0; i < a->n_boundaries && other_ops; i++) {
+        const lb_boundary *x = &a->boundaries[i];
+        if (x->scope != scope || !x->output || x->value == LB_NONE || x->recompute) continue;
+        for (uint32_t k = 0; k < b->n_boundaries; k++)
+            if (lb_stretch_same_place(f->source, x, &b->boundaries[k])) return are_near(f, x->value, b->boundaries[k].value);
+    }
+    return false;
+}
+
+bool lb_finder_is_moved(const lb_finder *f, uint32_t scope, uint8_t phase, uint32_t va, uint32_t vb)
+{
+    const uint32_t parent = f->p[0]->scopes[scope].parent;
+    return have_moved(f, va, vb) && parent != LB_NONE && gives_the_same(f, parent, phase);
+}
+
 bool lb_finder_is_trusted(lb_finder *f, uint32_t i)
 {
     const lb_alignment *al = f->source->alignment;
@@ -290,6 +322,12 @@ bool lb_finder_is_trusted(lb_finder *f, uint32_t i)
     if (f->trust[i] == UNKNOWN) {
         const lb_op *a = &f->p[0]->ops[i], *b = j == LB_NONE ? NULL : &f->p[1]->ops[j];
         bool sure = !al->irregular[i] || !lb_outcomes(a);
+        if (sure && lb_outcomes(a) &&
+            lb_finder_is_moved(f, a->scope, a->phase, lb_outcome(f->p[0], a, 0),
+                               b ? lb_outcomes(b) ? lb_outcome(f->p[1], b, 0) : LB_NONE : lb_finder_joined_outcome(f, i, 0))) {
+            f->trust[i] = DOUBTED;
+            return false;
+        }
         if (b ? sums_otherwise(f, i, j) : !has_whole_inputs(f, i)) {
             f->trust[i] = DOUBTED;
             return false;

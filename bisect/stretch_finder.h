@@ -49,6 +49,9 @@ uint32_t lb_finder_joined_input(lb_finder *f, const lb_join *join, uint32_t whol
 bool lb_finder_is_joined(lb_finder *f, uint32_t i);
 /* Is op `i` of A's partner, or are its parts, really what they are? */
 bool lb_finder_is_trusted(lb_finder *f, uint32_t i);
+/* Has the other side the same rows in other places, which the calling module puts back before it gives anything? `scope`: of A. Where
+ * tokens are sorted by expert nothing begins or ends. */
+bool lb_finder_is_moved(const lb_finder *f, uint32_t scope, uint8_t phase, uint32_t value_a, uint32_t value_b);
 /* The op of the other side that gives what op `i` gives; LB_NONE. */
 uint32_t lb_finder_partner_op(lb_finder *f, int side, uint32_t i);
 /* The op of the other side where a stretch ends together with one that ends in op `i`; LB_NONE. */
