@@ -57,6 +57,9 @@ static bool args_equal(const lb_program *pa, const lb_arg *a, uint32_t na, const
                             parts))
                 return false;
             break;
+        case LB_ARG_VALUE: /* a lazy conjugate is another argument, though its bytes are the same */
+            if ((pa->values[a[i].u.value].flags ^ pb->values[b[i].u.value].flags) & LB_VALUE_LAZY) return false;
+            break;
         case LB_ARG_STRING:
             if (strcmp(lb_program_text(pa, a[i].u.string), lb_program_text(pb, b[i].u.string)) != 0 &&
                 is_word(lb_program_text(pa, a[i].u.string)) && is_word(lb_program_text(pb, b[i].u.string)))

@@ -157,13 +157,14 @@ static bool decides(const lb_walk *w, const lb_op *a, const lb_op *b, bool joine
 {
     for (uint32_t i = 0; i < lb_outcomes(a) && joined; i++) {
         uint32_t v = lb_outcome(w->pa, a, i);
-        if (v != LB_NONE && !lb_dtype_is_float(w->pa->values[v].dtype)) return true;
+        if (v != LB_NONE && lb_dtype_is_integer(lb_dtype_part(w->pa->values[v].dtype))) return true;
     }
     if (joined) return false;
     if (lb_outcomes(a) != lb_outcomes(b)) return false;
     for (uint32_t i = 0; i < lb_outcomes(a); i++) {
         uint32_t va = lb_outcome(w->pa, a, i), vb = lb_outcome(w->pb, b, i);
-        if (va != LB_NONE && lb_walk_value_differs(w, va, vb) && !lb_dtype_is_float(w->pa->values[va].dtype))
+        if (va != LB_NONE && lb_walk_value_differs(w, va, vb) &&
+            lb_dtype_is_integer(lb_dtype_part(w->pa->values[va].dtype)))
             return true;
     }
     return false;
@@ -197,15 +198,16 @@ static bool is_inside(const lb_program *p, uint32_t op, uint32_t suspect)
 /* A layer that the sides compute in other ops is judged by what leaves it: the row goes to its first op. */
 static void judge_suspect(lb_walk *w, uint32_t suspect, lb_verdict local)
 {
-    if (w->settled[suspect] && local != LB_VERDICT_DIVERGED) return;
-    w->settled[suspect] = 1;
+    if (w->settled[suspect] == LB_SETTLED && local != LB_VERDICT_DIVERGED) return;
+    w->settled[suspect] = LB_SETTLED;
     lb_diff_row row = row_of(w, suspect);
     row.local = row.verdict = local;
     char why[240], narrowing[80] = "";
     if (local == LB_VERDICT_ROUNDING) lb_narrowing_text(w, suspect, narrowing, sizeof narrowing);
     snprintf(why, sizeof why, "this layer is computed in other ops on the two sides, and what leaves it %s%s",
-             local == LB_VERDICT_DIVERGED ? "differs in exact arithmetic too"
-                                          : "is the same in exact arithmetic",
+             local == LB_VERDICT_DIVERGED  ? "differs in exact arithmetic too"
+             : local == LB_VERDICT_MISSING ? "differs, and could not be run exactly: whether that is rounding cannot be told"
+                                           : "is the same in exact arithmetic",
              narrowing);
     row.why = lb_report_keep(w->report, why);
     uint32_t partner = w->alignment.b_of_a[suspect];
@@ -307,6 +309,13 @@ static void name_types(lb_walk *w, uint32_t ia, uint32_t ib, lb_diff_row *row)
     row->why = lb_report_keep(w->report, why);
 }
 
+/* An input has other bits, and nothing that was judged made them: ops that the other side has not, and that nobody can run. */
+static bool is_unaccounted(const lb_evidence *e, const lb_inflow *in)
+{
+    return e->agreement == LB_SHADOW_UNKNOWN && e->replayed && in->differ && in->verdict == LB_VERDICT_IDENTICAL &&
+           in->carried == LB_VERDICT_IDENTICAL && in->suspect == LB_NONE && !in->apart && !in->flipped && !e->decides;
+}
+
 static void walk_pair(lb_walk *w, uint32_t ia, uint32_t ib)
 {
     const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
@@ -328,11 +337,16 @@ static void walk_pair(lb_walk *w, uint32_t ia, uint32_t ib)
         walk_inside(w, ia, &e, &row, &in);
         return;
     }
+    if (e.agreement == LB_SHADOW_UNKNOWN && in.suspect != LB_NONE && !w->settled[in.suspect])
+        w->settled[in.suspect] = LB_AWAITED;
     explain_disagreement(w, &e, &in);
     e.inputs_apart = in.apart;
     if (e.agreement == LB_SHADOW_AGREES && in.suspect != LB_NONE)
         judge_suspect(w, in.suspect, LB_VERDICT_ROUNDING);
     row.local = lb_judge_pair(&e, &row.why);
+    if (is_unaccounted(&e, &in) && row.local != LB_VERDICT_DIVERGED)
+        row.local = LB_VERDICT_MISSING,
+        row.why = "an input differs, made by ops that could not be run exactly: whether that is rounding cannot be told";
     if (row.local == LB_VERDICT_ROUNDING) name_types(w, ia, ib, &row);
     if (row.local == LB_VERDICT_ROUNDING && !in.differ) note_order(w, ia, &row);
     bool agrees = e.agreement == LB_SHADOW_AGREES,
@@ -562,6 +576,8 @@ lb_status lb_walk_program(lb_walk *w, lb_err *err)
         LB_TRY(walk_ranks(w, err));
     else
         for (uint32_t i = 0; i < w->pa->n_ops; i++) walk_op(w, i);
+    for (uint32_t i = 0; i < w->pa->n_ops; i++)
+        if (w->settled[i] == LB_AWAITED) judge_suspect(w, i, LB_VERDICT_MISSING);
     walk_finals(w);
     return LB_OK;
 }

@@ -21,6 +21,8 @@ typedef struct lb_inflow {
     uint32_t suspect;
 } lb_inflow;
 
+enum { LB_SETTLED = 1, LB_AWAITED = 2 };
+
 typedef struct lb_walk {
     const lb_side *a, *b;
     const lb_program *pa, *pb; /* a->program, b->program */
@@ -33,7 +35,7 @@ typedef struct lb_walk {
     lb_meetings meetings;       /* of A, where it is several ranks */
     lb_inflow brought;          /* by all members of the collective at hand */
     uint8_t *differs;           /* per op of A: its pair or join has other bits, or nobody knows */
-    uint8_t *settled;           /* per op of A: a suspect that was judged */
+    uint8_t *settled; /* per op of A: a suspect that was judged (LB_SETTLED), or whose judgement was looked for in vain (LB_AWAITED) */
     lb_taints *storages;        /* of this rank, over the steps */
     lb_diff_report *report;
     /* Worst verdict of what became Python numbers so far: constants made later may follow from it. */

@@ -350,7 +350,7 @@ static lb_status explain_all(lb_explain_session *session, lb_err *err)
     if (!session->shared)
         return lb_fail(err, LB_ERR_NOT_FOUND,
                        "the captures share no step of one rank; see `lastbit ls` for what each holds");
-    if (!session->report->ops)
+    if (!session->report->ops && !session->report->n_missing)
         return lb_fail(err, LB_ERR_NOT_FOUND,
                        "no op of the first capture lines up with one of the second: they are other programs, or their layers have other "
                        "names (--map 's/PATTERN/REPLACEMENT/')");
