@@ -33,7 +33,7 @@ def scored(answer):
 
 
 @pytest.mark.parametrize("share", ["weights", "batch"])
-@pytest.mark.parametrize("few, many", [(1, 2), (2, 4), (4, 1)])
+@pytest.mark.parametrize("few, many", [(1, 2), pytest.param(2, 4, marks=pytest.mark.full), (4, 1)])
 def test_what_ranks_share_out_is_the_same_put_together(lastbit, recorded, share, few, many):
     answer = lastbit.json("diff", recorded(few, "--share", share), recorded(many, "--share", share), expect=0)
     assert answer["verdict"] == "rounding" and answer["ops"]["aligned"] > 500, answer["first"]

@@ -478,6 +478,7 @@ def test_a_norm_that_is_written_out(lastbit, clips):
     assert {(f["cause"], f["matched"]) for f in found} == {("unexplained", 0)} and all(f["excluded"] == f["tried"] >= 30 for f in found)
 
 
+@pytest.mark.full
 def test_the_backward_of_a_layer_norm_by_four_threads(lastbit, tmp_path):
     """Each thread adds up the gradients of its rows."""
     one, other = record_pair(lastbit, tmp_path, LAYER_NORM, ["1"], ["4"])
@@ -657,6 +658,7 @@ def llamas(lastbit, tmp_path_factory):
     return {side: record(lastbit, folder, "-".join(side), LLAMA, *side) for side in sides}
 
 
+@pytest.mark.full
 def test_llama_in_bf16_and_f32(lastbit, llamas):
     answer = lastbit.json("explain", "--seconds", "20", llamas["eager", "float32"], llamas["eager", "bfloat16"], expect=1)
     found = own(answer)
@@ -737,7 +739,7 @@ def live_orders(lastbit, folder, rows):
 
 
 @pytest.mark.parametrize("attention,environment", [
-    ("eager", {}), ("eager", {"MKL_CBWR": "AVX2"}), pytest.param("sdpa", {}, marks=pytest.mark.full)])
+    ("eager", {}), pytest.param("eager", {"MKL_CBWR": "AVX2"}, marks=pytest.mark.full), pytest.param("sdpa", {}, marks=pytest.mark.full)])
 def test_decode_with_a_cache_and_the_full_forward(lastbit, tmp_path, monkeypatch, attention, environment):
     """Twelve tokens at once against a prefill of eight and four steps of one: aligned by position. Single rows go to a kernel for vectors;
     its order is named where it is one that is known, and no other candidate has its bits."""
@@ -906,6 +908,7 @@ def test_the_budget_of_a_llama_in_bf16(lastbit, llamas):
     assert "interaction: all changes in one replay" in text and "8192 of 8192 elements have the second side's bits" in text
 
 
+@pytest.mark.full
 def test_a_fused_norm_that_replay_does_not_know(lastbit, tmp_path):
     """A custom op is recorded whole; what it did inside is found from its bits alone."""
     eager, fused = (record(lastbit, tmp_path, name, OPAQUE, name, "float32") for name in ("hf", "fused"))

@@ -107,6 +107,7 @@ def test_turned_round(lastbit, runs):
     assert (found["gather_sum"]["schedule"], found["gather_sum"]["reversed"]) == ("rank", True)
 
 
+@pytest.mark.full
 def test_three_ranks_and_hand_written_ones(lastbit, tmp_path):
     """With three ranks gloo's ring and NCCL's are the same additions, which is said; rank order is another one."""
     kinds = ["all_reduce", "reduce_broadcast", "scatter_gather", "altered"]
@@ -121,6 +122,7 @@ def test_three_ranks_and_hand_written_ones(lastbit, tmp_path):
     assert "c10d::_reduce_scatter_base_, c10d::_allgather_base_" in found["scatter_gather"]["other_op"]
 
 
+@pytest.mark.full
 def test_a_group_of_some_ranks(lastbit, tmp_path):
     """Ranks 0, 2 and 3 reduce among themselves; rank 1 has its own output, which nobody takes for theirs."""
     one, other = (record(lastbit, tmp_path, kind, 4, [kind, "--without", 1]) for kind in ("all_reduce", "gather_sum"))
@@ -150,6 +152,7 @@ def test_the_budget_of_other_orders(lastbit, tmp_path):
     assert text.count("Budget of step 0") == 1 and "ranks 1, 2, 3: the same" in text
 
 
+@pytest.mark.full
 def test_the_budget_of_what_one_rank_does_otherwise(lastbit, tmp_path):
     """Rank 1 multiplies in f64, and the sum over ranks has another order: every rank's output has both in it."""
     one = record(lastbit, tmp_path, "one", 2, ["all_reduce"])
@@ -229,7 +232,7 @@ def test_what_became_of_what_was_gathered(lastbit, tmp_path, ranks):
                 assert f["why"].startswith(f"no legal order of {inputs}; {fault}"), (kind, f["why"])
 
 
-@pytest.mark.parametrize("ranks, fault", [(2, "dropped"), *(pytest.param(4, fault, marks=pytest.mark.full) for fault in ("dropped", "twice", "divided"))])
+@pytest.mark.parametrize("ranks, fault", [pytest.param(2, "dropped", marks=pytest.mark.full), *(pytest.param(4, fault, marks=pytest.mark.full) for fault in ("dropped", "twice", "divided"))])
 def test_one_of_several_buckets(lastbit, tmp_path, ranks, fault):
     """DistributedDataParallel: the first bucket is as it should be, of the second one contribution is not."""
     sides = []

@@ -94,6 +94,7 @@ def test_another_router_is_told_from_near_ties_and_its_choices_recover_the_gap(l
     assert "the second side's ids" in text and "router difference" in text and "no swap" not in text
 
 
+@pytest.mark.full
 def test_choices_that_follow_from_upstream_are_no_other_router(lastbit, runs):
     a, b = runs(), runs("--change", "attention")
     (report,), findings = explained(lastbit, a, b)
@@ -120,6 +121,7 @@ def test_the_first_side_is_compared_with_the_second_sides_logits(lastbit, runs):
     assert gap["recompute"] == pytest.approx(((mine - theirs).norm() / theirs.norm()).item(), rel=1e-4)
 
 
+@pytest.mark.full
 def test_other_weights_for_the_same_experts_are_recovered_by_weights_alone(lastbit, runs):
     (report,), findings = explained(lastbit, runs(), runs("--change", "weights"))
     assert not findings and not report["flips"]

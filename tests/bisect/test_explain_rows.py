@@ -144,6 +144,7 @@ def test_batches_whose_bytes_were_not_kept(lastbit, batches):
     assert answer["findings"] == [] and "input:input_ids, by which rows are known" in missing and "--level sources" in missing
 
 
+@pytest.mark.full
 def test_decoding_with_a_cache_in_batches_of_other_sizes(lastbit, batches):
     answer = explain(lastbit, batches, "decode.8", "decode.2")
     assert [r["step"] for r in answer["rows"]] == [0, 1, 2] and answer["missing"] == []
@@ -152,7 +153,7 @@ def test_decoding_with_a_cache_in_batches_of_other_sizes(lastbit, batches):
 
 
 @pytest.mark.parametrize("few, many, reductions", [("train.1", "train.8", 22), ("train.gpt2.1", "train.gpt2.8", None),
-                                                   ("train.bf16.2", "train.bf16.8", 22)])
+                                                   pytest.param("train.bf16.2", "train.bf16.8", 22, marks=pytest.mark.full)])
 def test_a_training_step_on_other_rows_besides(lastbit, batches, few, many, reductions):
     """The loss and the gradients of weights are of other rows; what follows from them is inherited, and nothing is unexplained."""
     answer = explain(lastbit, batches, few, many, expect=1)
@@ -182,6 +183,7 @@ def test_diff_says_that_the_batches_have_other_sizes(lastbit, batches):
     assert "the sides' batches" not in lastbit.run("diff", batches / "eight.lb", batches / "weight.lb", expect=1).stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("few, many, narrow", [("one", "bf16.8", "second"), ("bf16.1", "eight", "first")])
 def test_other_precisions_in_batches_of_other_sizes(lastbit, batches, few, many, narrow):
     """A trainer in f32 and a server in bf16, each with its own batch and attention: both sides' ops are run on the rows they share."""

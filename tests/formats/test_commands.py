@@ -327,11 +327,11 @@ def test_help_of_every_command_has_an_example(lastbit):
 # ---- captures without what was asked for -----------------------------------------------------------------------------
 
 def test_a_capture_without_steps_is_said_to_hold_none(lastbit, folder):
-    program = folder / "killed.py"
+    program = folder / "no_step.py"
     program.write_text("import os, signal, torch\n"
                        "torch.nn.Linear(2, 2)(torch.zeros(1, 2))\n"
                        "os.kill(os.getpid(), signal.SIGKILL)\n")
-    path = folder / "killed.lb"
+    path = folder / "no_step.lb"
     lastbit.run("record", "-o", path, "--", sys.executable, program)
     assert lastbit.json("ls", path)["steps"] == []
     for command in ("bisect", "replay", "show"):

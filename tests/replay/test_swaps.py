@@ -575,3 +575,10 @@ def test_a_chain_goes_on_from_a_write_that_nobody_saw(lastbit, tmp_path):
                if v == hidden and (2, 0, at, i) in changed.tensors]
     assert bias.dtype == torch.bfloat16
     assert distance(got, bias.float() + hidden @ first.tensor(weight)) < 1e-6
+
+
+def test_a_swap_that_concerns_nothing_cannot_be_tested(lastbit):
+    sample = os.path.join(swapped.ROOT, "samples", "scan-overflow.lbz")
+    said = lastbit.run("replay", sample, "--mode", "chained", "--precision", "layer=nosuch=f64", expect=125).stdout
+    assert "concerned nothing" in said
+    assert 'no "lyer="' in lastbit.run("replay", sample, "--precision", "lyer=mlp=bf16", expect=129).stderr
