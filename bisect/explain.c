@@ -281,6 +281,7 @@ static lb_status explain_step(lb_explain_session *session, int32_t rank, int64_t
             snprintf(text, sizeof text, "step %lld of rank %d was captured on the %s side only",
                      (long long)step, rank, k ? "first" : "second");
             lb_findings_add_missing(session->report, text);
+            session->absent++;
             return LB_OK;
         }
     const lb_matter m = {{&programs[0], &programs[1]}, {1, 1}};
@@ -350,7 +351,7 @@ static lb_status explain_all(lb_explain_session *session, lb_err *err)
     if (!session->shared)
         return lb_fail(err, LB_ERR_NOT_FOUND,
                        "the captures share no step of one rank; see `lastbit ls` for what each holds");
-    if (!session->report->ops && !session->report->n_missing)
+    if (!session->report->ops && session->report->n_missing == session->absent)
         return lb_fail(err, LB_ERR_NOT_FOUND,
                        "no op of the first capture lines up with one of the second: they are other programs, or their layers have other "
                        "names (--map 's/PATTERN/REPLACEMENT/')");

@@ -26,6 +26,7 @@ typedef struct lb_explain_session {
         turned; /* the first side calls its layers more often, or has the larger batch: it is looked at as the second */
     lb_batch_rows rows; /* of the step that is looked at; places NULL: the batches have one size */
     uint64_t shared; /* programs looked at */
+    uint32_t absent; /* steps that only one side has: so many of the report's `missing` */
     uint64_t chosen; /* ops that the user's selector has in them */
     lb_ending *endings; /* of all steps that the budget is wanted of */
     uint32_t n_endings;
