@@ -504,6 +504,33 @@ static lb_status other_program(void *context, int32_t rank, int64_t step, const 
     return lb_capture_program(context, rank, step, program, err);
 }
 
+/* What shows in later ops only means nothing where every op reads what was recorded. */
+static lb_status check_mode(const lb_plan *plan, lb_err *err)
+{
+    static const struct {
+        lb_swap_kind kind;
+        const char *option, *what;
+    } chained[] = {{LB_SWAP_ROUTING, "routing", "forced routing"},
+                   {LB_SWAP_SOURCE, "source", "another source"},
+                   {LB_SWAP_SKIP, "skip", "a module that is left out"},
+                   {LB_SWAP_MUON, "muon", "another optimizer"},
+                   {LB_SWAP_UPDATE, "update", "another update"}};
+    for (uint32_t i = 0; i < plan->n_swaps && plan->mode == LB_REPLAY_ISOLATED; i++) {
+        const lb_swap *swap = &plan->swaps[i];
+        const char *selector = swap->selector ? swap->selector : "",
+                   *argument = swap->argument ? swap->argument : "";
+        if (swap->kind == LB_SWAP_ROUTING && !strcmp(argument, "recompute")) continue;
+        for (size_t k = 0; k < sizeof chained / sizeof *chained; k++)
+            if (chained[k].kind == swap->kind)
+                return lb_fail(err, LB_ERR_INVALID,
+                               "--%s %s%s%s: %s needs --mode chained (or layer); an isolated op reads its "
+                               "recorded inputs, whatever ran before it",
+                               chained[k].option, selector, *selector && *argument ? "=" : "", argument,
+                               chained[k].what);
+    }
+    return LB_OK;
+}
+
 static double now_seconds(void)
 {
     struct timespec t;
@@ -525,6 +552,7 @@ lb_status lb_replay_run(lb_replay *replay, const lb_plan *plan, const lb_observe
     if (plan->threads > 0) omp_set_num_threads(plan->threads);
     if (plan->touched) memset(plan->touched, 0, plan->n_swaps * sizeof *plan->touched);
     lb_status status = lb_choices_new(plan->swaps, plan->n_swaps, &s.choices, err);
+    if (status == LB_OK) status = check_mode(plan, err);
     if (status == LB_OK && plan->select) status = lb_selector_new(plan->select, &s.selector, err);
     if (status == LB_OK) {
         s.rounds_operands = lb_choices_round_operands(s.choices, observer && observer->quantised);

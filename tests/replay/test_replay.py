@@ -110,6 +110,16 @@ def test_one_change_of_precision_cures_a_stale_scale(lastbit, tmp_path):
 
 def test_wrong_usage_is_said(lastbit, recorded):
     assert "modes are" in lastbit.run("replay", recorded("tied"), "--mode", "sideways", expect=129).stderr
-    assert "selector" in lastbit.run("replay", recorded("tied"), "--skip", "rank=x", expect=129).stderr
+    assert "selector" in lastbit.run("replay", recorded("tied"), "--mode", "chained", "--skip", "rank=x", expect=129).stderr
     assert "pairwise" in lastbit.run("replay", recorded("tied"), "--order", "circle", expect=129).stderr
     lastbit.run("replay", recorded("tied"), "--steps", "900", expect=(125, 128))
+
+
+@pytest.mark.parametrize("swap,words", [
+    (("--routing", "ids"), "forced routing needs --mode chained"), (("--routing", "layer=x=ids+weights+slots"), "forced routing needs --mode chained"),
+    (("--source", "=finite"), "needs --mode chained"), (("--skip", "layer=layers.1"), "needs --mode chained"),
+    (("--muon", "adamw"), "needs --mode chained"), (("--update", "0.5"), "needs --mode chained")])
+def test_a_swap_that_isolated_ops_cannot_show_is_refused(lastbit, recorded, swap, words):
+    refused = lastbit.run("replay", recorded("tied"), *swap, expect=129)
+    assert words in refused.stderr and swap[0] in refused.stderr
+    lastbit.run("replay", recorded("tied"), "--routing", "recompute", expect=(0, 125))
