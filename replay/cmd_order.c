@@ -11,7 +11,7 @@
 typedef struct options {
     char *python, *library, *symbol, *engine, *tree;
     char *form, *dtype, *result, *arrays, *interpreter, *output, *expect;
-    int n, rows, columns, threads, seed, sample;
+    int n, rows, columns, threads, seed, sample, timeout;
 } options;
 
 /* ---- what is probed ---------------------------------------------------------------------------------------------- */
@@ -44,7 +44,7 @@ static lb_status make_shape(const options *o, lb_probe_shape *s, lb_err *err)
 static lb_status make_kernel(const options *o, const lb_probe_shape *s, lb_probe_kernel *kernel, lb_err *err)
 {
     if (o->engine) return lb_probe_schedule(s, strcmp(o->engine, "default") ? o->engine : "", kernel, err);
-    if (o->library) return lb_probe_library(s, o->library, o->symbol, kernel, err);
+    if (o->library) return lb_probe_library(s, o->library, o->symbol, o->timeout, kernel, err);
     char *folder = lb_command_python_folder();
     const lb_status status = lb_probe_python(s, o->interpreter, folder ? folder : ".", o->python, o->arrays, o->threads, kernel, err);
     free(folder);
@@ -245,7 +245,7 @@ static int run(const options *o, const lb_probe_shape *s, bool json)
 
 int lb_cmd_order(int argc, const char **argv)
 {
-    options o = {.seed = 1};
+    options o = {.seed = 1, .timeout = LB_PROBE_SECONDS};
     const struct poptOption table[] = {
         {"python", 0, POPT_ARG_STRING, &o.python, 0, "a Python callable, with literal keyword arguments: numpy:sum, 'torch:sum(dim=1)'", "MODULE:FUNCTION"},
         {"so", 0, POPT_ARG_STRING, &o.library, 0, "a shared object; its function is named by --symbol", "FILE"},
@@ -261,6 +261,7 @@ int lb_cmd_order(int argc, const char **argv)
         {"arrays", 0, POPT_ARG_STRING, &o.arrays, 0, "give a Python callable numpy or torch arrays", "KIND"},
         {"interpreter", 0, POPT_ARG_STRING, &o.interpreter, 0, "the Python to call it by (python3)", "PATH"},
         {"threads", 0, POPT_ARG_INT, &o.threads, 0, "threads of the Python process", "N"},
+        {"timeout", 0, POPT_ARG_INT, &o.timeout, 0, "seconds that one call of a shared object's function may take (60)", "SECONDS"},
         {"sample", 0, POPT_ARG_INT, &o.sample, 0, "probe no more than this many of the terms (1024 where there are over 4096)", "N"},
         {"seed", 0, POPT_ARG_INT, &o.seed, 0, "of pivots and random terms (1)", "N"},
         {"expect", 0, POPT_ARG_STRING, &o.expect, 0, "exit with 1 if the order is another one than this", "ORDER|FILE"},
@@ -276,7 +277,8 @@ int lb_cmd_order(int argc, const char **argv)
         "  rows     void f(const T *x, int64_t rows, int64_t n, T *out)\n"
         "  columns  void f(const T *x, int64_t n, int64_t columns, T *out)\n"
         "  dot      T f(const T *x, const T *y, int64_t n)\n"
-        "  matmul   void f(const T *a, const T *b, T *c, int64_t m, int64_t n, int64_t k)\n\n"
+        "  matmul   void f(const T *a, const T *b, T *c, int64_t m, int64_t n, int64_t k)\n"
+        "and runs in a process of its own: if it crashes or does not return, that is what is said.\n\n"
         "Exits with 0 for one tree, 1 where results have different orders or another than expected, 125 if it is no tree.";
     static const char example[] = "  lastbit order --python numpy:sum -n 1000\n"
                                   "  lastbit order --python 'torch:matmul' --as matmul -n 512 --dtype bf16 -o tree.json\n"
@@ -290,6 +292,8 @@ int lb_cmd_order(int argc, const char **argv)
     const int targets = !!o.python + !!o.library + !!o.engine + !!o.tree;
     if (targets != 1) code = lb_command_misused("order", "one of --python, --so, --engine and --tree says what to probe");
     else if (!!o.library != !!o.symbol) code = lb_command_misused("order", "--so and --symbol belong together");
+    else if (o.timeout < 1 || (o.timeout != LB_PROBE_SECONDS && !o.library))
+        code = lb_command_misused("order", "--timeout %d: a number of seconds from 1 on, with --so", o.timeout);
     else if (o.tree) code = show_tree(&o, arguments.json);
     else if (make_shape(&o, &shape, &err) != LB_OK) code = lb_command_misused("order", "%s", err.message);
     else code = run(&o, &shape, arguments.json);

@@ -50,6 +50,10 @@ typedef struct lb_probe_query {
 } lb_probe_query;
 lb_status lb_prober_ask(lb_prober *prober, lb_probe_query *queries, uint32_t count, lb_err *err);
 
+/* A symbol of a shared object, called in this process: probe_library.c does so in a child. */
+lb_status lb_probe_symbol(const lb_probe_shape *shape, const char *path, const char *symbol, lb_probe_kernel *kernel,
+                          lb_err *err);
+
 /* The tree of the group at hand, or why there is none (LB_OK too: group->outcome, group->reason). */
 lb_status lb_probe_find_tree(lb_prober *prober, lb_probe_group *group, lb_err *err);
 /* Fills arithmetic, confirmed and tried. `tree` is over all terms of the kernel, or NULL: group->tree over those sampled. */

@@ -1,9 +1,8 @@
-/* Kernels to be probed that need no other process: symbols of shared objects, and this library's own engine. See
- * lastbit/order.h. */
+/* Kernels to be probed as they are called: symbols of shared objects, and this library's own engine. See lastbit/order.h. */
+#include "probe.h"
+
 #include "product.h"
 #include "schedule.h"
-
-#include <lastbit/order.h>
 
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -154,12 +153,9 @@ static lb_status run_symbol(void *context, uint32_t calls, const void *terms, co
     return run_bench(context, call_symbol, calls, terms, factors, sums);
 }
 
-lb_status lb_probe_library(const lb_probe_shape *shape, const char *path, const char *symbol, lb_probe_kernel *kernel, lb_err *err)
+lb_status lb_probe_symbol(const lb_probe_shape *shape, const char *path, const char *symbol, lb_probe_kernel *kernel, lb_err *err)
 {
     *kernel = (lb_probe_kernel){0};
-    const bool narrow = lb_dtype_bits(shape->dtype) == 16;
-    if (shape->result && shape->result != shape->dtype && !(narrow && shape->result == LB_F32))
-        return lb_fail(err, LB_ERR_INVALID, "results of a C function are of the terms' dtype, or f32 for 16-bit terms");
     bench *b;
     LB_TRY(bench_new(shape, &b, err));
     b->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);

@@ -1,6 +1,8 @@
 /* Kernels of a shared object that `lastbit order` probes, one for each form and kind of behaviour: see test_order.py. */
 #include <math.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define PUBLIC __attribute__((visibility("default")))
@@ -99,4 +101,42 @@ PUBLIC float largest(const float *x, int64_t n)
     float most = x[0];
     for (int64_t i = 1; i < n; i++) most = x[i] > most ? x[i] : most;
     return most;
+}
+
+/* ---- what must not take the command along -------------------------------------------------------------------------- */
+
+/* Another signature: what it is given as x is a number. */
+PUBLIC float turned_round(int64_t n, const float *x)
+{
+    float sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += x[i];
+    return sum;
+}
+
+PUBLIC float endless(const float *x, int64_t n)
+{
+    for (volatile int64_t i = 0; i < n; i = 0) (void)x;
+    return 0;
+}
+
+PUBLIC float aborts(const float *x, int64_t n)
+{
+    if (n > 3 && x[3] != 0) abort();
+    return x[0];
+}
+
+PUBLIC float leaves(const float *x, int64_t n)
+{
+    (void)x, (void)n;
+    exit(3);
+}
+
+/* Prints where results are printed. */
+PUBLIC float talks(const float *x, int64_t n)
+{
+    float sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += x[i];
+    printf("the sum is %g\n", (double)sum);
+    fflush(stdout);
+    return sum;
 }

@@ -51,6 +51,26 @@ def test_what_is_no_tree(lastbit, symbol, outcome):
     assert answer["outcome"] == outcome and answer["groups"][0]["tree"] is None and answer["groups"][0]["reason"]
 
 
+@pytest.mark.parametrize("symbol,ending", [
+    ("turned_round", "signal 11 (Segmentation fault)"), ("aborts", "signal 6 (Aborted)"), ("leaves", "exit code 3"),
+    ("endless", "has not returned for 1 s")])
+def test_a_function_that_does_not_return_is_an_error_that_names_its_signature(lastbit, symbol, ending):
+    done = lastbit.run("order", "--so", SUMS, "--symbol", symbol, "-n", 40, "--timeout", 1, "--json", expect=128, timeout=60)
+    assert f"{symbol} of {SUMS}, called as float f(const float *x, int64_t n)," in done.stderr and ending in done.stderr
+    assert "another signature" in done.stderr and done.stdout == ""
+
+
+def test_the_signature_named_is_that_of_the_call(lastbit):
+    for args, words in [(["--as", "rows", "--rows", 2], "void f(const float *x, int64_t rows, int64_t n, float *out)"),
+                        (["--dtype", "f64"], "double f(const double *x, int64_t n)"),
+                        (["--dtype", "bf16", "--result", "f32", "--as", "dot"], "float f(const uint16_t *x, const uint16_t *y, int64_t n)")]:
+        assert words in lastbit.run("order", "--so", SUMS, "--symbol", "leaves", "-n", 4, *args, expect=128).stderr
+
+
+def test_what_a_function_prints_is_no_result(lastbit):
+    assert confirmed(order(lastbit, "--so", SUMS, "--symbol", "talks", "-n", 20))["name"] == "sequential"
+
+
 def test_a_tree_is_stored_expected_and_summed_along(lastbit, tmp_path):
     stored = tmp_path / "tree.json"
     order(lastbit, "--so", SUMS, "--symbol", "even_odd", "-n", 30, "-o", stored)
@@ -79,6 +99,8 @@ def test_wrong_use_says_what_is_wrong(lastbit):
         ([], 129, "what to probe"),
         (["--engine", "pairwise", "--python", "numpy:sum", "-n", 5], 129, "what to probe"),
         (["--so", SUMS, "-n", 5], 129, "belong together"),
+        (["--so", SUMS, "--symbol", "even_odd", "-n", 5, "--timeout", "0"], 129, "--timeout"),
+        (["--engine", "pairwise", "-n", 5, "--timeout", "5"], 129, "--timeout"),
         (["--engine", "pairwise"], 129, "terms"),
         (["--engine", "pairwise", "-n", 5, "--as", "tensor"], 129, "matmul"),
         (["--engine", "pairwise", "-n", 5, "--dtype", "e4m3fn"], 129, "bf16"),

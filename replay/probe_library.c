@@ -1,0 +1,255 @@
+/* Functions of shared objects to be probed: called in a process of their own, for nobody knows what they do. See lastbit/order.h.
+ *
+ *      we      request: calls, factors?, terms, factors ──▶  child    reads all of it, then after each call
+ *              ◀── one row of sums, or nothing for too long           sends what it gave
+ *
+ * A function that has another signature than it is called with may crash, write anywhere or never return. The child dies of it, and what
+ * it died of becomes the error. */
+#include "probe.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef struct stranger {
+    lb_probe_shape shape;
+    int seconds;   /* that a call may take */
+    pid_t process; /* 0: it has ended */
+    int socket;
+    char called[400]; /* "f of lib.so", and how it is called */
+    char gone[700];   /* why it answers no more; empty: it does */
+} stranger;
+
+typedef struct request {
+    uint32_t calls;
+    bool factors;
+} request;
+
+/* What the child says first: LB_OK, or why it has no such function. */
+typedef struct greeting {
+    lb_status status;
+    char message[sizeof((lb_err *)0)->message];
+} greeting;
+
+static size_t terms_bytes(const lb_probe_shape *s)
+{
+    return (size_t)s->rows * s->n * (lb_dtype_bits(s->dtype) / 8);
+}
+static size_t factors_bytes(const lb_probe_shape *s)
+{
+    return (size_t)s->n * (lb_dtype_bits(s->dtype) / 8);
+}
+
+/* ---- the socket -------------------------------------------------------------------------------------------------- */
+
+static bool put(int socket, const void *bytes, size_t n)
+{
+    for (const char *at = bytes; n;) {
+        const ssize_t written = send(socket, at, n, MSG_NOSIGNAL);
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) return false;
+        at += written, n -= (size_t)written;
+    }
+    return true;
+}
+
+/* `seconds` without a byte: false, and errno is ETIMEDOUT. Negative: however long it takes. */
+static bool get(int socket, void *bytes, size_t n, int seconds)
+{
+    for (char *at = bytes; n;) {
+        struct pollfd ready = {.fd = socket, .events = POLLIN};
+        const int found = poll(&ready, 1, seconds < 0 ? -1 : seconds * 1000);
+        if (found < 0 && errno == EINTR) continue;
+        if (found == 0) errno = ETIMEDOUT;
+        if (found <= 0) return false;
+        const ssize_t got = recv(socket, at, n, 0);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return errno = 0, false;
+        at += got, n -= (size_t)got;
+    }
+    return true;
+}
+
+/* ---- the child ---------------------------------------------------------------------------------------------------- */
+
+/* Signals end it, whatever the host does about them; it leaves no core behind, and goes when we go. What it prints is no result. */
+static void settle_in(void)
+{
+    static const int deadly[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTERM};
+    const struct rlimit none = {0, 0};
+    for (size_t i = 0; i < sizeof deadly / sizeof *deadly; i++) signal(deadly[i], SIG_DFL);
+    setrlimit(RLIMIT_CORE, &none);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    dup2(STDERR_FILENO, STDOUT_FILENO);
+}
+
+static bool serve_one(const lb_probe_kernel *kernel, int socket)
+{
+    const lb_probe_shape *s = &kernel->shape;
+    const size_t results = (size_t)s->rows * s->columns;
+    request r;
+    if (!get(socket, &r, sizeof r, -1)) return false;
+    char *terms = malloc(r.calls * terms_bytes(s) + 1), *factors = malloc(factors_bytes(s) + 1);
+    double *sums = malloc(results * sizeof *sums + 1);
+    bool fine = terms && factors && sums && get(socket, terms, r.calls * terms_bytes(s), -1) &&
+                (!r.factors || get(socket, factors, factors_bytes(s), -1));
+    for (uint32_t c = 0; c < r.calls && fine; c++)
+        fine = kernel->run(kernel->context, 1, terms + c * terms_bytes(s), r.factors ? factors : NULL, sums,
+                           NULL) == LB_OK &&
+               put(socket, sums, results * sizeof *sums);
+    free(terms);
+    free(factors);
+    free(sums);
+    return fine;
+}
+
+/* Does not return: what the function has done to this process must not reach an exit handler of the host. */
+static void live_as_child(const lb_probe_shape *shape, const char *path, const char *symbol, int socket)
+{
+    lb_probe_kernel kernel;
+    lb_err err = LB_ERR_INIT;
+    greeting hello = {0};
+    settle_in();
+    hello.status = lb_probe_symbol(shape, path, symbol, &kernel, &err);
+    memcpy(hello.message, err.message, sizeof hello.message);
+    if (put(socket, &hello, sizeof hello) && hello.status == LB_OK)
+        while (serve_one(&kernel, socket)) continue;
+    _exit(0);
+}
+
+/* ---- the kernel --------------------------------------------------------------------------------------------------- */
+
+static void describe(stranger *s, const char *path, const char *symbol)
+{
+    const lb_probe_shape *shape = &s->shape;
+    const size_t size = lb_dtype_bits(shape->dtype) / 8;
+    const char *t = size == 8 ? "double" : size == 4 ? "float" : "uint16_t";
+    const char *r = size == 2 && shape->result == LB_F32 ? "float" : t;
+    char arguments[120];
+    const bool gives = shape->form == LB_PROBE_SUM || shape->form == LB_PROBE_DOT;
+    switch (shape->form) {
+    case LB_PROBE_SUM: snprintf(arguments, sizeof arguments, "const %s *x, int64_t n", t); break;
+    case LB_PROBE_ROWS:
+        snprintf(arguments, sizeof arguments, "const %s *x, int64_t rows, int64_t n, %s *out", t, r);
+        break;
+    case LB_PROBE_COLUMNS:
+        snprintf(arguments, sizeof arguments, "const %s *x, int64_t n, int64_t columns, %s *out", t, r);
+        break;
+    case LB_PROBE_DOT:
+        snprintf(arguments, sizeof arguments, "const %s *x, const %s *y, int64_t n", t, t);
+        break;
+    case LB_PROBE_MATMUL:
+        snprintf(arguments, sizeof arguments,
+                 "const %s *a, const %s *b, %s *c, int64_t m, int64_t n, int64_t k", t, t, r);
+        break;
+    }
+    snprintf(s->called, sizeof s->called, "%.120s of %.120s, called as %s f(%s),", symbol, path,
+             gives ? r : "void", arguments);
+}
+
+/* How it ended, for good. A child that answers no more is made to end. */
+static lb_status lost(stranger *s, bool late, lb_err *err)
+{
+    static const char hint[] =
+        "has it another signature? --as, --dtype and --result say which it is called with";
+    int code = 0;
+    if (!*s->gone) {
+        if (late) kill(s->process, SIGKILL);
+        waitpid(s->process, &code, 0);
+        close(s->socket);
+        s->process = 0;
+        if (late)
+            snprintf(s->gone, sizeof s->gone,
+                     "%s has not returned for %d s: does it need longer (--timeout), or %s", s->called,
+                     s->seconds, hint);
+        else if (WIFSIGNALED(code))
+            snprintf(s->gone, sizeof s->gone, "%s was ended by signal %d (%s): %s", s->called, WTERMSIG(code),
+                     strsignal(WTERMSIG(code)), hint);
+        else
+            snprintf(s->gone, sizeof s->gone, "%s ended its process with exit code %d: %s", s->called,
+                     WEXITSTATUS(code), hint);
+    }
+    return lb_fail(err, LB_ERR_IO, "%s", s->gone);
+}
+
+static lb_status run(void *context, uint32_t calls, const void *terms, const void *factors, double *sums,
+                     lb_err *err)
+{
+    stranger *s = context;
+    const request r = {.calls = calls, .factors = factors != NULL};
+    const size_t results = (size_t)s->shape.rows * s->shape.columns;
+    if (!s->process || !put(s->socket, &r, sizeof r) ||
+        !put(s->socket, terms, calls * terms_bytes(&s->shape)) ||
+        (factors && !put(s->socket, factors, factors_bytes(&s->shape))))
+        return lost(s, false, err);
+    for (uint32_t c = 0; c < calls; c++)
+        if (!get(s->socket, sums + c * results, results * sizeof *sums, s->seconds))
+            return lost(s, errno == ETIMEDOUT, err);
+    return LB_OK;
+}
+
+static void release(void *context)
+{
+    stranger *s = context;
+    if (s->process) {
+        kill(s->process, SIGKILL); /* its destructors are as unknown as the rest */
+        waitpid(s->process, NULL, 0);
+        close(s->socket);
+    }
+    free(s);
+}
+
+static lb_status start(stranger *s, const char *path, const char *symbol, lb_err *err)
+{
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+        return lb_fail(err, LB_ERR_IO, "socketpair: %s", strerror(errno));
+    fflush(NULL); /* the function may call exit() */
+    s->process = fork();
+    if (s->process == 0) {
+        close(ends[0]);
+        live_as_child(&s->shape, path, symbol, ends[1]);
+    }
+    const int why = errno;
+    close(ends[1]);
+    s->socket = ends[0];
+    if (s->process > 0) return LB_OK;
+    close(ends[0]);
+    s->process = 0;
+    return lb_fail(err, LB_ERR_IO, "fork: %s", strerror(why));
+}
+
+lb_status lb_probe_library(const lb_probe_shape *shape, const char *path, const char *symbol, int seconds,
+                           lb_probe_kernel *kernel, lb_err *err)
+{
+    *kernel = (lb_probe_kernel){0};
+    const bool narrow = lb_dtype_bits(shape->dtype) == 16;
+    if (shape->result && shape->result != shape->dtype && !(narrow && shape->result == LB_F32))
+        return lb_fail(err, LB_ERR_INVALID,
+                       "results of a C function are of the terms' dtype, or f32 for 16-bit terms");
+    stranger *s = calloc(1, sizeof *s);
+    if (!s) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    s->shape = *shape;
+    s->seconds = seconds > 0 ? seconds : LB_PROBE_SECONDS;
+    describe(s, path, symbol);
+    greeting hello;
+    lb_status status = start(s, path, symbol, err);
+    if (status == LB_OK && !get(s->socket, &hello, sizeof hello, s->seconds))
+        status = lost(s, errno == ETIMEDOUT, err);
+    else if (status == LB_OK && hello.status != LB_OK)
+        status = lb_fail(err, hello.status, "%s", hello.message);
+    if (status != LB_OK) {
+        release(s);
+        return status;
+    }
+    *kernel = (lb_probe_kernel){*shape, s, run, release};
+    return LB_OK;
+}
