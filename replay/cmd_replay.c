@@ -183,9 +183,10 @@ static json_t *table_json(const lb_precision_table *table)
         const lb_precision_row *row = &table->rows[i];
         const lb_rounding_loss *loss = &row->loss;
         json_array_append_new(
-            rows, json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:o, s:f, s:f, s:o, s:o, s:[o, o]}", "layer", row->layer, "role",
+            rows, json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:f, s:f, s:o, s:o, s:[o, o]}", "layer", row->layer, "role",
                             lb_role_name(row->role), "format", row->format, "tensors", (json_int_t)row->tensors, "elements",
-                            (json_int_t)loss->elements, "nonfinite", (json_int_t)loss->nonfinite, "amax", number(loss->amax),
+                            (json_int_t)loss->elements, "nonfinite", (json_int_t)loss->nonfinite, "spoiled", (json_int_t)loss->spoiled,
+                            "masked", (json_int_t)loss->masked, "amax", number(loss->amax),
                             "underflow", percent(loss->underflow, loss->nonzero), "overflow",
                             percent(loss->overflow, loss->elements), "mse", number(lb_rounding_loss_mse(loss)), "sqnr",
                             number(lb_rounding_loss_sqnr(loss)), "scale", number(loss->scale_low), number(loss->scale_high)));
@@ -281,6 +282,22 @@ static void print_text(const lb_plan *plan, const lb_replay_summary *s, const re
     if (coverage || s->opaque) lb_coverage_print(r->coverage, coverage);
 }
 
+/* The numbers of a row are those of finite elements. */
+static void print_nonfinite(const lb_precision_row *row)
+{
+    const lb_rounding_loss *loss = &row->loss;
+    if (!loss->nonfinite && !loss->spoiled) return;
+    printf("%s %s, %s: %llu elements are NaN or infinite before rounding", *row->layer ? row->layer : "-",
+           lb_role_name(row->role), row->format, (unsigned long long)loss->nonfinite);
+    if (loss->masked) printf("; %llu of them are finite after it", (unsigned long long)loss->masked);
+    if (loss->spoiled)
+        printf("; %llu finite ones are NaN or infinite after it, for their scale is",
+               (unsigned long long)loss->spoiled);
+    printf("\n");
+}
+
+static double unsigned_nan(double x) { return isnan(x) ? NAN : x; }
+
 static void print_table(const lb_precision_table *table)
 {
     printf("\n%-36s %-8s %-22s %9s %9s %9s %9s %8s  %s\n", "layer", "role", "format", "amax", "underfl %", "overfl %", "mse",
@@ -294,12 +311,13 @@ static void print_table(const lb_precision_table *table)
         if (loss->scale_low == loss->scale_high) printf("%.3g\n", loss->scale_high);
         else printf("%.3g to %.3g\n", loss->scale_low, loss->scale_high);
     }
+    for (uint32_t i = 0; i < table->n_rows; i++) print_nonfinite(&table->rows[i]);
     if (!table->n_rows) printf("no operand was rounded: does the selector select anything, and is there a --precision?\n");
     printf("\n%-6s %-5s %14s %14s %14s %12s\n", "step", "rank", "loss recorded", "replayed", "with swaps", "difference");
     for (uint32_t i = 0; i < table->n_effects; i++) {
         const lb_precision_effect *e = &table->effects[i];
-        printf("%-6lld %-5d %14.7g %14.7g %14.7g %12.3g\n", (long long)e->step, (int)e->rank, e->recorded, e->plain, e->swapped,
-               e->swapped - e->plain);
+        printf("%-6lld %-5d %14.7g %14.7g %14.7g %12.3g\n", (long long)e->step, (int)e->rank, unsigned_nan(e->recorded),
+               unsigned_nan(e->plain), unsigned_nan(e->swapped), unsigned_nan(e->swapped - e->plain));
     }
     if (!table->n_effects) printf("no loss: no backward starts from one in these steps\n");
 }

@@ -29,6 +29,8 @@ void lb_rounding_loss_add(lb_rounding_loss *sum, const lb_rounding_loss *more)
     sum->elements += more->elements;
     sum->nonzero += more->nonzero;
     sum->nonfinite += more->nonfinite;
+    sum->spoiled += more->spoiled;
+    sum->masked += more->masked;
     sum->underflow += more->underflow;
     sum->overflow += more->overflow;
     sum->signal += more->signal;

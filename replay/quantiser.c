@@ -13,8 +13,10 @@
 
 enum { LANES = 16, RANGE_ELEMENTS = 32768 };
 
-/* Magnitudes order like their bits, NaN above infinity. */
-LB_INLINE void amax_body(const float *x, int64_t n, uint32_t *most)
+enum { WITH_NAN = 0x7fffffff, WITHOUT_NAN = 0x7f800000 };
+
+/* Magnitudes order like their bits, NaN above infinity. Those above `limit` are passed over. */
+LB_INLINE void amax_body(const float *x, int64_t n, uint32_t limit, uint32_t *most)
 {
     uint32_t lane[LANES] = {0};
     int64_t i = 0;
@@ -23,20 +25,22 @@ LB_INLINE void amax_body(const float *x, int64_t n, uint32_t *most)
             uint32_t u;
             memcpy(&u, x + i + l, sizeof u);
             u &= 0x7fffffffu;
+            u = u > limit ? 0 : u;
             lane[l] = u > lane[l] ? u : lane[l];
         }
     for (; i < n; i++) {
         const uint32_t u = float_bits(x[i]) & 0x7fffffffu;
-        lane[0] = u > lane[0] ? u : lane[0];
+        lane[0] = u <= limit && u > lane[0] ? u : lane[0];
     }
     for (int l = 0; l < LANES; l++) *most = lane[l] > *most ? lane[l] : *most;
 }
-LB_PER_ISA(amax_run, amax_body, (const float *x, int64_t n, uint32_t *most), (x, n, most))
+LB_PER_ISA(amax_run, amax_body, (const float *x, int64_t n, uint32_t limit, uint32_t *most),
+           (x, n, limit, most))
 
 float lb_amax(const float *x, int64_t n)
 {
     uint32_t most = 0;
-    amax_run(x, n, &most);
+    amax_run(x, n, WITHOUT_NAN, &most);
     return float_of(most);
 }
 
@@ -80,7 +84,7 @@ static int mx_exponent(const lb_quantiser *q, float max, float amax)
     if (q->rule == LB_SCALE_RCEIL) {
         bits = float_bits(amax * (1.0f / max));
         const uint32_t exponent = bits >> 23, mantissa = bits & 0x7fffffu;
-        if (exponent == 255) return 255;
+        if (exponent >= 254) return 254;
         return (int)exponent + (exponent ? mantissa != 0 : mantissa > 0x400000u);
     }
     if (q->rule == LB_SCALE_EVEN && bits <= 0x7f800000u)
@@ -184,16 +188,18 @@ LB_INLINE void count_body(const float *x, const float *scaled, const float *y, i
                           lb_rounding_loss *loss)
 {
     double signal[LANES] = {0}, error[LANES] = {0};
-    uint32_t nonzero = 0, bad = 0, under = 0, over = 0;
+    uint32_t nonzero = 0, bad = 0, under = 0, over = 0, spoiled = 0, masked = 0;
     float most = 0;
     for (int64_t i = 0; i < n; i++) {
         const float size = fabsf(x[i]);
-        const bool finite = size <= FLT_MAX;
+        const bool finite = size <= FLT_MAX, stays = fabsf(y[i]) <= FLT_MAX;
         const double d = (double)y[i] - (double)x[i];
         signal[i % LANES] += finite ? (double)x[i] * (double)x[i] : 0.0;
-        error[i % LANES] += finite && fabsf(y[i]) <= FLT_MAX ? d * d : 0.0;
+        error[i % LANES] += finite && stays ? d * d : 0.0;
         most = finite && size > most ? size : most;
         bad += !finite;
+        spoiled += finite && !stays;
+        masked += !finite && stays;
         nonzero += finite && size > 0;
         under += finite && size > 0 && y[i] == 0;
         over +=
@@ -203,6 +209,7 @@ LB_INLINE void count_body(const float *x, const float *scaled, const float *y, i
     loss->amax = most > loss->amax ? most : loss->amax;
     loss->elements += (uint64_t)n - bad;
     loss->nonfinite += bad, loss->nonzero += nonzero, loss->underflow += under, loss->overflow += over;
+    loss->spoiled += spoiled, loss->masked += masked;
 }
 LB_PER_ISA(count, count_body,
            (const float *x, const float *scaled, const float *y, int64_t n, float limit,
@@ -231,18 +238,26 @@ static void scale_row(const float *from, float *to, const scaler *s, const float
         scale_run(from + at, to + at, k - at < s->width ? k - at : s->width, *factors, rest);
 }
 
+/* What the instruction that makes e2m1 of a NaN gives, which the type cannot hold. */
+static void nan_to_largest(const float *scaled, float *y, int64_t n, float max)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (isnan(scaled[i])) y[i] = max;
+}
+
 /* Rows [first, first + rows) share blocks. `room`: for scales of a row and two rows of elements. */
 static void quantise_band(const scaler *s, float *x, int64_t first, int64_t rows, float *room,
                           lb_rounding_loss *loss)
 {
     const lb_quantiser *q = s->q;
     const int64_t k = q->k, blocks = (k + s->width - 1) / s->width;
+    const uint32_t sizes = q->scaling == LB_SCALING_MX && q->rule != LB_SCALE_RCEIL ? WITH_NAN : WITHOUT_NAN;
     float *up = room, *down = up + blocks, *scaled = down + blocks, *y = scaled + k;
     for (int64_t b = 0; b < blocks; b++) {
         const int64_t at = b * s->width, n = k - at < s->width ? k - at : s->width;
         uint32_t most = 0;
         if (q->scaling >= LB_SCALING_BLOCK)
-            for (int64_t r = first; r < first + rows; r++) amax_run(x + r * k + at, n, &most);
+            for (int64_t r = first; r < first + rows; r++) amax_run(x + r * k + at, n, sizes, &most);
         block_scale(s, float_of(most), &up[b], &down[b]);
         /* A block of zeros has no scale to speak of. */
         if (!loss || !isfinite(up[b]) || (q->scaling >= LB_SCALING_BLOCK && !most)) continue;
@@ -257,6 +272,7 @@ static void quantise_band(const scaler *s, float *x, int64_t first, int64_t rows
         lb_cast cast = q->cast;
         cast.counter += (uint64_t)(r * k);
         lb_round_to_grid_f32(y, (size_t)k, q->element, &cast);
+        if (q->scaling && q->element == LB_E2M1) nan_to_largest(scaled, y, k, s->max);
         scale_row(y, y, s, down, s->rest);
         if (loss) count(row, scaled, y, k, limit, loss);
         memcpy(row, y, (size_t)k * sizeof *y);

@@ -14,8 +14,9 @@
  *                            floor  exponent(amax) - exponent(max)                                  [OCP] MX v1.0 6.3
  *                            ceil   the same, one more unless amax is a power of two
  *                            even   floor of amax rounded to the element's fraction bits
- *                            rceil  exponent of amax * (1/max), rounded up
- *                          within [0, 254]; amax infinite or NaN: e = 255, all NaN
+ *                          amax infinite or NaN: e = 255, all NaN;
+ *                            rceil  exponent of amax * (1/max), rounded up; amax infinite: 254        [TE] ptx.cuh float_to_e8m0
+ *                          within [0, 254]
  *   nvfp4     1 x 16, weights 16 x 16:  S = e4m3(amax_block * (g * (1/6))), g = 448 * 6 / amax;    [TE] quantization_ref_nvfp4.py
  *                          up = 1 / (S * (1/g)), down = S, rest = amax / (6 * 448)
  *                          With `rotate`, 16 elements at a time are first replaced by (s o x) H / 4 (H: Sylvester's Hadamard
@@ -23,6 +24,10 @@
  *                          its type. The other factor of the product is rotated alike, so the product stays.
  * [TE] NVIDIA/TransformerEngine, transformer_engine/common/recipe and pytorch/custom_recipes; [AO] pytorch/ao,
  * torchao/prototype/mx_formats. A last block may be shorter.
+ *
+ * What is not finite: [TE]'s kernels take amax by fmaxf, which passes NaN over. One NaN stays one NaN there (in e2m1, which has
+ * none, the largest value: PTX, cvt.satfinite), and one infinity makes the scale of its block so large that everything small
+ * beside it becomes 0. In [AO], whose amax is torch's, either spoils its block. lb_rounding_loss counts both.
  *
  * Stochastic rounding numbers the elements of the rows as they lie. Results do not depend on threads.
  */
@@ -50,7 +55,7 @@ lb_quantiser lb_quantiser_of(const lb_recipe *recipe, lb_role role, bool weight_
 /* `x` in place. `loss` is added to (may be NULL). LB_ERR_NOMEM leaves x undefined. */
 lb_status lb_quantise(const lb_quantiser *quantiser, float *x, lb_rounding_loss *loss, lb_err *err);
 
-/* Largest magnitude, NaN when there is one. */
+/* Largest magnitude; NaN is passed over. */
 float lb_amax(const float *x, int64_t n);
 /* `up` of per-tensor scaling: see the table. `largest`: of the tensor's own type. */
 float lb_scale_of_amax(float amax, float max, bool pow2, float largest);

@@ -18,11 +18,13 @@ typedef enum lb_role { LB_ROLE_INPUT, LB_ROLE_WEIGHT, LB_ROLE_GRADIENT } lb_role
 #define LB_ROLES 3
 LB_API const char *lb_role_name(lb_role role); /* "input", "weight", "gradient" */
 
-/* What rounding did to a number of elements. Finite elements only, but for `nonfinite`. */
+/* What rounding did to a number of elements. Finite elements only, but for `nonfinite` and `masked`. */
 typedef struct lb_rounding_loss {
     uint64_t elements; /* finite ones */
     uint64_t nonzero;
     uint64_t nonfinite;
+    uint64_t spoiled;   /* became NaN or infinite: they share a scale with an element that is */
+    uint64_t masked;    /* were NaN or infinite and became finite */
     uint64_t underflow; /* were not 0 and became 0 */
     uint64_t overflow;  /* beyond the largest value by half a step or more, before saturation */
     double amax;        /* largest magnitude */

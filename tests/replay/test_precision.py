@@ -177,6 +177,17 @@ def test_a_cold_scale_is_a_different_run_from_a_calibrated_one(lastbit, capture)
     assert cold["loss"][0]["swapped"] != warm["loss"][0]["swapped"]
 
 
+@pytest.mark.parametrize("recipe,words", [("mxfp8,scale:floor", "finite ones are NaN or infinite after it"), ("nvfp4", "of them are finite after it")])
+def test_numbers_that_are_not_finite_are_told_of(lastbit, recipe, words):
+    args = ("replay", ROOT / "samples" / "scan-overflow.lbz", "--table", "--precision", f"phase=forward={recipe}")
+    rows = lastbit.json(*args)["table"]
+    layer = next(r for r in rows if r["layer"] == "layers.2.scan.out_proj" and r["role"] == "input")
+    assert layer["nonfinite"] > 0 and layer["spoiled" if "floor" in recipe else "masked"] > 0
+    assert all(r["spoiled"] == r["masked"] == 0 for r in rows if not r["nonfinite"])
+    told = [line for line in lastbit.run(*args).stdout.splitlines() if line.startswith("layers.2.scan.out_proj input, ")]
+    assert len(told) == 1 and words in told[0] and f"{layer['nonfinite']} elements are NaN or infinite before rounding" in told[0]
+
+
 def test_plain_types_are_tabulated_too(lastbit, capture):
     answer = lastbit.json("replay", capture, "--table", "--precision", "phase=forward&layer=2=compute:e5m2,round:rz")
     assert {(row["layer"], row["format"]) for row in answer["table"]} == {("2", "e5m2 rz")}

@@ -273,11 +273,12 @@ static int quantise_file(char **argv)
     if (lb_quantise(&q, x, &loss, &err) != LB_OK) return 2;
     FILE *f = fopen(argv[9], "wb");
     if (!f || fwrite(x, sizeof *x, n, f) != n || fclose(f)) return 2;
-    printf("{\"elements\": %llu, \"underflow\": %llu, \"overflow\": %llu, \"amax\": %.17g, \"mse\": %.17g, "
-           "\"sqnr\": %.17g}\n",
-           (unsigned long long)loss.elements, (unsigned long long)loss.underflow,
-           (unsigned long long)loss.overflow, loss.amax, lb_rounding_loss_mse(&loss),
-           lb_rounding_loss_sqnr(&loss));
+    printf("{\"elements\": %llu, \"nonfinite\": %llu, \"spoiled\": %llu, \"masked\": %llu, \"underflow\": %llu, "
+           "\"overflow\": %llu, \"amax\": %.17g, \"mse\": %.17g, \"sqnr\": %.17g}\n",
+           (unsigned long long)loss.elements, (unsigned long long)loss.nonfinite,
+           (unsigned long long)loss.spoiled, (unsigned long long)loss.masked,
+           (unsigned long long)loss.underflow, (unsigned long long)loss.overflow, loss.amax,
+           lb_rounding_loss_mse(&loss), lb_rounding_loss_sqnr(&loss));
     free(x);
     return 0;
 }

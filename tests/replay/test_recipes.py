@@ -1,8 +1,10 @@
 """Quantising against the recipes' public definitions, written here in torch and ml_dtypes:
 
   [TE]   NVIDIA/TransformerEngine: common/recipe/__init__.py, common/recipe/delayed_scaling.cu, recipe_common.cuh
-         compute_scale_from_amax, pytorch/custom_recipes/quantization_ref_{current_scaling,nvfp4}.py
-  [AO]   pytorch/ao: torchao/prototype/mx_formats/mx_tensor.py (to_mx, its FLOOR, CEIL, EVEN and RCEIL)
+         compute_scale_from_amax, pytorch/custom_recipes/quantization_ref_{current_scaling,nvfp4}.py; of what is not finite its
+         kernels: amax by fmaxf and __hmax (common/recipe/current_scaling.cu, common/cast/mxfp8/quantize_mxfp8.cuh),
+         common/util/ptx_arch_spec.cuh float_to_e8m0, common/cast/nvfp4/core_nvfp4.cuh
+  [AO]   pytorch/ao: torchao/prototype/mx_formats/mx_tensor.py (to_mx, its FLOOR, CEIL, EVEN and, of finite numbers, RCEIL)
   [OCP]  OCP Microscaling Formats (MX) Specification v1.0, 6.3
   [DS]   DeepSeek-V3 technical report, 3.3.2: 1 x 128 tiles of activations, 128 x 128 blocks of weights
   [NV]   "Pretraining Large Language Models with NVFP4", arXiv 2509.25149
@@ -51,8 +53,9 @@ def same(got, want):
 
 
 def cast(x, name):
-    """To the values of a type, saturating."""
+    """To the values of a type, saturating; a NaN that it cannot hold is its largest value, as PTX's cvt.satfinite has it."""
     if name == "e2m1":
+        x = x.nan_to_num(6.0, 6.0, -6.0)
         return torch.from_numpy(np.clip(x.numpy(), -6, 6).astype(ml_dtypes.float4_e2m1fn).astype(np.float32))
     top = torch.finfo(F8[name]).max
     return x.clamp(-top, top).to(F8[name]).float()
@@ -60,6 +63,12 @@ def cast(x, name):
 
 def largest(name):
     return 6.0 if name == "e2m1" else torch.finfo(F8[name]).max
+
+
+def fmax_of(x, dim=None):
+    """The largest magnitude as CUDA's fmaxf finds it: NaN is passed over."""
+    size = x.abs().nan_to_num(0.0, math.inf)
+    return size.amax() if dim is None else size.amax(dim, keepdim=True)
 
 
 # ---- [TE] one scale per tensor ---------------------------------------------------------------------------------------
@@ -75,8 +84,7 @@ def te_scale(amax, top, pow2=False, largest_of_x=FLT_MAX):
 
 def te_current(x, name, pow2=False, largest_of_x=FLT_MAX, dim=None):
     """Per tensor, or along `dim`."""
-    amax = x.abs().amax() if dim is None else x.abs().amax(dim, keepdim=True)
-    scale = te_scale(amax, largest(name), pow2, largest_of_x)
+    scale = te_scale(fmax_of(x, dim), largest(name), pow2, largest_of_x)
     return cast(x * scale, name) * (1 / scale)
 
 
@@ -126,6 +134,30 @@ def test_block_scaling_is_transformer_engines_and_deepseeks(tmp_path, role, heig
     same(ours(tmp_path, f"fp8-block,scale:{rule}", role, x)[0], want)
 
 
+@pytest.mark.parametrize("name", ["e4m3fn", "e5m2"])
+@pytest.mark.parametrize("role,height", [("input", 1), ("weight", 128)])
+def test_of_blocks_that_are_not_finite_one_nan_stays_one_and_infinity_saturates(tmp_path, role, height, name):
+    x = tensor(200, 256, seed=9)
+    x[3, 5], x[3, 200], x[150, 20], x[7] = math.nan, -math.inf, math.inf, 0
+    x[160, 128:] = math.nan
+    argument = f"fp8-block,forward:{name}"
+    want = in_tiles(x, height, 128, lambda tile: te_current(tile, name, True, dim=1))
+    got, loss = ours(tmp_path, argument, role, x)
+    same(got, want)
+    assert want.isnan().sum() == 129 and want[3, 200] == -largest(name) and want[150, 20] == largest(name)
+    assert loss["nonfinite"] == 131 and loss["masked"] == 2 and loss["spoiled"] == 0
+
+
+@pytest.mark.parametrize("bad,kept", [(math.nan, True), (math.inf, False)])
+def test_one_scale_per_tensor_passes_nan_over_and_is_1_for_infinity(tmp_path, bad, kept):
+    x = tensor(20, 64, seed=10)
+    x[4, 4] = bad
+    got, _ = ours(tmp_path, "fp8-current", "input", x)
+    same(got, te_current(x, "e4m3fn"))
+    x[4, 4] = 0
+    assert bool(((got == te_current(x, "e4m3fn")) | (torch.arange(64) == 4)).all()) == kept
+
+
 def test_square_blocks_do_not_reach_over_the_matrices_of_a_batch(tmp_path):
     x = tensor(3 * 100, 256, seed=2)
     want = torch.cat([ours(tmp_path, "fp8-block", "weight", part)[0] for part in x.split(100)])
@@ -141,7 +173,7 @@ def mx_scale_byte(amax, name, rule):
         descale = amax * torch.tensor(1.0 / top, dtype=torch.float32)
         exponent, mantissa = descale.view(torch.int32) >> 23, descale.view(torch.int32) & 0x7FFFFF
         up = torch.where(exponent == 0, mantissa > 0x400000, mantissa != 0)
-        return torch.where(torch.isfinite(descale), exponent + up, 255)
+        return torch.where(torch.isfinite(descale), exponent + up, torch.where(torch.isnan(descale), 0xFF, 0xFE))
     if rule == "even":
         bits = torch.where(torch.isnan(amax), bits, (bits + (1 << (23 - fraction - 1))) & -0x800000)
         amax = bits.view(torch.float32)
@@ -153,7 +185,8 @@ def mx_scale_byte(amax, name, rule):
 
 def mx(x, name, rule):
     def quantise(tile):
-        byte = mx_scale_byte(tile.abs().amax(1, keepdim=True), name, rule).to(torch.float64)
+        amax = fmax_of(tile, 1) if rule == "rceil" else tile.abs().amax(1, keepdim=True)
+        byte = mx_scale_byte(amax, name, rule).to(torch.float64)
         scale = torch.where(byte == 255, torch.nan, 2.0 ** (byte - 127))
         return (cast((tile.double() / scale).float(), name).double() * scale).float()
 
@@ -162,17 +195,26 @@ def mx(x, name, rule):
 
 @pytest.mark.parametrize("rule", ["floor", "ceil", "even", "rceil"])
 @pytest.mark.parametrize("name", ["e4m3fn", "e5m2", "e2m1"])
-def test_mx_scales_and_values_are_torchaos(tmp_path, name, rule):
+def test_mx_scales_and_values_are_torchaos_and_transformer_engines(tmp_path, name, rule):
     x = tensor(60, 200, seed=3)
     x[7, 40] = math.inf
     x[9, 70] = math.nan
     x[11, 64:96] = 448
     x[12, 64:96] = 449
     argument = f"mxfp4,scale:{rule}" if name == "e2m1" else f"{name}:mx,scale:{rule}"
-    got, _ = ours(tmp_path, argument, "input", x)
+    got, loss = ours(tmp_path, argument, "input", x)
     want = mx(x, name, rule)
-    assert want[7, 32:64].isnan().all() and want[9, 64:96].isnan().all()
     same(got, want)
+    assert loss["nonfinite"] == 2
+    if rule != "rceil":  # both blocks of 32 are lost, and that is counted
+        assert want[7, 32:64].isnan().all() and want[9, 64:96].isnan().all()
+        assert loss["spoiled"] == 62 and loss["masked"] == 0
+        return
+    assert want[7, 40] == math.inf and (want[7, 32:40] == 0).all() and (want[7, 41:64] == 0).all()
+    assert loss["spoiled"] == 0 and loss["masked"] == (name == "e2m1")
+    beside = torch.cat([want[9, 64:70], want[9, 71:96]])
+    assert beside.isfinite().all() and beside.abs().max() > 0
+    assert want[9, 70].isfinite() if name == "e2m1" else want[9, 70].isnan()
 
 
 def test_mxfp8_is_rceil_by_default_and_floor_where_asked(tmp_path):
@@ -187,11 +229,12 @@ def test_mxfp8_is_rceil_by_default_and_floor_where_asked(tmp_path):
 def nvfp4(x, square, uniform=None):
     """_quantize_blockwise_reference, and its decoding q * S * amax / (6 * 448). `uniform`: draws for stochastic rounding."""
     six, top, most = torch.tensor(6.0), torch.tensor(448.0), torch.tensor(FLT_MAX)
-    amax = x.abs().amax()
+    amax = fmax_of(x)
     g = torch.minimum(top * six / amax, most)
+    g = torch.where((amax == 0) | (g == 0), torch.tensor(1.0), g)  # compute_global_encode_scaling_factor_FP4
 
     def quantise(tile, *draws):
-        scale = torch.minimum(tile.abs().amax(1, keepdim=True) * (g * torch.reciprocal(six)), most)
+        scale = torch.minimum(fmax_of(tile, 1) * (g * torch.reciprocal(six)), most)
         scale = scale.clamp(-top, top).to(torch.float8_e4m3fn).float()
         scaled = (tile * torch.minimum(1.0 / (scale * (1.0 / g)), most)).clamp(-6, 6)
         q = stochastic_e2m1(scaled, *draws) if draws else cast(scaled, "e2m1")
@@ -206,6 +249,25 @@ def test_nvfp4_is_transformer_engines(tmp_path, role, weights):
     x = tensor(70, 150, seed=5)
     got, _ = ours(tmp_path, f"nvfp4,weights:{weights}", role, x)
     same(got, nvfp4(x, role == "weight" and weights == "2d"))
+
+
+@pytest.mark.parametrize("bad", ["zeros", "nan", "inf", "all nan"])
+def test_nvfp4_of_what_is_not_finite_or_all_zero(tmp_path, bad):
+    x = tensor(32, 64, seed=11)
+    if bad == "zeros":
+        x[:] = 0
+    elif bad == "all nan":
+        x[:] = math.nan
+    else:
+        x[3, 20] = float(bad)
+    got, loss = ours(tmp_path, "nvfp4", "input", x)
+    same(got, nvfp4(x, False))
+    if bad == "zeros":
+        assert (got == 0).all()
+    if bad == "nan":  # a number like any other afterwards: nothing but the count tells
+        assert got.isfinite().all() and loss["masked"] == 1 and loss["spoiled"] == 0
+    if bad == "inf":  # the tensor's own scale is infinite
+        assert not got.isfinite().any() and loss["spoiled"] == x.numel() - 1
 
 
 def hadamard(x, dtype):
