@@ -1,11 +1,7 @@
-/* Custom ops of state-space models: the short causal convolution in front of a selective scan, and the scan.
+/* Custom ops of state-space models: the short causal convolution in front of a selective scan (op_selective_scan.c).
  *
  * Names and schemas as registered in Dao-AILab/causal-conv1d causal_conv1d/cpp_functions.py (`DaoAILab::_causal_conv1d_…_cpp`), which
- * state-spaces/mamba and fla-org/flash-linear-attention call; the definition is csrc/causal_conv1d_fwd.cu's: oldest tap first, then SiLU.
- * `custom_ops::selective_scan_fwd` is state-spaces/mamba's, mamba_ssm/ops/"selective_scan_interface_ compilable.py"; its definition is
- * selective_scan_ref of selective_scan_interface.py, with real A. mamba_ssm's other kernels (mamba_chunk_scan_combined,
- * selective_state_update) are autograd functions around Triton and no registered ops, so nothing of theirs is recorded but casts and
- * copies; Megatron's and Apex' fused softmax, bias-SwiGLU and norms are pybind11 functions in the same way. */
+ * state-spaces/mamba and fla-org/flash-linear-attention call; the definition is csrc/causal_conv1d_fwd.cu's: oldest tap first, then SiLU. */
 #include "elementary.h"
 #include "frame.h"
 
@@ -245,114 +241,6 @@ static lb_status backward_twin(lb_call *call)
     return conv_backward_run(call, true);
 }
 
-/* ---- the selective scan -------------------------------------------------------------------------------------------------------- */
-
-enum { S_U, S_DELTA, S_A, S_B, S_C, S_D, S_Z, S_DELTA_BIAS, S_SOFTPLUS, S_LAST };
-
-/* u, delta, z (batch, channels, length); A (channels, states); B, C (batch, [groups,] states, length), or (channels, states). */
-typedef struct scan {
-    lb_frame frame;
-    int64_t channels, length, states;
-    const void *u, *delta, *a, *d, *z, *bias;
-    struct varying {
-        const void *data;
-        int64_t groups; /* 0: (channels, states) */
-    } b, c;
-    void *final, *last, *out;
-    bool softplus, twin;
-    double slack;
-} scan;
-
-static double at_scan(const scan *s, const void *x, int64_t i)
-{
-    return lb_frame_get(&s->frame, x, i);
-}
-
-static void put_scan(const scan *s, void *x, int64_t i, double value)
-{
-    lb_frame_set(&s->frame, x, i, value);
-}
-
-static double varying_at(const scan *s, const struct varying *v, int64_t row, int64_t n, int64_t t)
-{
-    const int64_t batch = row / s->channels, channel = row % s->channels;
-    if (!v->groups) return at_scan(s, v->data, channel * s->states + n);
-    const int64_t group = batch * v->groups + channel / (s->channels / v->groups);
-    return at_scan(s, v->data, (group * s->states + n) * s->length + t);
-}
-
-static bool open_varying(scan *s, const lb_tensor *t, struct varying *v)
-{
-    v->data = lb_frame_tensor(&s->frame, t);
-    v->groups = t->layout.ndim == 2 ? 0 : t->layout.ndim == 3 ? 1 : t->layout.shape[1];
-    const int64_t each = t->layout.ndim == 2 ? s->channels * s->states : v->groups * s->states * s->length;
-    return v->groups >= 0 && (!v->groups || s->channels % v->groups == 0) && each &&
-           lb_tensor_numel(t) % each == 0 && !lb_dtype_is_complex(t->dtype);
-}
-
-/* h = exp(delta A) h + delta B u, y = C h + D u, times SiLU(z). An error of exp grows with |delta A|: the twin has 1 + its largest. */
-static void scan_row(const scan *s, int64_t row, double *h)
-{
-    const int64_t channel = row % s->channels;
-    double steepest = 0;
-    for (int64_t n = 0; n < s->states; n++) h[n] = 0;
-    for (int64_t t = 0; t < s->length; t++) {
-        const int64_t i = row * s->length + t;
-        const double u = at_scan(s, s->u, i);
-        double dt = at_scan(s, s->delta, i) + (s->bias ? at_scan(s, s->bias, channel) : 0), y = 0;
-        if (s->softplus && dt <= 20) dt = lb_log1p(lb_exp(dt));
-        for (int64_t n = 0; n < s->states; n++) {
-            const double exponent = dt * at_scan(s, s->a, channel * s->states + n),
-                         add = dt * varying_at(s, &s->b, row, n, t) * u, c = varying_at(s, &s->c, row, n, t);
-            steepest = fmax(steepest, fabs(exponent));
-            h[n] = lb_exp(exponent) * h[n] + (s->twin ? fabs(add) : add);
-            y += s->twin ? fabs(c) * h[n] : c * h[n];
-        }
-        const double skip = s->d ? at_scan(s, s->d, channel) * u : 0, z = s->z ? at_scan(s, s->z, i) : 0;
-        y += s->twin ? fabs(skip) : skip;
-        if (s->twin) y *= (1 + steepest) * s->slack;
-        if (s->out) put_scan(s, s->out, i, y);
-        put_scan(s, s->final, i, !s->z ? y : s->twin ? y * fabs(z) : y * z * lb_sigmoid(z));
-    }
-    for (int64_t n = 0; s->last && n < s->states; n++)
-        put_scan(s, s->last, row * s->states + n, s->twin ? h[n] * (1 + steepest) : h[n]);
-}
-
-/* Results: final_out, last_state (empty when not asked for), out, and x: states between chunks, taken as recorded. */
-static lb_status selective_scan(lb_call *call, bool twin)
-{
-    scan s = {.frame = lb_frame_begin(call), .twin = twin, .slack = 1 + 2 * lb_twin_rounding(call, S_U)};
-    const lb_tensor *u = lb_call_tensor(call, S_U), *a = lb_call_tensor(call, S_A),
-                    *b = lb_call_tensor(call, S_B), *c = lb_call_tensor(call, S_C);
-    if (!u || !a || !b || !c || u->layout.ndim != 3 || a->layout.ndim != 2 || lb_dtype_is_complex(a->dtype))
-        lb_frame_fail(&s.frame, LB_ERR_UNSUPPORTED, "(batch, channels, length) by real (channels, states)");
-    if (!lb_frame_ok(&s.frame)) return lb_frame_end(&s.frame);
-    s.channels = u->layout.shape[1], s.length = u->layout.shape[2], s.states = a->layout.shape[1];
-    const int64_t rows = u->layout.shape[0] * s.channels, n = rows * s.length;
-    s.u = lb_frame_tensor(&s.frame, u), s.delta = lb_frame_input(&s.frame, S_DELTA),
-    s.a = lb_frame_tensor(&s.frame, a);
-    s.d = lb_frame_input(&s.frame, S_D), s.z = lb_frame_input(&s.frame, S_Z),
-    s.bias = lb_frame_input(&s.frame, S_DELTA_BIAS);
-    s.softplus = lb_call_int(call, S_SOFTPLUS, 0) != 0;
-    if (!open_varying(&s, b, &s.b) || !open_varying(&s, c, &s.c))
-        lb_frame_fail(&s.frame, LB_ERR_UNSUPPORTED, "B and C of shapes that do not belong to u and A");
-    s.final = lb_frame_output(&s.frame, 0, n);
-    const bool keeps = call->n_results > 1 && lb_call_int(call, S_LAST, 0) && call->results[1].data;
-    s.last = keeps ? lb_frame_output(&s.frame, 1, rows * s.states) : NULL;
-    s.out = call->n_results > 2 ? lb_frame_output(&s.frame, 2, n) : NULL;
-    double *h = lb_frame_scratch(&s.frame, (size_t)s.states * sizeof *h);
-    for (int64_t r = 0; lb_frame_ok(&s.frame) && r < rows; r++) scan_row(&s, r, h);
-    return lb_frame_end(&s.frame);
-}
-static lb_status scan_kernel(lb_call *call)
-{
-    return selective_scan(call, false);
-}
-static lb_status scan_twin(lb_call *call)
-{
-    return selective_scan(call, true);
-}
-
 const lb_op_row lb_rows_state_space[] = {
     {"DaoAILab::_causal_conv1d_fwd_cpp",
      "x weight bias seq_idx initial_states out final_states_out silu_activation", conv_kernel, conv_twin, 16, 0,
@@ -363,6 +251,4 @@ const lb_op_row lb_rows_state_space[] = {
     {"DaoAILab::_causal_conv1d_update_cpp",
      "x conv_state weight bias out silu_activation cache_seqlens conv_state_indices", update_kernel,
      update_twin, 16, 0, LB_ROW_WRITES, NULL, "custom"},
-    {"custom_ops::selective_scan_fwd", "u delta A B C D z delta_bias delta_softplus return_last_state",
-     scan_kernel, scan_twin, 16, 4, LB_ROW_GIVEN(3, 1), NULL, "custom"},
     {NULL}};

@@ -37,6 +37,8 @@ typedef enum source {
     ROWS,        /* elements of arg `a` per element of result 1 (saved mean) */
     GROUPS,      /* group_norm: elements of arg `a` / (its dim 0 * arg 1) */
     PER_CHANNEL, /* elements of arg `a` / size of its dim 1 */
+    STEPS,       /* size of dim 1 of arg `a` */
+    SCANNED,     /* the same and that size: gradients of a scan are sums along it, or over channels */
     KERNEL,      /* elements of weight `a` / its dim 0, and the outputs that one weight meets */
     TRANSPOSED,  /* the same of a transposed convolution: / its dim 1 */
     KEYS,        /* attention: queries + keys + head size; `a` is the query */
@@ -70,6 +72,8 @@ static const struct {
     {"softmax.int", DIMENSION, 1}, {"log_softmax.int", DIMENSION, 1}, {"special_softmax", DIMENSION, 1}, {"special_log_softmax", DIMENSION, 1},
     {"nll_loss", ELEMENTS, 1}, {"nll_loss2d", ELEMENTS, 1}, {"nll_loss_nd", ELEMENTS, 1}, {"cross_entropy_loss", ELEMENTS, 0},
     {"DaoAILab::_causal_conv1d_bwd_cpp", PER_CHANNEL, 0}, {"custom_ops::selective_scan_fwd", INNER, 0},
+    {"custom_ops::selective_scan_bwd", SCANNED, 1}, {"_C::selective_scan_fwd", INNER, 0},
+    {"mamba_ssm::ssm_chunk_scan_combined_fwd", STEPS, 0}, {"mamba_ssm::ssm_chunk_scan_combined_bwd", ELEMENTS, 2},
     {"flash_attn::*backward", TOKENS, 1}, {"flash_attn::*", TOKENS, 0},
     {"_C::cutlass_scaled_mm", INNER, 1}, {"sgl_kernel::fp8_*", INNER, 0},
     {"_addmm_activation", INNER, 1}, {"conv_transpose*", TRANSPOSED, 1},
@@ -108,6 +112,8 @@ static double terms_from(const lb_call *call, source from, uint32_t a)
         return groups > 0 ? numel(call, a) / groups : 1;
     }
     case PER_CHANNEL: return numel(call, a) / (size_of(call, a, 1) > 0 ? size_of(call, a, 1) : 1);
+    case STEPS: return size_of(call, a, 1);
+    case SCANNED: return terms_from(call, PER_CHANNEL, a) + size_of(call, a, 1);
     case KERNEL: {
         if (a == 1 && (!strcmp(call->row->name, "aten::convolution") || !strcmp(call->row->name, "aten::_convolution")) && lb_call_int(call, 6, 0)) return terms_from(call, TRANSPOSED, a);
         double outputs = size_of(call, a, 0), meets = a == 2 ? numel(call, 0) / (outputs > 0 ? outputs : 1) : 0;

@@ -9,8 +9,9 @@ from conftest import ROOT
 sys.path.insert(0, str(ROOT / "tests" / "programs"))
 import serving_kernels
 import serving_ops
+import training_kernels
 
-PROGRAMS = {"serving_ops": serving_ops.OPS, "serving_kernels": serving_kernels.OPS}
+PROGRAMS = {"serving_ops": serving_ops.OPS, "serving_kernels": serving_kernels.OPS, "training_kernels": training_kernels.OPS}
 DTYPES = ["bfloat16", *(pytest.param(d, marks=pytest.mark.full) for d in ("float32", "float16"))]
 
 
@@ -37,3 +38,11 @@ def test_a_fault_in_one_element_of_a_custom_op_diverges(lastbit, tmp_path, progr
     diverged = [one["op"] for one in answer["worst"] if one["verdict"] == "diverged"]
     for name, row in custom.items():
         assert diverged.count(name) == row["count"], name
+
+
+@pytest.mark.parametrize("which", [3, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 2, 4, 5, 6, 7, 8))])
+def test_a_fault_in_any_gradient_diverges(lastbit, tmp_path, which):
+    answer, custom = replayed(lastbit, tmp_path, "training_kernels", "--wrong", "--which", which, "--dtype", "float32")
+    diverged = [one["op"] for one in answer["worst"] if one["verdict"] == "diverged"]
+    for name, row in custom.items():
+        assert not name.endswith("_bwd") or diverged.count(name) == row["count"], name

@@ -19,10 +19,11 @@ import op_samples
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "programs"))
 import serving_kernels  # noqa: E402
 import serving_ops  # noqa: E402
+import training_kernels  # noqa: E402
 
 torch.set_num_threads(1)
 ROWS = H.rows()
-CUSTOM = {*serving_ops.OPS, *serving_kernels.OPS,  # and FSDP2's: tests/programs/sharded.py
+CUSTOM = {*serving_ops.OPS, *serving_kernels.OPS, *training_kernels.OPS,  # and FSDP2's: tests/programs/sharded.py
           "fsdp::split_with_sizes_copy", "fsdp::chunk_cat", "fsdp::chunk_cat_mixed_dtype"}
 NUMERIC = sorted(n for n, r in ROWS.items() if r.contents.kernel and n.startswith("aten::")
                  and not r.contents.text("samples").startswith("complex"))  # those: test_complex.py

@@ -1,0 +1,197 @@
+"""Custom ops of state-space models and linear attention, forward and backward, by the names and schemas of mamba_ssm, vLLM, lingua and
+flash-linear-attention. As serving_kernels.py, but that gradients are what torch's autograd makes of the plain formula in float64."""
+import argparse
+
+import torch
+import torch.nn.functional as F
+
+import serving_ops
+
+
+def gradients(function, inputs, douts):
+    """Of each floating input, in its own dtype; an op's kernel runs below autograd, which has to be let in again."""
+    keys = torch._C.DispatchKey
+    excluded = torch._C._dispatch_tls_local_exclude_set().remove(keys.AutogradFunctionality).remove(keys.ADInplaceOrView)
+    with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set().add(keys.ADInplaceOrView), excluded), torch.enable_grad():
+        leaves = [t.detach().double().requires_grad_() if isinstance(t, torch.Tensor) and t.is_floating_point() else t for t in inputs]
+        wanted = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
+        found = iter(torch.autograd.grad(function(*leaves), wanted, [d.double() for d in douts], materialize_grads=True))
+        return [next(found).to(t.dtype) if t is not leaf else None for t, leaf in zip(inputs, leaves)]
+
+
+def empty_for_none(tensors, like):
+    return tuple(like.new_empty(0) if t is None else t.contiguous() for t in tensors)
+
+
+# ---- scans
+
+def scan(u, dt, A, B, C, D, z, bias, initial, documents, softplus, limits=(0.0, float("inf"))):
+    """u, z (batch, time, heads, parts); dt (batch, time, heads); A (heads, states or 1); B, C (batch, time, heads, states): y, the gated y
+    and the states after each step."""
+    dt = dt if bias is None else dt + bias
+    dt = (F.softplus(dt) if softplus else dt).clamp(*limits)
+    h = u.new_zeros(*u[:, 0].shape, B.shape[-1]) if initial is None else initial
+    ys, states = [], []
+    for t in range(u.shape[1]):
+        if documents is not None and t:
+            h = h * (documents[:, t] == documents[:, t - 1])[:, None, None, None]
+        decay = torch.exp(dt[:, t, :, None] * A)[:, :, None]
+        h = decay * h + (dt[:, t, :, None] * B[:, t])[:, :, None] * u[:, t, :, :, None]
+        ys.append((h * C[:, t][:, :, None]).sum(-1))
+        states.append(h)
+    y = torch.stack(ys, 1)
+    if D is not None:
+        y = y + u * (D if D.dim() == 2 else D[:, None])
+    return y, y if z is None else y * F.silu(z), states
+
+
+def by_channel(t, channels, batch, length):
+    """B or C as Mamba has them, for every channel: (batch, time, channels, states)."""
+    if t.dim() == 2:
+        return t[None, None].expand(batch, length, -1, -1)
+    t = t[:, None] if t.dim() == 3 else t
+    return t.repeat_interleave(channels // t.shape[1], 1).permute(0, 3, 1, 2)
+
+
+def mamba(u, delta, A, B, C, D, z, bias, softplus, initial=None):
+    batch, channels, length = u.shape
+    y, gated, states = scan(u.transpose(1, 2)[..., None], delta.transpose(1, 2), A, by_channel(B, channels, batch, length),
+                            by_channel(C, channels, batch, length), D, None if z is None else z.transpose(1, 2)[..., None], bias,
+                            initial, None, softplus, (-float("inf"), float("inf")))
+    return y[..., 0].transpose(1, 2), gated[..., 0].transpose(1, 2), states[-1][:, :, 0]
+
+
+def wide(*tensors):
+    return [t.double() if isinstance(t, torch.Tensor) and t.is_floating_point() else t for t in tensors]
+
+
+def mamba_forward(u, delta, A, B, C, D, z, bias, softplus, keep):
+    y, gated, last = mamba(*wide(u, delta, A, B, C, D, z, bias), softplus)
+    states = torch.zeros(*last.shape[:2], 1, 2 * last.shape[2])
+    return (gated.to(u.dtype).contiguous(), last.float() if keep else u.new_empty(0), y.to(u.dtype).contiguous(), states, B.dim() == 3,
+            C.dim() == 3, z is not None)
+
+
+def mamba_backward(dout, u, delta, A, B, C, D, z, bias, softplus, out, x, *_):
+    return empty_for_none(gradients(lambda *t: mamba(*t, softplus)[1], (u, delta, A, B, C, D, z, bias), [dout]), u)
+
+
+def mambas(r, name):
+    A = -r(8, 4, of=torch.float32).exp()
+    one = r(2, 8, 12), r(2, 8, 12), A, r(2, 4, 12), r(2, 2, 4, 12), r(8, of=torch.float32), r(2, 8, 12), r(8, of=torch.float32), True
+    two = r(2, 8, 12), r(2, 8, 12).abs(), A, r(8, 4), r(2, 1, 4, 12), None, None, None, False
+    far = r(1, 8, 70), r(1, 8, 70) + 19.5, A * 0.01, r(1, 4, 70), r(1, 4, 70), None, None, None, True  # on either side of where softplus ends
+    for arguments in (one, two, far):
+        if "fwd" in name:
+            yield *arguments, arguments is one
+        else:
+            out, x = mamba_forward(*arguments, False)[2:4]
+            yield r(*arguments[0].shape), *arguments, out, x, False, False
+
+
+def vllm_scan(u, delta, A, B, C, D, z, bias, softplus, borders, slots, begun, states, null, *_):
+    ragged = borders is not None
+    for i in range(len(borders) - 1 if ragged else len(u)):
+        slot = i if slots is None else int(slots[i])
+        if slot == null and slots is not None:
+            continue
+        at = (Ellipsis, slice(*borders[i:i + 2].tolist())) if ragged else (i,)
+        one = [None if t is None else t[at][None] for t in (u, delta, B, C, z)]
+        initial = states[slot][None, :, None].double() if begun is not None and begun[i] else None
+        y, gated, last = mamba(*wide(*one[:2], A, *one[2:4], D, one[4], bias), softplus, initial)
+        delta[at] = y[0].to(delta.dtype)
+        if z is not None:
+            z[at] = gated[0].to(z.dtype)
+        states[slot] = last[0].to(states.dtype)
+
+
+def vllm_scans(r, name):
+    A, D, bias = -r(8, 4, of=torch.float32).exp(), r(8, of=torch.float32), r(8, of=torch.float32)
+    rest = [16, None, None, None, None, None]
+    yield r(2, 8, 6), r(2, 8, 6), A, r(2, 2, 4, 6), r(2, 2, 4, 6), D, r(2, 8, 6), bias, True, None, None, None, r(2, 8, 4), -1, *rest
+    yield (r(8, 9), r(8, 9), A, r(1, 4, 9), r(1, 4, 9), D, None, None, True, torch.tensor([0, 4, 4, 9], dtype=torch.int32),
+           torch.tensor([2, 0, 1], dtype=torch.int32), torch.tensor([True, True, False]), r(4, 8, 4, of=torch.float32), 0, *rest)
+
+
+def mamba2(x, dt, A, B, C, D, z, bias, initial, documents, softplus, limits):
+    B, C = (t.repeat_interleave(x.shape[2] // t.shape[2], 2) for t in (B, C))
+    return scan(x, dt, A[:, None], B, C, D, z, bias, initial, documents, softplus, tuple(limits or (0.0, float("inf"))))
+
+
+def mamba2_forward(x, dt, A, B, C, chunk, D, z, bias, initial, documents, borders, softplus, limits):
+    y, gated, states = mamba2(*wide(x, dt, A, B, C, D, z, bias, initial), documents, softplus, limits)
+    ends = x.new_empty(0) if borders is None else torch.cat([states[t - 1] for t in borders[1:].tolist()]).to(x.dtype)
+    return gated.to(x.dtype), x.new_empty(0) if z is None else y.to(x.dtype), ends
+
+
+def mamba2_backward(dout, x, dt, A, B, C, out, chunk, D, z, bias, initial, documents, softplus, limits):
+    return empty_for_none(gradients(lambda *t: mamba2(*t, documents, softplus, limits)[1], (x, dt, A, B, C, D, z, bias, initial), [dout]), x)
+
+
+def mamba2s(r, name):
+    def f(*shape):
+        return r(*shape, of=torch.float32)
+    one = r(2, 9, 4, 8), r(2, 9, 4), -f(4).exp(), r(2, 9, 2, 5), r(2, 9, 2, 5), 4, f(4), r(2, 9, 4, 8), f(4), None, None
+    ragged = (r(1, 9, 4, 8), r(1, 9, 4), -f(4).exp(), r(1, 9, 1, 5), r(1, 9, 1, 5), 4, f(4, 8), None, f(4), None,
+              torch.tensor([[0, 0, 0, 0, 1, 1, 2, 2, 2]], dtype=torch.int32))
+    begun = r(2, 5, 4, 8), r(2, 5, 4).abs(), -f(4).exp(), r(2, 5, 4, 5), r(2, 5, 4, 5), 4, None, None, None, r(2, 4, 8, 5), None
+    for arguments, softplus, limits in ((one, True, [0.0, float("inf")]), (ragged, True, [0.05, 0.9]), (begun, False, [0.0, float("inf")])):
+        borders = torch.tensor([0, 4, 6, 9], dtype=torch.int32) if arguments is ragged else None
+        if "fwd" in name:
+            yield *arguments, borders, softplus, limits
+        else:
+            x, dt, A, B, C, chunk, *rest = arguments
+            gated, y, _ = mamba2_forward(*arguments, None, softplus, limits)
+            yield r(*x.shape), x, dt, A, B, C, gated if rest[1] is None else y, chunk, *rest, softplus, limits
+
+
+CHANNELS = "Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z, Tensor? delta_bias, bool delta_softplus"
+HEADS = "Tensor? D=None, Tensor? z=None, Tensor? dt_bias=None, Tensor? initial_states=None, Tensor? seq_idx=None, "
+# name: schema, definition, what it is called with
+OPS = {
+    "custom_ops::selective_scan_fwd": (f"({CHANNELS}, bool return_last_state) -> (Tensor, Tensor, Tensor, Tensor, bool, bool, bool)",
+                                       mamba_forward, mambas),
+    "custom_ops::selective_scan_bwd": (f"(Tensor dout, {CHANNELS}, Tensor out, Tensor x, bool squeeze_B, bool squeeze_C) -> (Tensor, Tensor, "
+                                       "Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)", mamba_backward, mambas),
+    "_C::selective_scan_fwd": ("(Tensor! u, Tensor! delta, Tensor! A, Tensor! B, Tensor! C, Tensor? D_, Tensor!? z_, Tensor? delta_bias_, "
+                               "bool delta_softplus, Tensor? query_start_loc, Tensor? cache_indices, Tensor? has_initial_state, "
+                               "Tensor! ssm_states, int null_block_id, int block_size, Tensor? block_idx_first_scheduled_token, "
+                               "Tensor? block_idx_last_scheduled_token, Tensor? initial_state_idx, Tensor? cu_chunk_seqlen, "
+                               "Tensor? last_chunk_indices) -> ()", vllm_scan, vllm_scans),
+    "mamba_ssm::ssm_chunk_scan_combined_fwd": (f"(Tensor x, Tensor dt, Tensor A, Tensor B, Tensor C, int chunk_size, {HEADS}Tensor? cu_seqlens"
+                                               "=None, bool dt_softplus=False, float[]? dt_limit=None) -> (Tensor, Tensor, Tensor)",
+                                               mamba2_forward, mamba2s),
+    "mamba_ssm::ssm_chunk_scan_combined_bwd": (f"(Tensor dout, Tensor x, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor out, int chunk_size, {HEADS}"
+                                               "bool dt_softplus=False, float[]? dt_limit=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor, "
+                                               "Tensor, Tensor, Tensor, Tensor)", mamba2_backward, mamba2s),
+}
+
+
+class Train(torch.nn.Module):
+    """Every op at least once."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(4, 4)
+
+    def forward(self, draw, dtype):
+        def r(*shape, of=dtype):
+            return torch.randn(shape, generator=draw).to(of)
+        for name, (_, _, calls) in OPS.items():
+            for arguments in calls(r, name):
+                serving_ops.call(name, *arguments)
+        return self.head(r(2, 4, of=torch.float32))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16", "float16"])
+    parser.add_argument("--wrong", action="store_true", help="one element of every op's result is not what its definition gives")
+    parser.add_argument("--which", type=int, default=0, help="of which of its results")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    serving_ops.define(args.wrong, {name: row[:2] for name, row in OPS.items()}, args.which)
+    with torch.no_grad():
+        Train()(torch.Generator().manual_seed(0), getattr(torch, args.dtype))
+    print("ok", len(OPS))
