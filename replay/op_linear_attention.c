@@ -1,8 +1,9 @@
-/* Custom ops of fla-org/flash-linear-attention: the pointwise parts of RWKV-7 that its TileLang backend fuses.
+/* Custom ops of fla-org/flash-linear-attention: the pointwise parts of RWKV-7 that its TileLang backend fuses, and their gradients.
  *
  * Names, schemas and definitions as in the modules that register them with torch.library (`fla::fused_k_rwkv7`,
- * `fla::fused_addcmul_rwkv7`, `fla::gate_output_correction_rwkv7`). Its chunked and recurrent attention kernels are autograd functions
- * around Triton and no registered ops. One rounding to the result's dtype, but that addcmul computes in the dtype of its inputs. */
+ * `fla::fused_addcmul_rwkv7`, `fla::gate_output_correction_rwkv7`, `fla::kk_pre_rwkv7`, each with a `_bwd`). Its chunked and recurrent
+ * attention kernels (GLA, retention, the delta rules) are autograd functions around Triton and no registered ops. One rounding to the
+ * result's dtype, but that addcmul computes in the dtype of its inputs. Gradients come one behind the other in one result. */
 #include "frame.h"
 
 #include <math.h>
@@ -105,6 +106,248 @@ static lb_status gate_output_twin(lb_call *call)
     return gate_output(call, true);
 }
 
+/* ---- backward ----------------------------------------------------------------------------------------------------------------- */
+
+/* Sums over rows have f64 places of their own until the end. */
+static double *sums(lb_frame *f, int64_t n)
+{
+    double *s = lb_frame_scratch(f, (size_t)n * sizeof *s);
+    for (int64_t i = 0; s && i < n; i++) s[i] = 0;
+    return s;
+}
+
+static void put_sums(const lb_frame *f, void *y, int64_t first, const double *s, int64_t n)
+{
+    for (int64_t i = 0; lb_frame_ok(f) && i < n; i++) put(f, y, first + i, s[i]);
+}
+
+static double magnitude(bool twin, double x)
+{
+    return twin ? fabs(x) : x;
+}
+
+static int64_t elements(const lb_call *call, uint32_t i)
+{
+    const lb_tensor *t = lb_call_tensor(call, i);
+    return t ? lb_tensor_numel(t) : 0;
+}
+
+/* Args: dy k a ka. Gradients of k, a, ka. */
+static lb_status update_k_backward(lb_call *call, bool twin)
+{
+    lb_frame f = lb_frame_begin(call);
+    const int64_t n = elements(call, 1), channels = elements(call, 3);
+    if (!channels || n % channels || elements(call, 0) != n || elements(call, 2) != n)
+        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "inputs of other sizes");
+    const void *dy = lb_frame_input(&f, 0), *k = lb_frame_input(&f, 1), *a = lb_frame_input(&f, 2),
+               *ka = lb_frame_input(&f, 3);
+    void *y = lb_frame_output(&f, 0, 2 * n + channels);
+    double *of_ka = sums(&f, channels);
+    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
+        const double d = get(&f, dy, i), v = get(&f, k, i), s = get(&f, a, i), g = get(&f, ka, i % channels);
+        put(&f, y, i, twin ? fabs(d) * (1 + (fabs(s) + 1) * fabs(g)) : d * (1 + (s - 1) * g));
+        put(&f, y, n + i, magnitude(twin, d * v * g));
+        of_ka[i % channels] += twin ? fabs(d * v) * (fabs(s) + 1) : d * v * (s - 1);
+    }
+    put_sums(&f, y, 2 * n, of_ka, channels);
+    return lb_frame_end(&f);
+}
+static lb_status update_k_backward_kernel(lb_call *call)
+{
+    return update_k_backward(call, false);
+}
+static lb_status update_k_backward_twin(lb_call *call)
+{
+    return update_k_backward(call, true);
+}
+
+/* Args: six gradients, six factors x, delta, and whether the last of either counts. Results: gradients of hidden, delta and each x. */
+static lb_status addcmul_backward(lb_call *call, bool twin)
+{
+    lb_frame f = lb_frame_begin(call);
+    const int64_t n = elements(call, 12), channels = elements(call, 6);
+    const uint32_t used = lb_call_int(call, 13, 1) ? 6 : 5;
+    if (!channels || n % channels || call->n_results != 8)
+        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "inputs of other sizes");
+    for (uint32_t x = 0; x < used; x++)
+        if (elements(call, x) != n || elements(call, 6 + x) != channels)
+            lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "inputs of other sizes");
+    const void *delta = lb_frame_input(&f, 12), *d[6], *factor[6];
+    for (uint32_t x = 0; x < used; x++) d[x] = lb_frame_input(&f, x), factor[x] = lb_frame_input(&f, 6 + x);
+    void *of_hidden = lb_frame_output(&f, 0, n), *of_delta = lb_frame_output(&f, 1, n);
+    double *of_x = sums(&f, 6 * channels);
+    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
+        double hidden = 0, change = 0;
+        for (uint32_t x = 0; x < used; x++) {
+            const double g = get(&f, d[x], i);
+            hidden += magnitude(twin, g), change += magnitude(twin, g * get(&f, factor[x], i % channels));
+            of_x[x * channels + i % channels] += magnitude(twin, g * get(&f, delta, i));
+        }
+        put(&f, of_hidden, i, hidden), put(&f, of_delta, i, change);
+    }
+    for (uint32_t x = 0; x < 6; x++)
+        put_sums(&f, lb_frame_output(&f, 2 + x, channels), 0, of_x + x * channels, channels);
+    return lb_frame_end(&f);
+}
+static lb_status addcmul_backward_kernel(lb_call *call)
+{
+    return addcmul_backward(call, false);
+}
+static lb_status addcmul_backward_twin(lb_call *call)
+{
+    return addcmul_backward(call, true);
+}
+
+/* Args: dy o r k r_k v g. Gradients of o, r, k, r_k, v, g. */
+static lb_status gate_output_backward(lb_call *call, bool twin)
+{
+    lb_frame f = lb_frame_begin(call);
+    const lb_tensor *rk = lb_call_tensor(call, 4);
+    const int64_t n = elements(call, 1), width = elements(call, 4),
+                  size = rk && rk->layout.ndim == 2 ? rk->layout.shape[1] : 0;
+    if (!size || !width || n % width)
+        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "weights that are not (heads, size)");
+    for (uint32_t i = 0; i < 7; i++)
+        if (i != 4 && elements(call, i) != n) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "inputs of other sizes");
+    const void *in[7];
+    for (uint32_t i = 0; i < 7; i++) in[i] = lb_frame_input(&f, i);
+    void *y = lb_frame_output(&f, 0, 5 * n + width);
+    double *of_weight = sums(&f, width);
+    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i += size) {
+        double correction = 0, back = 0; /* what v is multiplied with; its gradient */
+        for (int64_t j = i; j < i + size; j++) {
+            correction += magnitude(twin, get(&f, in[2], j) * get(&f, in[3], j) * get(&f, in[4], j % width));
+            back += magnitude(twin, get(&f, in[0], j) * get(&f, in[6], j) * get(&f, in[5], j));
+        }
+        for (int64_t j = i; j < i + size; j++) {
+            const double dy = get(&f, in[0], j), o = get(&f, in[1], j), r = get(&f, in[2], j),
+                         k = get(&f, in[3], j), w = get(&f, in[4], j % width), v = get(&f, in[5], j),
+                         g = get(&f, in[6], j);
+            put(&f, y, j, magnitude(twin, dy * g));
+            put(&f, y, n + j, magnitude(twin, back * k * w));
+            put(&f, y, 2 * n + j, magnitude(twin, back * r * w));
+            of_weight[j % width] += magnitude(twin, back * r * k);
+            put(&f, y, 3 * n + width + j, magnitude(twin, dy * g * correction));
+            put(&f, y, 4 * n + width + j,
+                twin ? fabs(dy) * (fabs(o) + fabs(correction * v)) : dy * (o + correction * v));
+        }
+    }
+    put_sums(&f, y, 3 * n, of_weight, width);
+    return lb_frame_end(&f);
+}
+static lb_status gate_output_backward_kernel(lb_call *call)
+{
+    return gate_output_backward(call, false);
+}
+static lb_status gate_output_backward_twin(lb_call *call)
+{
+    return gate_output_backward(call, true);
+}
+
+/* ---- keys normalised ----------------------------------------------------------------------------------------------------------- */
+
+#define LEAST_NORM 1e-12 /* a shorter vector is divided by this */
+
+/* 1 / |k k_k| of the head from element i on. */
+static double inverse_norm(const lb_frame *f, const void *k, const void *weight, int64_t i, int64_t size,
+                           int64_t width)
+{
+    double squares = 0;
+    for (int64_t j = i; j < i + size; j++) {
+        const double x = get(f, k, j) * get(f, weight, j % width);
+        squares += x * x;
+    }
+    return squares > LEAST_NORM * LEAST_NORM ? 1 / sqrt(squares) : 1 / LEAST_NORM;
+}
+
+static bool has_heads(const lb_call *call, uint32_t k, int64_t size)
+{
+    const int64_t n = elements(call, k), width = elements(call, k + 2);
+    return size > 0 && width > 0 && width % size == 0 && n % width == 0 && elements(call, k + 1) == n &&
+           elements(call, k + 3) == width;
+}
+
+/* Args: k a k_k k_a head_dim. The result has k (1 + (a - 1) k_a), minus kk = k k_k normalised by heads, and kk a. */
+static lb_status prepare_keys(lb_call *call, bool twin)
+{
+    lb_frame f = lb_frame_begin(call);
+    const int64_t n = elements(call, 0), width = elements(call, 2), size = lb_call_int(call, 4, 64);
+    if (!has_heads(call, 0, size))
+        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "weights that do not belong to the heads");
+    const void *k = lb_frame_input(&f, 0), *a = lb_frame_input(&f, 1), *kk = lb_frame_input(&f, 2),
+               *ka = lb_frame_input(&f, 3);
+    void *y = lb_frame_output(&f, 0, 3 * n);
+    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i += size) {
+        const double scale = inverse_norm(&f, k, kk, i, size, width);
+        for (int64_t j = i; j < i + size; j++) {
+            const double v = get(&f, k, j), s = get(&f, a, j), g = get(&f, ka, j % width),
+                         unit = v * get(&f, kk, j % width) * scale;
+            put(&f, y, j, twin ? fabs(v) * (1 + (fabs(s) + 1) * fabs(g)) : v * (1 + (s - 1) * g));
+            put(&f, y, n + j, twin ? fabs(unit) : -unit);
+            put(&f, y, 2 * n + j, magnitude(twin, unit * s));
+        }
+    }
+    return lb_frame_end(&f);
+}
+static lb_status prepare_keys_kernel(lb_call *call)
+{
+    return prepare_keys(call, false);
+}
+static lb_status prepare_keys_twin(lb_call *call)
+{
+    return prepare_keys(call, true);
+}
+
+/* Args: the gradients of the three, k a k_k k_a head_dim, and which of them there are. Gradients of k, a, k_k, k_a. */
+static lb_status prepare_keys_backward(lb_call *call, bool twin)
+{
+    lb_frame f = lb_frame_begin(call);
+    const int64_t n = elements(call, 3), width = elements(call, 5), size = lb_call_int(call, 7, 64);
+    if (!has_heads(call, 3, size))
+        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "weights that do not belong to the heads");
+    const void *d[3], *k = lb_frame_input(&f, 3), *a = lb_frame_input(&f, 4), *kk = lb_frame_input(&f, 5),
+                      *ka = lb_frame_input(&f, 6);
+    for (uint32_t i = 0; i < 3; i++)
+        d[i] = lb_call_int(call, 8 + i, 1) && elements(call, i) == n ? lb_frame_input(&f, i) : NULL;
+    void *y = lb_frame_output(&f, 0, 2 * n + 2 * width);
+    double *of_kk = sums(&f, width), *of_ka = sums(&f, width);
+    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i += size) {
+        const double scale = inverse_norm(&f, k, kk, i, size, width);
+        double along = 0; /* the part of the gradient that the norm takes away */
+        for (int64_t j = i; j < i + size; j++) {
+            const double unit = get(&f, k, j) * get(&f, kk, j % width) * scale,
+                         down = d[1] ? get(&f, d[1], j) : 0,
+                         by_a = (d[2] ? get(&f, d[2], j) : 0) * get(&f, a, j);
+            along += twin ? (fabs(down) + fabs(by_a)) * fabs(unit) : (by_a - down) * unit;
+        }
+        for (int64_t j = i; j < i + size; j++) {
+            const double v = get(&f, k, j), s = get(&f, a, j), w = get(&f, kk, j % width),
+                         g = get(&f, ka, j % width), dy = d[0] ? get(&f, d[0], j) : 0,
+                         down = d[1] ? get(&f, d[1], j) : 0, dm = d[2] ? get(&f, d[2], j) : 0,
+                         unit = v * w * scale;
+            const double of_scaled = twin ? (fabs(down) + fabs(dm * s) + fabs(unit) * along) * scale
+                                          : (dm * s - down - unit * along) * scale;
+            put(&f, y, j,
+                twin ? fabs(dy) * (1 + (fabs(s) + 1) * fabs(g)) + of_scaled * fabs(w)
+                     : dy * (1 + (s - 1) * g) + of_scaled * w);
+            put(&f, y, n + j, twin ? fabs(dy * v * g) + fabs(dm * unit) : dy * v * g + dm * unit);
+            of_kk[j % width] += magnitude(twin, of_scaled * v);
+            of_ka[j % width] += twin ? fabs(dy * v) * (fabs(s) + 1) : dy * v * (s - 1);
+        }
+    }
+    put_sums(&f, y, 2 * n, of_kk, width);
+    put_sums(&f, y, 2 * n + width, of_ka, width);
+    return lb_frame_end(&f);
+}
+static lb_status prepare_keys_backward_kernel(lb_call *call)
+{
+    return prepare_keys_backward(call, false);
+}
+static lb_status prepare_keys_backward_twin(lb_call *call)
+{
+    return prepare_keys_backward(call, true);
+}
+
 const lb_op_row lb_rows_linear_attention[] = {
     {"fla::fused_k_rwkv7", "k a ka", update_k_kernel, update_k_twin, 6, 0, 0, NULL, "custom"},
     {"fla::fused_addcmul_rwkv7", "hidden delta x_r x_w x_k x_v x_a x_g", addcmul_kernel, addcmul_twin, 4, 0, 0,
@@ -112,4 +355,15 @@ const lb_op_row lb_rows_linear_attention[] = {
     /* sums of a head are of at most a few hundred terms, in trees */
     {"fla::gate_output_correction_rwkv7", "o r k r_k v g", gate_output_kernel, gate_output_twin, 24, 0, 0, NULL,
      "custom"},
+    {"fla::kk_pre_rwkv7", "k a k_k k_a head_dim", prepare_keys_kernel, prepare_keys_twin, 24, 0, 0, NULL,
+     "custom"},
+    /* gradients of weights are sums over all rows */
+    {"fla::fused_k_rwkv7_bwd", "dy k a ka", update_k_backward_kernel, update_k_backward_twin, 6, 1, 0, NULL,
+     "custom"},
+    {"fla::fused_addcmul_rwkv7_bwd", "dxr dxw dxk dxv dxa dxg x_r x_w x_k x_v x_a x_g delta use_xg",
+     addcmul_backward_kernel, addcmul_backward_twin, 10, 1, 0, NULL, "custom"},
+    {"fla::gate_output_correction_rwkv7_bwd", "dy o r k r_k v g", gate_output_backward_kernel,
+     gate_output_backward_twin, 32, 1, 0, NULL, "custom"},
+    {"fla::kk_pre_rwkv7_bwd", "dk_new dneg_kk dkka k a k_k k_a head_dim has_dk_new has_dneg_kk has_dkka",
+     prepare_keys_backward_kernel, prepare_keys_backward_twin, 48, 1, 0, NULL, "custom"},
     {NULL}};

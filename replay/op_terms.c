@@ -37,6 +37,7 @@ typedef enum source {
     ROWS,        /* elements of arg `a` per element of result 1 (saved mean) */
     GROUPS,      /* group_norm: elements of arg `a` / (its dim 0 * arg 1) */
     PER_CHANNEL, /* elements of arg `a` / size of its dim 1 */
+    WEIGHED,     /* elements of arg 0 per element of arg `a`, a weight */
     STEPS,       /* size of dim 1 of arg `a` */
     SCANNED,     /* the same and that size: gradients of a scan are sums along it, or over channels */
     KERNEL,      /* elements of weight `a` / its dim 0, and the outputs that one weight meets */
@@ -74,6 +75,8 @@ static const struct {
     {"DaoAILab::_causal_conv1d_bwd_cpp", PER_CHANNEL, 0}, {"custom_ops::selective_scan_fwd", INNER, 0},
     {"custom_ops::selective_scan_bwd", SCANNED, 1}, {"_C::selective_scan_fwd", INNER, 0},
     {"mamba_ssm::ssm_chunk_scan_combined_fwd", STEPS, 0}, {"mamba_ssm::ssm_chunk_scan_combined_bwd", ELEMENTS, 2},
+    {"fla::fused_k_rwkv7_bwd", WEIGHED, 3}, {"fla::fused_addcmul_rwkv7_bwd", WEIGHED, 6},
+    {"fla::gate_output_correction_rwkv7_bwd", WEIGHED, 4}, {"fla::kk_pre_rwkv7_bwd", WEIGHED, 5},
     {"flash_attn::*backward", TOKENS, 1}, {"flash_attn::*", TOKENS, 0},
     {"_C::cutlass_scaled_mm", INNER, 1}, {"sgl_kernel::fp8_*", INNER, 0},
     {"_addmm_activation", INNER, 1}, {"conv_transpose*", TRANSPOSED, 1},
@@ -112,6 +115,7 @@ static double terms_from(const lb_call *call, source from, uint32_t a)
         return groups > 0 ? numel(call, a) / groups : 1;
     }
     case PER_CHANNEL: return numel(call, a) / (size_of(call, a, 1) > 0 ? size_of(call, a, 1) : 1);
+    case WEIGHED: return numel(call, 0) / (numel(call, a) > 0 ? numel(call, a) : 1);
     case STEPS: return size_of(call, a, 1);
     case SCANNED: return terms_from(call, PER_CHANNEL, a) + size_of(call, a, 1);
     case KERNEL: {

@@ -9,7 +9,7 @@ import serving_ops
 
 
 def gradients(function, inputs, douts):
-    """Of each floating input, in its own dtype; an op's kernel runs below autograd, which has to be let in again."""
+    """Of each floating input, in its own dtype and shape; an op's kernel runs below autograd, which has to be let in again."""
     keys = torch._C.DispatchKey
     excluded = torch._C._dispatch_tls_local_exclude_set().remove(keys.AutogradFunctionality).remove(keys.ADInplaceOrView)
     with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set().add(keys.ADInplaceOrView), excluded), torch.enable_grad():
@@ -145,6 +145,57 @@ def mamba2s(r, name):
             yield r(*x.shape), x, dt, A, B, C, gated if rest[1] is None else y, chunk, *rest, softplus, limits
 
 
+# ---- RWKV-7
+
+def packed(tensors):
+    return torch.cat([t.flatten() for t in tensors])
+
+
+def rwkv_k(k, a, ka):
+    return k * (1 + (a - 1) * ka)
+
+
+def rwkv_addcmul(hidden, delta, *factors):
+    return tuple(hidden + delta * x for x in factors)
+
+
+def rwkv_gate(o, r, k, r_k, v, g):
+    return (o + ((r * k * r_k).sum(-1, keepdim=True) * v).flatten(-2)) * g
+
+
+def rwkv_keys(k, a, k_k, k_a, size):
+    unit = F.normalize((k * k_k).unflatten(-1, (-1, size)), dim=-1).flatten(-2)
+    return tuple(t.reshape(-1, size) for t in (k * (1 + (a - 1) * k_a), -unit, unit * a))
+
+
+def rwkv_addcmul_backward(*args):
+    count = 6 if args[13] else 5
+    found = gradients(rwkv_addcmul, (torch.zeros_like(args[12]), args[12], *args[6:6 + count]), args[:count])
+    return *found, *([torch.zeros_like(args[11])] if count == 5 else [])
+
+
+def rwkvs(r, name):
+    x, w = (lambda: r(2, 5, 32)), (lambda: r(1, 1, 32))
+    if "fused_k" in name:
+        yield x(), x(), x(), r(32)
+    elif "addcmul" in name:
+        for used in (True, False):
+            yield *(x() for _ in range(6)), *(w() for _ in range(6)), x(), used
+    elif "gate" in name:
+        yield x(), x(), r(2, 5, 4, 8), r(2, 5, 4, 8), r(4, 8), r(2, 5, 4, 8), x()
+    elif name.endswith("bwd"):
+        for there in ((True, True, True), (False, True, False)):
+            yield r(40, 8), r(40, 8), r(40, 8), x(), x(), r(32), r(32), 8, *there
+    else:
+        yield x(), x(), r(32), r(32), 8
+        yield x() * (torch.arange(32) >= 8), x(), r(4, 8), r(4, 8), 8  # one head is too short to be normalised
+
+
+def rwkv_keys_backward(dk, down, dm, k, a, k_k, k_a, size, *there):
+    given = [d if used else torch.zeros_like(d) for d, used in zip((dk, down, dm), there)]
+    return packed(gradients(lambda *t: rwkv_keys(*t, size), (k, a, k_k, k_a), given))
+
+
 CHANNELS = "Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z, Tensor? delta_bias, bool delta_softplus"
 HEADS = "Tensor? D=None, Tensor? z=None, Tensor? dt_bias=None, Tensor? initial_states=None, Tensor? seq_idx=None, "
 # name: schema, definition, what it is called with
@@ -164,6 +215,17 @@ OPS = {
     "mamba_ssm::ssm_chunk_scan_combined_bwd": (f"(Tensor dout, Tensor x, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor out, int chunk_size, {HEADS}"
                                                "bool dt_softplus=False, float[]? dt_limit=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor, "
                                                "Tensor, Tensor, Tensor, Tensor)", mamba2_backward, mamba2s),
+    "fla::kk_pre_rwkv7": ("(Tensor k, Tensor a, Tensor k_k, Tensor k_a, int head_dim) -> Tensor",
+                          lambda k, a, k_k, k_a, size: torch.stack(rwkv_keys(*wide(k, a, k_k.flatten(), k_a.flatten()), size)).to(k.dtype), rwkvs),
+    "fla::fused_k_rwkv7_bwd": ("(Tensor dy, Tensor k, Tensor a, Tensor ka) -> Tensor",
+                               lambda dy, *inputs: packed(gradients(rwkv_k, inputs, [dy])), rwkvs),
+    "fla::fused_addcmul_rwkv7_bwd": ("(Tensor dxr, Tensor dxw, Tensor dxk, Tensor dxv, Tensor dxa, Tensor dxg, Tensor x_r, Tensor x_w, Tensor x_k, "
+                                     "Tensor x_v, Tensor x_a, Tensor x_g, Tensor delta, bool use_xg) -> (Tensor, Tensor, Tensor, Tensor, Tensor, "
+                                     "Tensor, Tensor, Tensor)", rwkv_addcmul_backward, rwkvs),
+    "fla::gate_output_correction_rwkv7_bwd": ("(Tensor dy, Tensor o, Tensor r, Tensor k, Tensor r_k, Tensor v, Tensor g) -> Tensor",
+                                              lambda dy, *inputs: packed(gradients(rwkv_gate, inputs, [dy])), rwkvs),
+    "fla::kk_pre_rwkv7_bwd": ("(Tensor dk_new, Tensor dneg_kk, Tensor dkka, Tensor k, Tensor a, Tensor k_k, Tensor k_a, int head_dim, "
+                              "bool has_dk_new, bool has_dneg_kk, bool has_dkka) -> Tensor", rwkv_keys_backward, rwkvs),
 }
 
 
