@@ -1,8 +1,9 @@
-/* Recognises gated activations, act(gate) up, written out or as one op; and with them the two products that made gate and up from the
- * same x. */
+/* Recognises gated activations, act(gate) up: the activation as an op of torch or written out, or all as one op; and with them the two
+ * products that made gate and up from the same x. */
 #include "recogniser.h"
 
 #include "ops.h"
+#include "written_gate.h"
 
 #include <string.h>
 
@@ -23,16 +24,15 @@ static bool activation(const lb_recogniser *t, uint32_t op, double *act)
 }
 
 /* gate and up by `mm` from the same x, seen in the shape of the product or another. */
-static lb_status with_products(lb_recogniser *t, const lb_composite *gated, const uint32_t *ops,
-                               lb_reading gate, lb_reading up)
+static lb_status with_products(lb_recogniser *t, const lb_composite *gated, const lb_written_gate *w)
 {
-    const uint32_t g = lb_recogniser_maker(t, gate), u = lb_recogniser_maker(t, up);
+    const uint32_t g = lb_recogniser_maker(t, w->gate), u = lb_recogniser_maker(t, w->up);
     if (g == LB_NONE || u == LB_NONE || g == u || !lb_recogniser_is(t, g, "mm") ||
         !lb_recogniser_is(t, u, "mm"))
         return LB_OK;
     const lb_reading x = lb_recogniser_arg(t, g, 0), other = lb_recogniser_arg(t, u, 0);
     if (!lb_recogniser_same(t, x, other)) return LB_OK;
-    const lb_layout *read = &lb_recogniser_value(t, gate.value)->layout,
+    const lb_layout *read = &lb_recogniser_value(t, w->gate.value)->layout,
                     *made = &lb_recogniser_value(t, lb_recogniser_result(t, g))->layout;
     if (!lb_layout_is_contiguous(read) || !lb_layout_is_contiguous(made) ||
         lb_layout_numel(read) != lb_layout_numel(made))
@@ -42,31 +42,44 @@ static lb_status with_products(lb_recogniser *t, const lb_composite *gated, cons
     c.inputs[LB_GATE_X] = x.value;
     c.inputs[LB_GATE_U] = lb_recogniser_arg(t, g, 1).value,
     c.inputs[LB_GATE_W] = lb_recogniser_arg(t, u, 1).value;
-    const uint32_t all[] = {ops[0], ops[1], g, u};
-    return lb_recogniser_add(t, &c, all, 4);
+    uint32_t all[LB_WRITTEN_GATE_OPS + 2] = {g, u};
+    memcpy(all + 2, w->ops, w->n_ops * sizeof *all);
+    return lb_recogniser_add(t, &c, all, w->n_ops + 2);
+}
+
+/* act(gate) up, with the activation as an op of torch. */
+static bool by_an_op(const lb_recogniser *t, uint32_t mul, uint32_t operand, lb_written_gate *w)
+{
+    const lb_reading a = lb_recogniser_arg(t, mul, operand);
+    const uint32_t act = a.op == LB_NONE ? LB_NONE : lb_recogniser_maker(t, a);
+    double which = 0;
+    w->up = lb_recogniser_arg(t, mul, 1 - operand);
+    if (!lb_recogniser_is(t, mul, "mul") || w->up.op == LB_NONE || !activation(t, act, &which)) return false;
+    w->act = (lb_gate_act)which, w->gate = lb_recogniser_arg(t, act, 0);
+    w->ops[0] = mul, w->ops[1] = act, w->n_ops = 2;
+    return true;
+}
+
+static bool fits(const lb_recogniser *t, uint32_t mul, const lb_written_gate *w)
+{
+    const lb_value *gate = lb_recogniser_value(t, w->gate.value), *up = lb_recogniser_value(t, w->up.value),
+                   *y = lb_recogniser_value(t, lb_recogniser_result(t, mul));
+    return lb_layout_same_shape(&gate->layout, &up->layout) &&
+           lb_layout_same_shape(&gate->layout, &y->layout) && gate->dtype == up->dtype;
 }
 
 static lb_status written_out(lb_recogniser *t, uint32_t mul)
 {
-    if (!lb_recogniser_is(t, mul, "mul")) return LB_OK;
-    for (uint32_t i = 0; i < 2; i++) {
-        const lb_reading a = lb_recogniser_arg(t, mul, i), up = lb_recogniser_arg(t, mul, 1 - i);
-        lb_composite c = lb_recogniser_composite(t, LB_COMPOSITE_SWIGLU);
-        const uint32_t act = a.op == LB_NONE ? LB_NONE : lb_recogniser_maker(t, a);
-        if (up.op == LB_NONE || !activation(t, act, &c.numbers[LB_GATE_ACT])) continue;
-        const lb_reading gate = lb_recogniser_arg(t, act, 0);
-        const lb_value *vg = lb_recogniser_value(t, gate.value), *vu = lb_recogniser_value(t, up.value),
-                       *y = lb_recogniser_value(t, lb_recogniser_result(t, mul));
-        if (!lb_layout_same_shape(&vg->layout, &vu->layout) || !lb_layout_same_shape(&vg->layout, &y->layout) ||
-            vg->dtype != vu->dtype)
-            continue;
-        c.inputs[LB_GATE_X] = gate.value, c.inputs[LB_GATE_U] = up.value,
-        c.outputs[LB_GATE_Y] = lb_recogniser_result(t, mul);
-        const uint32_t ops[] = {mul, act};
-        LB_TRY(lb_recogniser_add(t, &c, ops, 2));
-        return with_products(t, &c, ops, gate, up);
-    }
-    return LB_OK;
+    lb_written_gate w;
+    if (!(by_an_op(t, mul, 0, &w) && fits(t, mul, &w)) && !(by_an_op(t, mul, 1, &w) && fits(t, mul, &w)) &&
+        !(lb_written_gate_read(t, mul, &w) && fits(t, mul, &w)))
+        return LB_OK;
+    lb_composite c = lb_recogniser_composite(t, LB_COMPOSITE_SWIGLU);
+    c.numbers[LB_GATE_ACT] = w.act;
+    c.inputs[LB_GATE_X] = w.gate.value, c.inputs[LB_GATE_U] = w.up.value,
+    c.outputs[LB_GATE_Y] = lb_recogniser_result(t, mul);
+    LB_TRY(lb_recogniser_add(t, &c, w.ops, w.n_ops));
+    return with_products(t, &c, &w);
 }
 
 static lb_status single(lb_recogniser *t, uint32_t op)

@@ -12,6 +12,7 @@
 #include "frame.h"
 
 #include <lastbit/composite.h>
+#include <math.h>
 
 enum {
     LB_FUSED_KERNEL,
@@ -73,6 +74,20 @@ static inline float lb_fused_rounded(float x, lb_dtype dtype)
 {
     lb_fused_round(&x, 1, dtype);
     return x;
+}
+
+/* One over the root of a spread, with eps where it stands. */
+static inline double lb_fused_inverse_root(double v, double eps, int place)
+{
+    const double root = sqrt(place == LB_EPS_INSIDE ? v + eps : v);
+    return 1 / (place == LB_EPS_ADDED ? root + eps : place == LB_EPS_LEAST && root < eps ? eps : root);
+}
+
+/* The same in f32, root and quotient rounded each. */
+static inline float lb_fused_inverse_root_f32(float v, float eps, int place)
+{
+    const float root = sqrtf(place == LB_EPS_INSIDE ? v + eps : v);
+    return 1 / (place == LB_EPS_ADDED ? root + eps : place == LB_EPS_LEAST && root < eps ? eps : root);
 }
 
 /* ---- kernel texts ---------------------------------------------------------------------------------------------------------- */

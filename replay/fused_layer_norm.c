@@ -4,8 +4,9 @@
  *      one-pass    m = sum x / n      v = sum x² / n - m², at least 0: kernels that read a row once
  *      welford     torch's CPU kernel (welford.h)
  *
- * Sums are in the order that sum: says; 1 / sqrt(v + eps) has two roundings, as in torch. y = (x - m) r weight + bias, the last product
- * fused with the sum (torch's build), or apply:affine: x r + (-r m), then weight and bias. */
+ * Where the program divides by n - 1, two-pass does so, too; the others make the variance larger by n / (n - 1). Sums are in the order
+ * that sum: says; 1 / sqrt(v + eps) has two roundings, as in torch, and eps stands where the program has it.
+ * y = (x - m) r weight + bias, the last product fused with the sum (torch's build), or apply:affine: x r + (-r m), then weight and bias. */
 #include "fused.h"
 #include "schedule.h"
 #include "welford.h"
@@ -54,7 +55,8 @@ typedef struct work {
     lb_frame frame;
     kernel kernel;
     int64_t size;
-    double eps;
+    double eps, less; /* the variance is that of so many elements less than size */
+    int place;        /* of eps */
     bool halves;
     const void *weight, *bias;
     float *row;
@@ -66,6 +68,7 @@ static void row_f32(const work *w, const float *x, float *y, float *mean, float 
     const lb_schedule *order = k->has_sum ? &k->sum : NULL;
     const float *g = w->weight, *b = w->bias;
     const int64_t n = w->size;
+    const float others = (float)((double)n - w->less);
     float m, v;
     if (k->form == WELFORD) {
         lb_welford(x, n, w->halves, &m, &v);
@@ -73,10 +76,11 @@ static void row_f32(const work *w, const float *x, float *y, float *mean, float 
         m = lb_sum_f32(order, x, n, LB_NO_DTYPE) / (float)n;
         const float from = k->form == TWO_PASS ? m : 0;
         for (int64_t i = 0; i < n; i++) w->row[i] = (x[i] - from) * (x[i] - from);
-        v = lb_sum_f32(order, w->row, n, LB_NO_DTYPE) / (float)n;
+        v = lb_sum_f32(order, w->row, n, LB_NO_DTYPE) / (k->form == TWO_PASS ? others : (float)n);
         if (k->form == ONE_PASS) v -= m * m;
     }
-    const float r = 1 / sqrtf((v > 0 ? v : v * 0) + (float)w->eps), shift = -r * m;
+    if (w->less > 0 && k->form != TWO_PASS) v *= (float)n / others;
+    const float r = lb_fused_inverse_root_f32(v > 0 ? v : v * 0, (float)w->eps, w->place), shift = -r * m;
     for (int64_t i = 0; i < n; i++) {
         const float normal = k->affine ? x[i] * r + shift : (x[i] - m) * r;
         y[i] = g && b ? (k->affine ? normal * g[i] + b[i] : fmaf(normal, g[i], b[i]))
@@ -90,14 +94,16 @@ static void row_f64(const work *w, const double *x, double *y, double *mean, dou
                     double scale)
 {
     const double *g = w->weight, *b = w->bias;
+    const double others = (double)w->size - w->less;
     double m = 0, e = 0, v = 0, mixed = 0;
     for (int64_t i = 0; i < w->size; i++) m += x[i] / (double)w->size, e += fabs(x[i]) / (double)w->size;
     for (int64_t i = 0; i < w->size; i++) {
-        v += (x[i] - m) * (x[i] - m) / (double)w->size;
-        mixed +=
-            (w->kernel.form == ONE_PASS ? x[i] * x[i] : fabs(x[i] - m) * (fabs(x[i]) + e)) / (double)w->size;
+        v += (x[i] - m) * (x[i] - m) / others;
+        mixed += (w->kernel.form == ONE_PASS ? x[i] * x[i] : fabs(x[i] - m) * (fabs(x[i]) + e)) / others;
     }
-    const double r = 1 / sqrt(v + w->eps), kappa = mixed / (v + w->eps);
+    /* An error of v is one of its root, relative to v where eps does not stand beside it. */
+    const double r = lb_fused_inverse_root(v, w->eps, w->place),
+                 kappa = mixed * r * (w->place == LB_EPS_INSIDE || v == 0 ? r : 1 / sqrt(v));
     for (int64_t i = 0; i < w->size; i++) {
         const double spread = fabs(x[i]) + e + fabs(x[i] - m) * (1 + kappa);
         y[i] = twin ? (spread * r * (g ? fabs(g[i]) : 1) + (b ? fabs(b[i]) : 0)) * scale
@@ -114,7 +120,8 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
                     *bias = lb_fused_input(call, LB_LAYER_BIAS);
     w.size = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1;
     const int64_t rows = w.size ? lb_tensor_numel(in) / w.size : 0;
-    w.eps = lb_fused_number(call, LB_LAYER_EPS), w.halves = lb_dtype_bits(in->dtype) == 16;
+    w.eps = lb_fused_number(call, LB_LAYER_EPS), w.less = lb_fused_number(call, LB_LAYER_LESS);
+    w.place = (int)lb_fused_number(call, LB_LAYER_PLACE), w.halves = lb_dtype_bits(in->dtype) == 16;
     if ((weight && lb_tensor_numel(weight) != w.size) || (bias && lb_tensor_numel(bias) != w.size) ||
         lb_tensor_numel(&call->results[0]) != rows * w.size)
         lb_frame_fail(&w.frame, LB_ERR_INVALID, "weight, bias or result of another size");

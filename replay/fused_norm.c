@@ -7,7 +7,7 @@
  * zeros to 32), then the blocks of a cluster are added in order from 0. Element i belongs to thread i / V mod (T C). Without numbers its
  * geometry is the one they launch: V = 16 bytes, clusters of up to 8 blocks that are halved until they fit 132 SMs (or sms:N).
  * flashinfer is its plain norm (norm.cuh, RMSNormKernel): one block of at most 1024 threads that goes over the row in rounds.
- * The other orders are those of schedule.h over rounded squares, as ops one by one compute them. */
+ * The other orders are those of schedule.h over rounded squares, as ops one by one compute them. eps stands where the program has it. */
 #include "fused.h"
 
 #include "elementary.h"
@@ -125,9 +125,8 @@ static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k
     strcpy(schedule, parsed.name);
     if (*parsed.parameters) strcat(strcat(schedule, ":"), parsed.parameters);
     const bool sequential = !strcmp(parsed.name, "sequential");
-    if (lb_schedule_parse(schedule, &k->schedule, NULL) != LB_OK ||
-        lb_schedule_of_products(&k->schedule) || k->schedule.kind == LB_SCHEDULE_TREE ||
-        (k->fma && !sequential)) {
+    if (lb_schedule_parse(schedule, &k->schedule, NULL) != LB_OK || lb_schedule_of_products(&k->schedule) ||
+        k->schedule.kind == LB_SCHEDULE_TREE || (k->fma && !sequential)) {
         lb_schedule_release(&k->schedule);
         return lb_kernel_text_refuse(kind, text, err);
     }
@@ -205,12 +204,13 @@ static double sum_of_squares(const kernel *k, const launch *l, const float *h, c
     return lb_sum_f64(&k->schedule, wide, n, LB_NO_DTYPE);
 }
 
-static float reciprocal_root(const kernel *k, double total, int64_t n, double eps)
+static float reciprocal_root(const kernel *k, double total, int64_t n, double eps, int place)
 {
-    if (k->accumulate == LB_F64) return (float)(1 / sqrt(total / (double)n + eps));
-    const float mean = k->multiplies ? (float)total * (1 / (float)n) : (float)total / (float)n,
-                v = mean + (float)eps;
-    return k->root_twice ? 1 / sqrtf(v) : (float)(1 / sqrt((double)v));
+    if (k->accumulate == LB_F64) return (float)lb_fused_inverse_root(total / (double)n, eps, place);
+    const float mean = k->multiplies ? (float)total * (1 / (float)n) : (float)total / (float)n;
+    if (k->root_twice) return lb_fused_inverse_root_f32(mean, (float)eps, place);
+    if (place == LB_EPS_INSIDE) return (float)(1 / sqrt((double)(mean + (float)eps)));
+    return (float)lb_fused_inverse_root((double)mean, eps, place);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------------------------------------ */
@@ -222,6 +222,7 @@ typedef struct work {
     lb_dtype narrow;
     int64_t size, rows;
     double eps, offset;
+    int place; /* of eps */
     const void *x, *residual, *weight;
     void *y, *sum;
     float *h, *q;
@@ -243,7 +244,7 @@ static void row_f32(work *w, int64_t at)
     if (r && !k->residual_f32) lb_fused_round(h, n, w->narrow);
     for (int64_t i = 0; i < n; i++) q[i] = h[i] * h[i];
     if (k->square_t) lb_fused_round(q, n, w->narrow);
-    const float s = reciprocal_root(k, sum_of_squares(k, &w->launch, h, q, w->wide, n), n, w->eps);
+    const float s = reciprocal_root(k, sum_of_squares(k, &w->launch, h, q, w->wide, n), n, w->eps, w->place);
     for (int64_t i = 0; i < n; i++) y[i] = h[i] * s;
     if (k->twice) lb_fused_round(y, n, w->narrow);
     for (int64_t i = 0; i < n; i++)
@@ -261,7 +262,7 @@ static void row_f64(work *w, int64_t at, bool twin)
         squares += h * h, terms += a * a;
         if (sum) sum[i] = twin ? a : h;
     }
-    const double s = 1 / sqrt(squares / (double)w->size + w->eps);
+    const double s = lb_fused_inverse_root(squares / (double)w->size, w->eps, w->place);
     /* Of a sum with cancellation also the relative error of the root counts. */
     const double spread = 1 + (r ? terms / (squares > 0 ? squares : 1) : 1);
     for (int64_t i = 0; i < w->size; i++) {
@@ -333,6 +334,7 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
     w.rows = w.size ? lb_tensor_numel(x) / w.size : 0;
     w.narrow = lb_fused_narrow(&w.frame, x);
     w.eps = lb_fused_number(call, LB_NORM_EPS), w.offset = lb_fused_number(call, LB_NORM_OFFSET);
+    w.place = (int)lb_fused_number(call, LB_NORM_PLACE);
     if (weight && lb_tensor_numel(weight) != w.size)
         lb_frame_fail(&w.frame, LB_ERR_INVALID, "a weight of another size than a row");
     if (residual && lb_tensor_numel(residual) != lb_tensor_numel(x))

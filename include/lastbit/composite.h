@@ -59,6 +59,7 @@ enum {
     LB_NORM_SUM = 1,    /* add_rms_norm: h */
     LB_NORM_EPS = 0,
     LB_NORM_OFFSET = 1, /* added to the weight: 0, or 1 (Gemma) */
+    LB_NORM_PLACE = 2,  /* lb_eps_place */
 
     LB_ATTENTION_Q = 0, /* (heads of all batches, queries, size), leading dimensions in any number */
     LB_ATTENTION_K = 1, /* (…, keys, size), or (…, size, keys): LB_ATTENTION_TURNED; with fewer heads each serves a group */
@@ -88,6 +89,8 @@ enum {
     LB_LAYER_MEAN = 1,
     LB_LAYER_RSTD = 2,
     LB_LAYER_EPS = 0,
+    LB_LAYER_PLACE = 1, /* lb_eps_place */
+    LB_LAYER_LESS = 2,  /* the variance is that of so many elements less than there are: 0, or 1 (torch's std by itself) */
 
     LB_GATE_X = 0, /* swiglu: gate, or gate and up side by side in each row where `up` is absent; gate_up: x (rows, k) */
     LB_GATE_U = 1, /* swiglu: up; gate_up: G (k, n) */
@@ -131,6 +134,8 @@ enum {
     LB_NEWTON_STEPS = 0 /* then a, b, c of every step */
 };
 
+/* Where eps stands: 1 / sqrt(v + eps), 1 / (sqrt(v) + eps), 1 / max(sqrt(v), eps). */
+typedef enum lb_eps_place { LB_EPS_INSIDE, LB_EPS_ADDED, LB_EPS_LEAST } lb_eps_place;
 typedef enum lb_gate_act { LB_GATE_SILU, LB_GATE_GELU, LB_GATE_GELU_TANH } lb_gate_act;
 
 enum lb_composite_flags {

@@ -36,21 +36,87 @@ def test_eager_has_the_recorded_bits(model):
             assert recorded is None or same_bits(ours, recorded), (c.kind, c.layer, c.ops)
 
 
+SPELLINGS = "tests/programs/composites.py"
+SIZE = 96
+RMS = ("norm_llama", "norm_gemma", "norm_wide", "norm_square", "norm_product", "norm_divided", "norm_torch", "norm_bare", "norm_added", "norm_normalize",
+       "norm_normalize_plus_one", "norm_clamped", "norm_outside", "norm_of_the_norm")
+# eps, and where it stands: 0 beside the variance, 1 beside the root, 2 the least root
+BY_THE_ROOT = {"norm_normalize": (1e-12 / SIZE**0.5, 2), "norm_normalize_plus_one": (1e-12 / SIZE**0.5, 2), "norm_clamped": (1e-8, 2),
+               "norm_outside": (1e-3, 1), "norm_of_the_norm": (1e-3, 1)}
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_spellings_are_found_and_look_alikes_are_not(steps, dtype):
-    step = steps("--dtype", dtype, program="tests/programs/composites.py")
+    step = steps("--dtype", dtype, program=SPELLINGS)
     found = collections.Counter((c.kind, c.layer) for c in step.all if c.kind.endswith("rms_norm"))
-    expected = {("rms_norm", name): 1 for name in ("norm_llama", "norm_gemma", "norm_wide", "norm_square", "norm_product", "norm_divided",
-                                                   "norm_torch", "norm_bare", "norm_added")}
-    assert found == {**expected, ("add_rms_norm", "norm_added"): 1}
+    assert found == {**{("rms_norm", name): 1 for name in RMS}, ("add_rms_norm", "norm_added"): 1}
     for c in step.of("rms_norm") + step.of("add_rms_norm"):
         for ours, recorded in zip(c.run("eager"), c.outputs()):
             if recorded is not None and "aten::sqrt" in c.ops and recorded.dtype == torch.float32:  # MKL's square root of f32 is not rounded correctly
                 torch.testing.assert_close(ours, recorded, rtol=1e-6, atol=1e-7)
                 continue
             assert recorded is None or same_bits(ours, recorded), (c.kind, c.layer)
-        assert c.numbers[0] == pytest.approx(1e-6 if c.layer in ("norm_llama", "norm_gemma", "norm_wide", "norm_bare") else 1e-5)
-        assert (c.inputs()[1] is None) == (c.layer == "norm_bare") and c.numbers[1] == (c.layer == "norm_gemma")
+        eps, place = BY_THE_ROOT.get(c.layer, (1e-6 if c.layer in ("norm_llama", "norm_gemma", "norm_wide", "norm_bare") else 1e-5, 0))
+        assert c.numbers[0] == pytest.approx(eps) and c.numbers[2] == place, c.layer
+        assert (c.inputs()[1] is None) == (c.layer == "norm_bare") and c.numbers[1] == (c.layer in ("norm_gemma", "norm_normalize_plus_one"))
+
+
+# kind: per module its numbers (layer norm: eps, where it stands, one element less; gates: silu, gelu, tanh; losses: ignored) or flags
+WRITTEN = {
+    "layer_norm": {**{f"layer_{name}": (1e-5, 0, 0) for name in ("torch", "differences", "divided", "var", "var_mean", "squares", "wide", "bare", "no_bias")},
+                   "layer_std": (1e-3, 1, 1)},
+    "swiglu": {**{f"gate_{name}": (0,) for name in ("torch", "silu", "silu_last", "silu_first", "silu_product")},
+               **{f"gate_{name}": (2,) for name in ("tanh", "tanh_factored")}, **{f"gate_{name}": (1,) for name in ("erf", "erf_last")}},
+    "cross_entropy": {f"loss_{name}": (-100,) for name in ("torch", "logsumexp", "picked_first", "gather", "neg_first", "index", "divided", "sum")},
+}
+
+
+@pytest.mark.parametrize("kind", sorted(WRITTEN))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_is_written_by_hand_is_found(steps, kind, dtype):
+    """Each once in the module that is named for it, and nowhere else; its kernels come near what was recorded, its eager has the bits."""
+    found = steps("--dtype", dtype, program=SPELLINGS).of(kind)
+    assert collections.Counter(c.layer for c in found) == {name: 1 for name in WRITTEN[kind]}
+    narrow = dtype == "bfloat16" and kind != "cross_entropy"
+    for c in found:
+        numbers, recorded = WRITTEN[kind][c.layer], c.outputs()[0]
+        assert c.numbers[: len(numbers)] == pytest.approx(numbers) and bool(c.row.flags & 16) == (c.layer == "loss_sum"), c.layer
+        torch.testing.assert_close(c.run("eager")[0], recorded, rtol=1e-2 if narrow else 1e-6, atol=1e-6)
+        for kernel in c.candidates()[1:]:
+            ours = c.run(kernel)[0]
+            if narrow:  # every op of the program rounds to bf16
+                assert (ours.float() - recorded.float()).norm() <= 2e-2 * recorded.float().norm(), (c.layer, kernel)
+            else:
+                torch.testing.assert_close(ours, recorded, rtol=2e-5, atol=1e-5, msg=lambda m: f"{c.layer} {kernel}: {m}")
+
+
+def test_roles_of_written_composites(steps):
+    """Which input is what: swapped operands would give other numbers."""
+    step = steps("--dtype", "float32", program=SPELLINGS)
+    for c in step.of("swiglu"):
+        gate, up, *_ = c.inputs()
+        function = {0: torch.nn.functional.silu, 1: torch.nn.functional.gelu, 2: lambda t: torch.nn.functional.gelu(t, approximate="tanh")}[int(c.numbers[0])]
+        torch.testing.assert_close(function(gate) * up, c.outputs()[0], rtol=1e-5, atol=1e-6)
+    for c in step.of("layer_norm"):
+        x, weight, bias, *_ = c.inputs()
+        assert (weight is None) == (c.layer == "layer_bare") and (bias is None) == (c.layer in ("layer_bare", "layer_no_bias"))
+        if c.layer != "layer_std":
+            torch.testing.assert_close(torch.nn.functional.layer_norm(x, (SIZE,), weight, bias, 1e-5), c.outputs()[0], rtol=1e-5, atol=1e-5)
+    for c in step.of("cross_entropy"):
+        logits, target, *_ = c.inputs()
+        reduction = "sum" if c.layer == "loss_sum" else "mean"
+        torch.testing.assert_close(torch.nn.functional.cross_entropy(logits, target.flatten(), reduction=reduction), c.outputs()[0])
+
+
+@pytest.mark.parametrize("kind, kernel", [("layer_norm", "one-pass"), ("layer_norm", "two-pass,sum:pairwise"), ("swiglu", "fused"), ("cross_entropy", "online:7"),
+                                          ("rms_norm", "butterfly:32x4")])
+def test_what_is_written_by_hand_is_replaced(lastbit, recordings, kind, kernel):
+    """A kernel in its place, and the step goes on through backward: other bits, no other numbers."""
+    capture = recordings("--dtype", "float32", program=SPELLINGS)
+    plain = lastbit.json("replay", capture, "--mode", "chained", "--digest", expect=0)
+    answer = lastbit.json("replay", capture, "--mode", "chained", "--digest", "--fuse", f"{kind}={kernel}", expect=0)
+    assert answer["swaps"][0]["touched"] == len(WRITTEN[kind] if kind in WRITTEN else RMS) and answer["verdict"] == "rounding"
+    assert answer["verdicts"]["diverged"] == 0 and answer["digest"] != plain["digest"]
 
 
 def test_a_part_of_the_rows_has_the_same_bits(steps):
@@ -227,6 +293,26 @@ def test_wide_accumulators_and_exact_sums():
     for column in q.T:
         total = total + column.astype(f32)
     assert same_bits(wide, torch.from_numpy(x.numpy() * (1 / np.sqrt(total / 2048 + 1e-6)).astype(f32)[:, None] * w.numpy()))
+
+
+@pytest.mark.parametrize("place", [1, 2])
+def test_eps_stands_where_the_program_has_it(place):
+    """Beside the root, and as the least that the root may be: rows of which half are smaller than eps."""
+    x, _, w = drawn(40, 256, torch.float32, 5)
+    x[::2] *= 1e-3
+    eps = f32(0.05)
+    mean = tree("cascade", x.numpy(), x.numpy() * x.numpy(), False) / f32(256)
+    wide, root = np.sqrt(mean.astype(f64)), np.sqrt(mean)
+    scales = {"cascade": (1 / (wide + eps if place == 1 else np.maximum(wide, eps))).astype(f32),
+              "cascade,rsqrt:twice": f32(1) / (root + eps if place == 1 else np.maximum(root, eps))}
+    seen = set()
+    for kernel, s in scales.items():
+        ours = compute("rms_norm", kernel, [x, w], [torch.empty_like(x)], [eps, 0, place])[0]
+        assert same_bits(ours, torch.from_numpy(x.numpy() * s[:, None] * w.numpy())), kernel
+        assert bound_ratio("rms_norm", kernel, [x, w], [ours], [eps, 0, place]) <= 1
+        seen.add(ours.numpy().tobytes())
+    inside = compute("rms_norm", "cascade", [x, w], [torch.empty_like(x)], [eps])[0]
+    assert len(seen) == 2 and inside.numpy().tobytes() not in seen
 
 
 @pytest.mark.parametrize("kernel", ["nothing", "butterfly:3", "butterfly:0x8", "butterfly:2048x8", "cascade,fma:on", "cascade,round:thrice", "cascade,spin:up",

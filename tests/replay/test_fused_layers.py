@@ -75,6 +75,25 @@ def test_layer_norm_has_the_bits_of_its_passes(dtype):
     assert same_bits(ours[0], y) and same_bits(ours[1], mean) and same_bits(ours[2], rstd)
 
 
+def test_layer_norm_with_std_and_eps_behind_it():
+    """(x - mean) / (std + eps), with torch's std of n - 1; against torch, and by bits."""
+    g = torch.Generator().manual_seed(1)
+    x, w, b = torch.randn(40, 96, generator=g) * 2 + 3, torch.randn(96, generator=g), torch.randn(96, generator=g)
+    x[3] = 7  # no spread at all
+    numbers = [1e-3, 1, 1]
+    expected = w * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-3) + b
+    for kernel in ("two-pass", "one-pass", "welford", "two-pass,apply:affine"):
+        out = compute("layer_norm", kernel, [x, w, b], [torch.empty_like(x), torch.empty(40, 1), torch.empty(40, 1)], numbers)
+        torch.testing.assert_close(out[0], expected, rtol=1e-4, atol=1e-4)
+        close_to_one("layer_norm", kernel, [x, w, b], out[:1], numbers)
+    q = x.numpy()
+    m = cascade(q) / f32(96)
+    r = f32(1) / (np.sqrt(cascade((q - m[:, None]) * (q - m[:, None])) / f32(95)) + f32(1e-3))
+    y = fma((q - m[:, None]) * r[:, None], np.broadcast_to(w.numpy(), q.shape), np.broadcast_to(b.numpy(), q.shape))
+    ours = compute("layer_norm", "two-pass", [x, w, b], [torch.empty_like(x)], numbers)[0]
+    assert same_bits(ours, torch.from_numpy(y)) and not same_bits(ours, compute("layer_norm", "two-pass", [x, w, b], [torch.empty_like(x)], [1e-3, 1, 0])[0])
+
+
 # ---- gated activations ----------------------------------------------------------------------------------------------------------
 
 def activated(x, act):

@@ -1,0 +1,211 @@
+/* Gated activations written out: see written_gate.h.
+ *
+ * Products are a tree whose leaves may stand in any order. The leaf that is a function of another one (sigmoid, 1 + tanh, 1 + erf) says
+ * which of them is the gate; what is left is the other factor. What the function is taken of is compared as a polynomial of the gate, so
+ * that it doesn't matter how that was written. */
+#include "written_gate.h"
+
+#include <math.h>
+
+enum { DEEPEST = 6, DEGREE = 3, MOST_LEAVES = 16 };
+
+static void take(lb_written_gate *w, uint32_t op)
+{
+    if (w->n_ops < LB_WRITTEN_GATE_OPS) w->ops[w->n_ops++] = op;
+}
+
+static bool near(double x, double y)
+{
+    return fabs(x - y) <= 1e-6 * fabs(y);
+}
+
+/* ---- what the function is taken of ---------------------------------------------------------------------------------------- */
+
+static bool multiply(const double *p, const double *q, double *product)
+{
+    double sum[2 * DEGREE + 1] = {0};
+    for (int i = 0; i <= DEGREE; i++)
+        for (int k = 0; k <= DEGREE; k++) sum[i + k] += p[i] * q[k];
+    for (int i = 0; i <= DEGREE; i++) product[i] = sum[i];
+    return sum[4] == 0 && sum[5] == 0 && sum[6] == 0;
+}
+
+/* `r` as p0 + p1 x + p2 x² + p3 x³. */
+static bool polynomial(const lb_recogniser *t, lb_reading r, lb_reading x, double *p, lb_written_gate *w,
+                       int depth)
+{
+    double q[DEGREE + 1] = {0}, number = 0, alpha = 1;
+    for (int i = 0; i <= DEGREE; i++) p[i] = 0;
+    if (lb_recogniser_same(t, r, x)) {
+        p[1] = 1;
+        return true;
+    }
+    r = lb_recogniser_peel(t, r);
+    const uint32_t op = lb_recogniser_maker(t, r);
+    if (op == LB_NONE || depth == DEEPEST || !lb_recogniser_forward(t, op)) return false;
+    const lb_reading a = lb_recogniser_arg(t, op, 0), b = lb_recogniser_arg(t, op, 1);
+    const bool numbered = lb_recogniser_number(t, op, 1, &number), adds = lb_recogniser_is(t, op, "add"),
+               multiplies = lb_recogniser_is(t, op, "mul");
+    if (a.op == LB_NONE || !polynomial(t, a, x, p, w, depth + 1)) return false;
+    take(w, op);
+    if (lb_recogniser_is(t, op, "pow") && numbered && (number == 2 || number == 3)) {
+        for (int i = 0; i <= DEGREE; i++) q[i] = p[i];
+        for (int i = 1; i < (int)number; i++)
+            if (!multiply(p, q, p)) return false;
+        return true;
+    }
+    if (numbered && (multiplies || lb_recogniser_is(t, op, "div"))) {
+        for (int i = 0; i <= DEGREE; i++) p[i] = multiplies ? p[i] * number : p[i] / number;
+        return true;
+    }
+    if (adds && numbered) {
+        p[0] += number;
+        return true;
+    }
+    if (b.op == LB_NONE || !(adds || multiplies) || !polynomial(t, b, x, q, w, depth + 1)) return false;
+    if (multiplies) return multiply(p, q, p);
+    lb_recogniser_number(t, op, 2, &alpha);
+    for (int i = 0; i <= DEGREE; i++) p[i] += alpha * q[i];
+    return true;
+}
+
+/* Sigmoid, or one plus something. */
+static bool is_function(const lb_recogniser *t, uint32_t op)
+{
+    double one = 0;
+    if (op == LB_NONE || !lb_recogniser_forward(t, op)) return false;
+    return lb_recogniser_is(t, op, "sigmoid") ||
+           (lb_recogniser_is(t, op, "add") && lb_recogniser_number(t, op, 1, &one) && one == 1);
+}
+
+/* Whether that is one of x: sigmoid(x), 1 + erf(…), 1 + tanh(…). */
+static bool is_function_of(const lb_recogniser *t, uint32_t op, lb_reading x, lb_written_gate *w)
+{
+    static const struct {
+        const char *name;
+        lb_gate_act act;
+        double p[DEGREE + 1];
+    } functions[] = {
+        {"erf", LB_GATE_GELU, {0, 0.70710678118654752440, 0, 0}},
+        {"tanh", LB_GATE_GELU_TANH, {0, 0.79788456080286535588, 0, 0.79788456080286535588 * 0.044715}}};
+    double p[DEGREE + 1];
+    const lb_written_gate before = *w;
+    take(w, op);
+    if (lb_recogniser_is(t, op, "sigmoid")) {
+        w->act = LB_GATE_SILU;
+        return lb_recogniser_same(t, lb_recogniser_arg(t, op, 0), x);
+    }
+    const uint32_t inner = lb_recogniser_maker(t, lb_recogniser_arg(t, op, 0));
+    for (int i = 0; inner != LB_NONE && i < 2; i++) {
+        if (!lb_recogniser_is(t, inner, functions[i].name) ||
+            !polynomial(t, lb_recogniser_arg(t, inner, 0), x, p, w, 0))
+            continue;
+        bool same = true;
+        for (int k = 0; k <= DEGREE; k++) same &= near(p[k], functions[i].p[k]);
+        w->act = functions[i].act;
+        take(w, inner);
+        if (same) return true;
+    }
+    *w = before;
+    return false;
+}
+
+/* ---- the product ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct product {
+    const lb_recogniser *t;
+    lb_reading x;
+    uint32_t function;
+    uint32_t gates, functions, others; /* how many leaves are what */
+    double factor;
+    lb_written_gate *written;
+} product;
+
+static uint32_t maker_of(const lb_recogniser *t, lb_reading r)
+{
+    return lb_recogniser_maker(t, lb_recogniser_peel(t, r));
+}
+
+/* Multiplies elements, or divides them by a number. */
+static bool is_product(const lb_recogniser *t, uint32_t op)
+{
+    double number;
+    if (op == LB_NONE || !lb_recogniser_forward(t, op)) return false;
+    return lb_recogniser_is(t, op, "mul") ||
+           (lb_recogniser_is(t, op, "div") && lb_recogniser_number(t, op, 1, &number));
+}
+
+static uint32_t product_behind(const lb_recogniser *t, lb_reading r)
+{
+    const uint32_t op = maker_of(t, r);
+    return is_product(t, op) ? op : LB_NONE;
+}
+
+/* Whether the gate or its function is among the leaves below. */
+static bool holds(const product *p, lb_reading r, int depth)
+{
+    if (r.op == LB_NONE || depth == DEEPEST) return false;
+    if (lb_recogniser_same(p->t, r, p->x) || maker_of(p->t, r) == p->function) return true;
+    const uint32_t op = product_behind(p->t, r);
+    return op != LB_NONE && (holds(p, lb_recogniser_arg(p->t, op, 0), depth + 1) ||
+                             holds(p, lb_recogniser_arg(p->t, op, 1), depth + 1));
+}
+
+static void gather(product *p, lb_reading r, int depth);
+
+static void gather_operands(product *p, uint32_t op, int depth)
+{
+    double number;
+    take(p->written, op);
+    gather(p, lb_recogniser_arg(p->t, op, 0), depth + 1);
+    if (!lb_recogniser_number(p->t, op, 1, &number))
+        gather(p, lb_recogniser_arg(p->t, op, 1), depth + 1);
+    else
+        p->factor *= lb_recogniser_is(p->t, op, "div") ? 1 / number : number;
+}
+
+static void gather(product *p, lb_reading r, int depth)
+{
+    const uint32_t op = r.op == LB_NONE ? LB_NONE : product_behind(p->t, r);
+    if (r.op != LB_NONE && lb_recogniser_same(p->t, r, p->x))
+        p->gates++, p->written->gate = r;
+    else if (r.op != LB_NONE && maker_of(p->t, r) == p->function)
+        p->functions++;
+    else if (op != LB_NONE && holds(p, r, depth))
+        gather_operands(p, op, depth);
+    else
+        p->others++, p->written->up = r;
+}
+
+/* The leaves of a tree of products and what its inner ones are made of. */
+static void list_leaves(const lb_recogniser *t, lb_reading r, lb_reading *leaves, uint32_t *n, int depth)
+{
+    if (r.op == LB_NONE || depth == DEEPEST || *n == MOST_LEAVES) return;
+    leaves[(*n)++] = r;
+    const uint32_t op = product_behind(t, r);
+    for (uint32_t i = 0; op != LB_NONE && i < 2; i++)
+        list_leaves(t, lb_recogniser_arg(t, op, i), leaves, n, depth + 1);
+}
+
+bool lb_written_gate_read(const lb_recogniser *t, uint32_t mul, lb_written_gate *written)
+{
+    lb_reading leaves[MOST_LEAVES];
+    uint32_t n = 0;
+    if (!is_product(t, mul)) return false;
+    for (uint32_t i = 0; i < 2; i++) list_leaves(t, lb_recogniser_arg(t, mul, i), leaves, &n, 1);
+    for (uint32_t f = 0; f < n; f++) {
+        const uint32_t function = maker_of(t, leaves[f]);
+        for (uint32_t x = 0; x < n && is_function(t, function); x++) {
+            *written = (lb_written_gate){.up = {LB_NONE, LB_NONE}};
+            product p = {.t = t, .x = leaves[x], .function = function, .factor = 1, .written = written};
+            if (x == f || !is_function_of(t, function, leaves[x], written)) continue;
+            gather_operands(&p, mul, 0);
+            if (p.gates == 2 && !p.others)
+                p.gates = 1, p.others = 1, written->up = written->gate; /* gated by itself */
+            if (p.gates == 1 && p.functions == 1 && p.others == 1 && written->up.op != LB_NONE &&
+                near(p.factor, written->act == LB_GATE_SILU ? 1 : 0.5))
+                return true;
+        }
+    }
+    return false;
+}
