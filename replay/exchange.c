@@ -2,6 +2,7 @@
 #include "exchange.h"
 
 #include "anchor.h"
+#include "frame.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,9 @@ static const struct exchange_name {
     const char *name;
     exchange_kind kind;
     int8_t inputs, root, splits;
-    bool coalesced; /* inputs are reduced as one stream */
+    bool coalesced;   /* inputs are reduced as one stream */
+    int8_t dim;       /* tensors are cut and joined along the dimension that this arg names; 0: along the first */
+    bool shared_memory; /* each rank reads the others' inputs: in one stage, or in two where there is much */
 } NAMES[] = {
     {"c10d::allreduce_", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
     {"c10d::allreduce_coalesced_", EXCHANGE_ALL_REDUCE, 0, -1, -1, true},
@@ -57,6 +60,27 @@ static const struct exchange_name {
     {"_c10d_functional::reduce_scatter_tensor_out", EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false},
     {"_c10d_functional::reduce_scatter_tensor_coalesced", EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false},
     {"_c10d_functional::all_to_all_single", EXCHANGE_ALL_TO_ALL, 0, -1, 1, false},
+    /* vllm/distributed/parallel_state.py, csrc/torch_bindings.cpp, csrc/cpu/torch_bindings.cpp of vllm-project/vllm */
+    {"vllm::all_reduce", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"vllm::inplace_all_reduce", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"vllm::outplace_all_reduce", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"vllm::all_gather", EXCHANGE_ALL_GATHER, 0, -1, -1, false, .dim = 1},
+    {"vllm::reduce_scatter", EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false, .dim = 1},
+    {"_C_custom_ar::all_reduce", EXCHANGE_ALL_REDUCE, 1, -1, -1, false, .shared_memory = true},
+    {"_C::shm_allreduce", EXCHANGE_ALL_REDUCE, 1, -1, -1, false},
+    /* python/sglang/srt/distributed/parallel_state.py, sgl-kernel/csrc/common_extension.cc of sgl-project/sglang */
+    {"sglang::inplace_all_reduce", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"sglang::outplace_all_reduce", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"sglang::reg_all_gather_into_tensor", EXCHANGE_ALL_GATHER, 1, -1, -1, false},
+    {"sglang::reg_reduce_scatter_tensor", EXCHANGE_REDUCE_SCATTER, 1, -1, -1, false},
+    {"sgl_kernel::all_reduce", EXCHANGE_ALL_REDUCE, 1, -1, -1, false, .shared_memory = true},
+    {"sgl_kernel::mscclpp_allreduce", EXCHANGE_ALL_REDUCE, 1, -1, -1, false},
+    {"sgl_kernel::shm_allreduce", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"sgl_kernel::shm_allgather", EXCHANGE_ALL_GATHER, 0, -1, -1, false, .dim = 1},
+    /* cpp/tensorrt_llm/thop of NVIDIA/TensorRT-LLM; an all-reduce that does more than that has more results, which do not fit */
+    {"trtllm::allreduce", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"trtllm::allgather", EXCHANGE_ALL_GATHER, 0, -1, -1, false},
+    {"trtllm::reducescatter", EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false},
 };
 
 static const struct exchange_name *find_name(const char *op_name)
@@ -169,6 +193,20 @@ static lb_dtype stream_dtype(const exchange *x)
     return LB_U8;
 }
 
+/* The tensor with the dimension along which it is cut or joined in front. */
+static lb_tensor cut_in_front(const exchange *x, const member *m, lb_tensor t)
+{
+    const uint32_t at = (uint32_t)x->name->dim;
+    if (!at || at >= m->op->args || lb_op_args(m->program, m->op)[at].tag != LB_ARG_INT) return t;
+    const int dim = lb_wrap_dim(lb_op_args(m->program, m->op)[at].u.i, t.layout.ndim);
+    const lb_layout was = t.layout;
+    for (int d = 0; dim > 0 && d <= dim; d++) {
+        const int from = d ? d - 1 : dim;
+        t.layout.shape[d] = was.shape[from], t.layout.stride[d] = was.stride[from];
+    }
+    return t;
+}
+
 static lb_status fill_stream(exchange *x, member *m)
 {
     m->stream = malloc((size_t)(length(m) + 1) * x->size);
@@ -176,6 +214,7 @@ static lb_status fill_stream(exchange *x, member *m)
     for (uint32_t i = 0; i < m->inputs.n; i++) {
         lb_tensor input, dense;
         LB_TRY(lb_machine_input(m->machine, m->inputs.values[i], &input, &x->known, x->err));
+        input = cut_in_front(x, m, input);
         dense = (lb_tensor){m->stream + (size_t)m->starts[i] * x->size, x->dtype,
                             lb_layout_contiguous(input.layout.ndim, input.layout.shape)};
         lb_tensor_copy(&dense, &input, NULL);
@@ -361,11 +400,11 @@ static lb_status spread(exchange *x, const member *m, const receipt *from)
     for (uint32_t i = 0; i < m->outputs.n; i++) {
         uint32_t v = m->outputs.values[i];
         lb_tensor window;
-        const lb_layout *layout = &m->program->values[v].layout;
-        int64_t n = lb_layout_numel(layout);
+        int64_t n = lb_layout_numel(&m->program->values[v].layout);
         if (at + n > from->n) return lb_fail(x->err, LB_ERR_UNSUPPORTED, "a collective's outputs are larger than what it moves");
         LB_TRY(lb_machine_output(m->machine, v, &window, x->err));
-        lb_tensor dense = {from->bytes + (size_t)at * x->size, x->dtype, lb_layout_contiguous(layout->ndim, layout->shape)};
+        window = cut_in_front(x, m, window);
+        lb_tensor dense = {from->bytes + (size_t)at * x->size, x->dtype, lb_layout_contiguous(window.layout.ndim, window.layout.shape)};
         lb_tensor_copy(&window, &dense, NULL);
         at += n;
     }
@@ -374,12 +413,23 @@ static lb_status spread(exchange *x, const member *m, const receipt *from)
 
 /* ---- all of it -------------------------------------------------------------------------------------------------- */
 
+/* vLLM's and SGLang's custom_all_reduce.cuh, among GPUs that all reach each other: what is small each rank adds up whole, in rank order;
+ * what is large in parts, each from its own rank on; in f32 both times, so that f32 is rounded at every addition. */
+static lb_order_kind order_by_size(const exchange *x)
+{
+    const int64_t bytes = length(&x->members[0]) * (int64_t)x->size;
+    const bool whole = x->n == 2 || (x->n <= 4 && bytes < 512 * 1024) || (x->n <= 8 && bytes < 256 * 1024);
+    if (x->dtype == LB_F32) return whole ? LB_ORDER_RANK : LB_ORDER_MPI_RING;
+    return whole ? LB_ORDER_WIDE : LB_ORDER_ROTATED;
+}
+
 static void read_attributes(exchange *x)
 {
     const member *m = &x->members[0];
     const lb_prepared_op *prepared = &m->machine->prepared->ops[m->machine->next];
     x->reduction = LB_REDUCE_SUM;
     x->order = (lb_order)LB_ORDER_INIT;
+    if (x->name->shared_memory) x->order.kind = order_by_size(x);
     if (prepared->collective != LB_NONE) {
         const lb_collective *row = &m->program->collectives[prepared->collective];
         lb_reduction_parse(lb_program_text(m->program, row->reduce), &x->reduction);
@@ -450,9 +500,9 @@ lb_status lb_exchange_run(lb_machine *const *machines, uint32_t n, lb_err *err)
         else status = collect(&x, &x.members[r]);
     }
     if (status == LB_OK) {
-        read_attributes(&x);
         x.dtype = stream_dtype(&x);
         x.size = lb_dtype_bits(x.dtype) / 8;
+        read_attributes(&x);
         status = x.size ? run_streams(&x) : LB_ERR_UNSUPPORTED;
     }
     for (uint32_t r = 0; r < n; r++) {

@@ -2,7 +2,8 @@
  *
  * All members stand at their collective op. Each contributes its inputs end to end as one dense stream; what a member
  * receives is spelled out as moves, from one member's stream or from the reduction of all of them, and is then spread
- * over its output windows. c10d::*, _c10d_functional::* and their in-place, coalesced and base forms are one table.
+ * over its output windows. c10d::*, _c10d_functional::* and their in-place, coalesced and base forms are one table, which has the custom ops
+ * of serving stacks, too.
  *
  *      all_reduce       out_r = reduce(all)                    broadcast   out_r = in_root
  *      all_gather       out_r = in_0 in_1 …                    gather      the same, at the root alone

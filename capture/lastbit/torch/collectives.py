@@ -3,9 +3,15 @@
 Collectives are waited for, functional ones too, which changes what overlaps but no bits. Point-to-point operations that are not
 complete when their call returns are read later, when their storage is next used or the step ends (the program must have
 waited by then). Until then we hold the storages, not the tensors.
+
+Custom ops of serving stacks that are collectives say less: the name of a group that the stack keeps, a list of ranks, or nothing.
 """
+import sys
+
 import torch
 
+# Where serving stacks keep their groups: `_groups` by name, and get_tp_group() for the ops that name none.
+_KEEPERS = ("vllm.distributed.parallel_state", "sglang.srt.distributed.parallel_state")
 _REDUCE = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum", "unused")
 
 
@@ -39,7 +45,8 @@ class Collectives:
         """Records the collective; gives what the program gets."""
         native = self.session.native
         space, _, base = func._schema.name.partition("::")
-        group, reduce, work = self._describe(args, kwargs, out)
+        stack = space not in ("c10d", "_c10d_functional", "_c10d_functional_autograd")
+        group, reduce, work = (None, "sum", None) if stack else self._describe(args, kwargs, out)
         try:
             if work is not None and base not in ("send", "recv_", "recv_any_source_"):
                 # Views of the output are taken before the program waits (DDP's buckets): there is no later moment to read it.
@@ -58,7 +65,7 @@ class Collectives:
         row = native.end(begun, out, later)
         if later and work is not None:
             self.waiting.append((work, [t.untyped_storage() for t in _tensors((args, kwargs))]))
-        name, ranks = self._members(group)
+        name, ranks = self._of_stack(func, args, kwargs) if stack else self._members(group)
         number = self.sequence.get(name, 0)
         self.sequence[name] = number + 1
         native.collective(row, name, reduce, number, ranks)
@@ -105,6 +112,32 @@ class Collectives:
         except Exception as error:
             self.session.noticed("degraded", "the ranks of a group could not be read: %s" % error)
             return str(group), []
+
+    def _of_stack(self, func, args, kwargs):
+        """Where neither the op nor its stack says who takes part, all ranks are taken to."""
+        given = {a.name: value for a, value in zip(func._schema.arguments, args)}
+        given.update(kwargs or {})
+        ranks, name = given.get("group"), given.get("group_name")
+        if isinstance(ranks, (list, tuple)):
+            return "ranks " + ",".join(map(str, ranks)), [int(r) for r in ranks]
+        for keeper in filter(None, map(sys.modules.get, _KEEPERS)):
+            try:
+                group = keeper.get_tp_group() if name is None else keeper._groups[name]()
+                return str(group.unique_name), [int(r) for r in group.ranks]
+            except Exception:
+                pass  # the other one's
+        dist = torch.distributed
+        try:
+            if name is not None:
+                from torch.distributed.distributed_c10d import _resolve_process_group
+
+                return name, [int(r) for r in dist.get_process_group_ranks(_resolve_process_group(name))]
+        except Exception:
+            pass  # a name of the stack's own
+        ranks = list(range(dist.get_world_size())) if dist.is_available() and dist.is_initialized() else []
+        if name is not None:
+            self.session.noticed("degraded", "nothing says who is in the group %s of %s: all %d ranks were taken to be" % (name, func._schema.name, len(ranks)))
+        return name or "", ranks
 
     def step_closed(self):
         """What is complete by now is read by the recorder at the end of the step; what is not is forgotten. Returns what

@@ -31,6 +31,14 @@ _REBINDING = {"_wrap_tensor_autograd", "set_"}
 # Ops that are a few lines of Python and hide what they write: op -> where those lines are. They are run under the mode.
 _LINES = {"fsdp::all_gather_copy_in": ("torch.distributed.fsdp._fully_shard._fsdp_collectives", "all_gather_copy_in_cuda")}
 _COLLECTIVE_SPACES = {"c10d", "_c10d_functional", "_c10d_functional_autograd"}
+# Custom ops that are collectives: op -> the arguments that hold garbage before. replay/exchange.c has what they do.
+_CUSTOM_COLLECTIVES = {
+    **dict.fromkeys(("vllm::all_reduce", "vllm::inplace_all_reduce", "vllm::outplace_all_reduce", "vllm::all_gather", "vllm::reduce_scatter",
+                     "_C::shm_allreduce", "sglang::inplace_all_reduce", "sglang::outplace_all_reduce", "sgl_kernel::shm_allreduce",
+                     "sgl_kernel::shm_allgather", "trtllm::allreduce", "trtllm::allgather", "trtllm::reducescatter"), ()),
+    **dict.fromkeys(("_C_custom_ar::all_reduce", "sgl_kernel::all_reduce", "sgl_kernel::mscclpp_allreduce"), ("out",)),
+    **dict.fromkeys(("sglang::reg_all_gather_into_tensor", "sglang::reg_reduce_scatter_tensor"), ("output",)),
+}
 
 
 def describe(func, writing=False):
@@ -41,6 +49,9 @@ def describe(func, writing=False):
     names = [a.name for a in arguments]
     flags = _flags(schema, space, base, getattr(func, "tags", ()))
     arg_flags = [_arg_flags(a, n, base) for n, a in enumerate(arguments)]
+    for n, name in enumerate(names):
+        if name in _CUSTOM_COLLECTIVES.get(schema.name, ()):
+            arg_flags[n] |= OVERWRITTEN
     hidden, switch = _HIDDEN_WRITES.get(base, ((), None))
     if hidden and writing:
         flags |= MUTABLE
@@ -97,7 +108,7 @@ def _flags(schema, space, base, tags):
         flags |= UNDEFINED
     if base in _DECISIONS or torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags:
         flags |= DECISION
-    if space in _COLLECTIVE_SPACES and base not in ("_wrap_tensor_autograd", "wait_tensor"):
+    if schema.name in _CUSTOM_COLLECTIVES or space in _COLLECTIVE_SPACES and base not in ("_wrap_tensor_autograd", "wait_tensor"):
         flags |= COLLECTIVE
     elif space not in _SEEN_WHOLE:
         flags |= COMPOSITE
