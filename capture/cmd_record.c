@@ -183,14 +183,36 @@ static void look(const char *folder, lb_recorded *recorded)
 
 enum { LB_WHY = sizeof((lb_err *)0)->message };
 
-static void explain_nothing(const lb_recorded *recorded, const lb_launch_report *notes, char *why, size_t size)
+/* Steps ran, and none of them is there. */
+static void explain_steps(const lb_record_options *o, const lb_launch_report *notes, char *why, size_t size)
+{
+    char steps[64];
+    if (notes->last_step > notes->first_step)
+        snprintf(steps, sizeof steps, "steps %ld to %ld ran", notes->first_step, notes->last_step);
+    else
+        snprintf(steps, sizeof steps, "step %ld ran", notes->first_step);
+    if (o->ring) snprintf(why, size, "%s, and nothing went wrong that the flight recorder writes at", steps);
+    else if (o->ranks && !o->steps) snprintf(why, size, "steps ran, but in no rank that --ranks %s asks for", o->ranks);
+    else if (o->steps)
+        snprintf(why, size, "%s, but none that --steps %s%s%s asks for", steps, o->steps, o->ranks ? " and --ranks " : "",
+                 o->ranks ? o->ranks : "");
+    else snprintf(why, size, "%s, and none was finished", steps);
+}
+
+static void explain_nothing(const lb_record_options *o, const lb_recorded *recorded, const lb_launch_report *notes, char *why,
+                            size_t size)
 {
     if (notes->failure[0])
         snprintf(why, size, "%s", notes->failure);
     else if (recorded->err.status != LB_OK)
         snprintf(why, size, "%s", recorded->err.message);
+    else if (notes->stepped)
+        explain_steps(o, notes, why, size);
     else if (recorded->archives)
         snprintf(why, size, "no step was finished; was any in the window?");
+    else if (notes->bare[0])
+        snprintf(why, size, "the modules that were called (%s) have no parameters, and a step begins at one that has some; "
+                            "lastbit.torch.capture and its step() say themselves what a step is", notes->bare);
     else if (notes->torch)
         snprintf(why, size, "torch was imported, but no module was called");
     else if (notes->processes)
@@ -212,7 +234,7 @@ static void say(const lb_record_options *o, const lb_recorded *recorded, const l
 {
     char size[32], steps[64], path[PATH_MAX + 2], why[LB_WHY];
     if (!recorded->steps) {
-        explain_nothing(recorded, notes, why, sizeof why);
+        explain_nothing(o, recorded, notes, why, sizeof why);
         fprintf(stderr, "lastbit: nothing was recorded: %s\n", why);
         return;
     }
@@ -227,7 +249,7 @@ static void say(const lb_record_options *o, const lb_recorded *recorded, const l
 static void say_json(const lb_record_options *o, const lb_recorded *recorded, const lb_launch_report *notes, int code)
 {
     char why[LB_WHY] = "";
-    if (!recorded->steps) explain_nothing(recorded, notes, why, sizeof why);
+    if (!recorded->steps) explain_nothing(o, recorded, notes, why, sizeof why);
     json_t *object = json_pack("{s:s, s:i, s:I, s:i, s:i, s:i, s:i}", "capture", o->out, "exit", code, "bytes",
                                (json_int_t)recorded->bytes, "ranks", (int)recorded->archives, "steps",
                                (int)recorded->steps, "processes", (int)notes->processes, "torch", (int)notes->torch);

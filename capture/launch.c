@@ -198,6 +198,22 @@ lb_status lb_launch_run(const char *const *argv, int *code, lb_err *err)
 
 /* ---- what the shims noted ----------------------------------------------------------------------------------------- */
 
+/* What follows the kind of note and the process that made it. */
+static const char *said(const char *line)
+{
+    const char *process = strchr(line, ' '), *text = process ? strchr(process + 1, ' ') : NULL;
+    return text ? text + 1 : "";
+}
+
+static void note_step(const char *line, lb_launch_report *report)
+{
+    const bool first = strncmp(line, "step ", 5) == 0;
+    if (!first && strncmp(line, "last ", 5) != 0) return;
+    const long step = strtol(said(line), NULL, 10);
+    if (first && (!report->stepped++ || step < report->first_step)) report->first_step = step;
+    if (step > report->last_step) report->last_step = step;
+}
+
 void lb_launch_notes(const char *folder, lb_launch_report *report)
 {
     memset(report, 0, sizeof *report);
@@ -210,9 +226,11 @@ void lb_launch_notes(const char *folder, lb_launch_report *report)
         line[strcspn(line, "\n")] = 0;
         if (strncmp(line, "python ", 7) == 0) report->processes++;
         if (strncmp(line, "torch ", 6) == 0) report->torch++;
+        note_step(line, report);
+        if (strncmp(line, "bare ", 5) == 0 && !report->bare[0])
+            snprintf(report->bare, sizeof report->bare, "%.*s", (int)sizeof report->bare - 1, said(line));
         if (strncmp(line, "failed ", 7) == 0 && !report->failure[0])
-            snprintf(report->failure, sizeof report->failure, "%.*s", (int)sizeof report->failure - 1,
-                     line + 7 + strcspn(line + 7, " ") + (strchr(line + 7, ' ') ? 1 : 0)); /* without the process id */
+            snprintf(report->failure, sizeof report->failure, "%.*s", (int)sizeof report->failure - 1, said(line));
     }
     fclose(file);
 }

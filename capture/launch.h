@@ -37,6 +37,9 @@ lb_status lb_launch_run(const char *const *argv, int *code, lb_err *err);
 typedef struct lb_launch_report {
     unsigned processes; /* Python processes that started */
     unsigned torch;     /* of these, how many imported torch */
+    unsigned stepped;   /* and in how many a step began, recorded or not */
+    long first_step, last_step; /* of these: the first, and the last of those that ended in order */
+    char bare[64];              /* class of a module that was called and has no parameters; "" where none was */
     char failure[320];  /* why the first one that could not record could not; "" when none */
 } lb_launch_report;
 /* No such file is an empty report. */

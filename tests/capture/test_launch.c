@@ -95,12 +95,16 @@ static void notes_are_counted(void **state)
     snprintf(path, sizeof path, "%s/%s", folder, LB_LAUNCH_NOTES);
     FILE *file = fopen(path, "w");
     assert_non_null(file);
-    fputs("python 10 3.11.7\ntorch 10 \npython 11 3.11.7\nfailed 11 OSError: first\nfailed 12 OSError: second\nnoise\n\nfailed 9", file);
+    fputs("python 10 3.11.7\ntorch 10 \nbare 10 Tanh\nstep 10 0\nlast 10 4\nstep 11 2\nbare 11 ReLU\nlast 11 3\npython 11 3.11.7\nfailed 11 OSError: first\nfailed 12 OSError: second\nnoise\n\nfailed 9", file);
     for (int i = 0; i < 2000; i++) fputc('x', file); /* a line longer than any of ours */
     fclose(file);
     lb_launch_notes(folder, &report);
     assert_int_equal(report.processes, 2);
     assert_int_equal(report.torch, 1);
+    assert_int_equal(report.stepped, 2);
+    assert_int_equal(report.first_step, 0);
+    assert_int_equal(report.last_step, 4);
+    assert_string_equal(report.bare, "Tanh");
     assert_string_equal(report.failure, "OSError: first");
     unlink(path);
     rmdir(folder);

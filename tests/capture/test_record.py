@@ -21,7 +21,7 @@ LAUNCH = ROOT / "capture" / "lastbit" / "launch"
 # Notes every call in a file beside the capture, the way the recorder would write its archive.
 RECORDER = """
 import os, sys
-def autostart():
+def autostart(note):
     if os.environ.get("BREAK_RECORDER"):
         raise RuntimeError("no recorder today")
     names = ("OUT", "LEVEL", "STEPS", "RANKS", "KEEP", "LAYERS", "BUDGET", "RING", "LIB")

@@ -756,3 +756,18 @@ def test_a_write_through_conjugates_is_opaque(record, lastbit, tmp_path):
     """, level="ops")
     said = lastbit.run("replay", tmp_path / "run.lb", "--coverage", expect=0).stdout
     assert "writes through a view that is conjugated" in said and "exp" in said and "diverged" not in said
+
+
+# ---- why nothing was recorded ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("program,options,why", [
+    ("print(torch.ones(2).sum())", (), "torch was imported, but no module was called"),
+    ("torch.nn.Tanh()(torch.ones(2))", (), "the modules that were called (Tanh) have no parameters"),
+    ("for _ in range(3):\n    model(torch.ones(1, 4)).sum().backward(); opt.step()", ("--steps", "5-"), "steps 0 to 2 ran, but none that --steps 5- asks for"),
+    ("model(torch.ones(1, 4))", ("--ranks", "7"), "steps ran, but in no rank that --ranks 7 asks for"),
+    ("model(torch.ones(1, 4))", ("--ring", "2"), "step 0 ran, and nothing went wrong that the flight recorder writes at")])
+def test_a_run_that_leaves_nothing_says_why(lastbit, tmp_path, program, options, why):
+    (tmp_path / "train.py").write_text(NET + program)
+    done = lastbit.run("record", "-o", tmp_path / "run.lb", *options, "--", sys.executable, tmp_path / "train.py", expect=0)
+    assert f"lastbit: nothing was recorded: {why}" in done.stderr

@@ -50,7 +50,7 @@ def _start():
             spec.loader.exec_module(package)
         import lastbit.torch
 
-        lastbit.torch.autostart()
+        lastbit.torch.autostart(_note)
     except KeyboardInterrupt:
         raise
     except BaseException as error:

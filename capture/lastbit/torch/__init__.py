@@ -18,9 +18,9 @@ from .taps import tap
 __all__ = ["autostart", "capture", "tap", "trigger"]
 
 
-def autostart():
+def autostart(note=None):
     """Called once torch is imported in a process that `lastbit record` runs; the environment says what to record. Raises
-    when it cannot start: the caller says so."""
+    when it cannot start: the caller says so. `note(kind, text)` tells `lastbit record` what it says when nothing was recorded."""
     from . import session as sessions
 
     get = os.environ.get
@@ -34,6 +34,7 @@ def autostart():
         "budget": int(get("LASTBIT_BUDGET") or 0),
         "ring": int(get("LASTBIT_RING") or 0),
         "compiled": get("LASTBIT_COMPILED") or "eager",
+        "note": note,
     })
 
 

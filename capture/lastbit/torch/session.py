@@ -76,6 +76,7 @@ class Session:
         self.names = {}
         self.manual = bool(settings.get("manual"))
         self.strangers = set()  # names of threads that are not covered
+        self.noted = set()  # kinds of notes that were made
         self.undo = []  # what `finish` puts back
         self.triggered = None  # why the flight recorder is to be written
         self.watch = Watch()
@@ -355,6 +356,8 @@ class Session:
             if self.dead or os.getpid() != self.pid:
                 return
             try:
+                if "step" in self.noted:
+                    self.settings["note"]("last", str(self.step))
                 if self.opened:
                     if sys.exc_info()[0] is not None:  # a child of multiprocessing ends by an exception
                         self.trigger("exception %s" % sys.exc_info()[0].__name__)
@@ -446,6 +449,12 @@ class Session:
         self.opened = False
         self.native.close_recorder()
 
+    def note(self, kind, text):
+        """The first of its kind, for `lastbit record`: why nothing was recorded, should that be so."""
+        if self.settings.get("note") and kind not in self.noted:
+            self.noted.add(kind)
+            self.settings["note"](kind, text)
+
     def _close_with_process(self):
         """Children of multiprocessing end without exit handlers, but run these."""
         try:
@@ -485,6 +494,7 @@ class Session:
             self.modules.add_root(module)
         if not self.step_open:
             if next(module.parameters(), None) is None:
+                self.note("bare", type(module).__name__)
                 return  # a loss or an activation called by itself opens no step
             self.begin_step(id(module))
         elif self.optimizers.exist:
@@ -508,6 +518,7 @@ class Session:
         if self.step_open and self.live:  # found by ourselves before the program said its first
             self.end_step(False)
         self.step = self.step + 1 if number is None else number
+        self.note("step", str(self.step))
         self.step_open = True
         self.opened_by = module
         self.optimizer_stepped = False
