@@ -1,6 +1,8 @@
 /* Regenerated values: see witness.h. */
 #include "witness.h"
 
+#include "memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,7 +67,7 @@ static bool note_event(void *context, const lb_event *event)
             continue;
         w->bytes[v] = malloc(lb_dtype_bytes(t->dtype, (size_t)lb_layout_numel(&t->layout)) + 1);
         if (!w->bytes[v] || lb_tensor_gather(t, w->bytes[v], NULL) != LB_OK) continue;
-        w->exact[v] = lb_digest_equal(lb_digest_tensor(t), w->program->values[v].logical);
+        w->exact[v] = lb_tensor_has_digest(t, w->program->values[v].logical);
         w->n_wanted--;
     }
     return w->n_wanted > 0;

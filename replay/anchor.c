@@ -135,7 +135,7 @@ lb_likeness lb_anchor_compare(lb_machine *machine, uint32_t value, const lb_tens
     if (recorded && recorded->data) return lb_tensor_same(&window, recorded) ? LB_LIKE_SAME : LB_LIKE_DIFFERENT;
     if (lb_digest_is_none(row->logical)) return LB_LIKE_UNKNOWN;
     if (window.dtype != row->dtype) return LB_LIKE_DIFFERENT;
-    return lb_digest_equal(lb_digest_tensor(&window), row->logical) ? LB_LIKE_SAME : LB_LIKE_DIFFERENT;
+    return lb_tensor_has_digest(&window, row->logical) ? LB_LIKE_SAME : LB_LIKE_DIFFERENT;
 }
 
 /* The op that wrote these contents was taken out by a pass: what is there is older, and not what was recorded. */

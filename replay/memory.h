@@ -88,5 +88,8 @@ void lb_memory_scratch_free(lb_memory *memory, void *scratch);
 void lb_tensor_copy(const lb_tensor *to, const lb_tensor *from, const lb_cast *cast);
 /* Same shape, same dtype, same bits; NaNs are equal to each other whatever their payload. */
 bool lb_tensor_same(const lb_tensor *a, const lb_tensor *b);
+/* Is that the logical digest of these elements? Of NaN, whose bits differ from one instruction to the next, every one may have the bits
+ * that some processor gives it, all of them the same. */
+bool lb_tensor_has_digest(const lb_tensor *tensor, lb_digest digest);
 
 #endif
