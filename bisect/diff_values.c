@@ -2,6 +2,7 @@
 #include "diff_values.h"
 
 #include "final_image.h"
+#include "memory.h"
 #include "pattern.h"
 
 #include <stdlib.h>
@@ -15,8 +16,12 @@ bool lb_walk_value_differs(const lb_walk *w, uint32_t va, uint32_t vb)
 {
     if (va == LB_NONE || vb == LB_NONE) return (va == LB_NONE) != (vb == LB_NONE);
     const lb_value *a = &w->pa->values[va], *b = &w->pb->values[vb];
+    lb_tensor x, y;
     if (lb_digest_is_none(a->logical) || lb_digest_is_none(b->logical)) return false;
-    return !lb_digest_equal(a->logical, b->logical);
+    if (lb_digest_equal(a->logical, b->logical)) return false;
+    /* NaN is NaN, whatever bits a processor gave it. */
+    return lb_side_value(w->a, va, &x, NULL) != LB_OK || lb_side_value(w->b, vb, &y, NULL) != LB_OK ||
+           !lb_tensor_same(&x, &y);
 }
 
 bool lb_walk_pair_differs(const lb_walk *w, uint32_t ia, uint32_t ib)
@@ -153,7 +158,7 @@ bool lb_walk_join_differs(const lb_walk *w, const lb_join *join)
         uint32_t va;
         if (each_is_whole(w, join, i)) continue;
         if (!assemble(w, join, i, &va, &a, &b)) return true;
-        bool same = a.dtype == b.dtype && lb_digest_equal(lb_digest_tensor(&a), lb_digest_tensor(&b));
+        bool same = lb_tensor_same(&a, &b);
         free(b.data);
         if (!same) return true;
     }

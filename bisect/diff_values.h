@@ -14,7 +14,8 @@ static inline uint32_t lb_outcome(const lb_program *p, const lb_op *op, uint32_t
     return i < op->results ? lb_op_results(p, op)[i] : lb_op_written(p, op)[i - op->results];
 }
 
-/* By digests; undefined bytes are no finding. LB_NONE differs from a value. */
+/* By digests, and where these differ by what was kept: NaNs are equal to each other. Undefined bytes are no finding. LB_NONE differs from
+ * a value. */
 bool lb_walk_value_differs(const lb_walk *walk, uint32_t value_a, uint32_t value_b);
 /* Results and written values of an aligned pair; of a join, whose parts are put together; of a source and its partner (none:
  * no difference). A join whose bytes were not kept, or that is a sum, differs. */

@@ -311,3 +311,24 @@ def test_a_cast_there_and_back_is_rounding_whose_type_is_named(lastbit, recorded
     answer = lastbit.json("diff", *((narrow, other) if turned else (other, narrow)), expect=0)
     types = ("e5m2", "bf16") if turned else ("bf16", "e5m2")
     assert answer["first"]["why"].endswith(": {} on the first side, {} on the second".format(*types)), answer["first"]
+
+
+NAN_INSIDE = """
+import sys, torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 4))
+x = torch.randn(3, 4)
+x[1, 2] = float("nan")
+x.view(torch.int32)[1, 2] = {"quiet": 0x7FC00000, "negative": 0x7FC00000 - (1 << 31), "full": 0x7FFFFFFF, "number": 0x3F800000}[sys.argv[1]]
+model(x)
+"""
+
+
+def test_nan_is_nan_whatever_its_bits(lastbit, tmp_path):
+    """Processors leave other bits in it; the decoy, a number in its place, is a difference."""
+    (tmp_path / "program.py").write_text(NAN_INSIDE)
+    for how in ("quiet", "negative", "full", "number"):
+        lastbit.run("record", "-o", tmp_path / f"{how}.lb", "--level", "ops", "--", sys.executable, tmp_path / "program.py", how, expect=0)
+    for how in ("negative", "full"):
+        assert lastbit.json("diff", tmp_path / "quiet.lb", tmp_path / f"{how}.lb", "--exact", expect=0)["verdict"] == "identical"
+    assert lastbit.json("diff", tmp_path / "quiet.lb", tmp_path / "number.lb", expect=1)["first"]["op"] == "lb::source"
