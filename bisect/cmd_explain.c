@@ -98,7 +98,7 @@ static void print_report_json(const lb_explain_report *r)
 }
 
 static char *steps, *layer, *phase, *select_ops, *invariance;
-static char **maps, **trees;
+static char **maps, **trees, **launches;
 static int all, table, budget, routing, multiprocessors;
 static long row = -1;
 static double seconds;
@@ -107,7 +107,9 @@ static const struct poptOption options[] = {
     {"map", 0, POPT_ARG_ARGV, &maps, 0, "rename layers of the first side before aligning; repeatable",
      "s/PATTERN/REPL/"},
     {"tree", 0, POPT_ARG_ARGV, &trees, 0,
-     "try the order in this file too, as `lastbit order -o FILE` stores it, where a sum has as many terms; repeatable", "FILE"},
+     "try the order in this file too, as `lastbit order -o FILE` stores it, where a sum has as many terms; "
+     "repeatable",
+     "FILE"},
     {"steps", 0, POPT_ARG_STRING, &steps, 0, "only these steps", "A-B"},
     {"layer", 0, POPT_ARG_STRING, &layer, 0, "only this layer and what is in it (PCRE2 on the whole path)",
      "PATTERN"},
@@ -125,8 +127,13 @@ static const struct poptOption options[] = {
      NULL},
     {"invariance", 0, POPT_ARG_STRING, &invariance, 0,
      "does a row of these ops keep its bits in batches of other sizes? By kernel, and by the launch rules of "
-     "fused norms",
+     "GPU libraries",
      "SELECTOR"},
+    {"launch", 0, POPT_ARG_ARGV, &launches, 0,
+     "ask --invariance only this; repeatable: own, openblas; a rule: of products splitk, streamk, of sums blocks, "
+     "of RMSNorm butterfly, of softmax persistent, vocabulary, of attention flash-attention, flashinfer, paged; or "
+     "the text of an order or kernel that every batch is given, whatever its size: splitk:4",
+     "LAUNCH"},
     {"row", 0, POPT_ARG_LONG, &row, 0, "which recorded row --invariance embeds (-1: the first 64)", "N"},
     {"multiprocessors", 0, POPT_ARG_INT, &multiprocessors, 0,
      "of the GPU whose launch rules are asked (132: H100)", "N"},
@@ -187,6 +194,12 @@ static char *make_selector(void)
 
 /* ---- batch invariance ---- */
 
+/* What rows are. */
+static const char *unit_of(const lb_invariance_row *r)
+{
+    return r->sequences ? "sequence" : "row";
+}
+
 static void print_invariance_json(const lb_invariance *v)
 {
     json_t *rows = json_array();
@@ -194,32 +207,46 @@ static void print_invariance_json(const lb_invariance *v)
         const lb_invariance_row *r = &v->rows[i];
         json_t *sizes = json_array();
         for (uint32_t k = 0; k < r->n_sizes; k++)
-            json_array_append_new(sizes, json_pack("{s:I,s:I}", "rows", (json_int_t)r->sizes[k].rows,
-                                                   "differing", (json_int_t)r->sizes[k].differing));
+            json_array_append_new(sizes,
+                                  json_pack("{s:I,s:I,s:s}", "rows", (json_int_t)r->sizes[k].rows, "differing",
+                                            (json_int_t)r->sizes[k].differing, "launch", r->sizes[k].launch));
         json_array_append_new(
-            rows, json_pack("{s:I,s:i,s:s,s:s,s:i,s:s,s:I,s:I,s:I,s:b,s:o}", "step", (json_int_t)r->step,
-                            "rank", r->rank, "layer", r->layer, "op", r->name, "index", (int)r->op, "kernel",
-                            r->kernel, "recorded", (json_int_t)r->recorded, "embedded", (json_int_t)r->embedded,
+            rows, json_pack("{s:I,s:i,s:s,s:s,s:i,s:s,s:s,s:s,s:I,s:I,s:I,s:b,s:o}", "step",
+                            (json_int_t)r->step, "rank", r->rank, "layer", r->layer, "op", r->name, "index",
+                            (int)r->op, "kernel", r->kernel, "launch", r->launch, "unit", unit_of(r),
+                            "recorded", (json_int_t)r->recorded, "embedded", (json_int_t)r->embedded,
                             "elements", (json_int_t)r->elements, "varies", (int)r->varies, "sizes", sizes));
     }
     lb_print_json("explain", json_pack("{s:[],s:o}", "findings", "invariance", rows));
+}
+
+/* " (64 of 64 elements, as splitk:8)" */
+static void print_size(const lb_invariance_row *r, const lb_invariance_size *s)
+{
+    printf(" %lld (%lld of %lld elements", (long long)s->rows, (long long)s->differing, (long long)r->elements);
+    if (strcmp(s->launch, r->launch)) printf(", as %s", s->launch);
+    printf(")");
 }
 
 static void print_invariance_text(const lb_invariance *v)
 {
     for (uint32_t i = 0; i < v->n_rows; i++) {
         const lb_invariance_row *r = &v->rows[i];
+        const char *separator = "";
+        bool alike = true;
+        for (uint32_t k = 0; k < r->n_sizes; k++) alike &= !strcmp(r->sizes[k].launch, r->launch);
         printf("%s, %s (op %u), %s: ", *r->layer ? r->layer : "(top level)", r->name, r->op, r->kernel);
         if (!r->varies)
-            printf("the same bits in batches of 1 to %lld rows\n",
-                   r->n_sizes ? (long long)r->sizes[r->n_sizes - 1].rows : 0);
+            printf("the same bits in batches of 1 to %lld %ss%s\n",
+                   r->n_sizes ? (long long)r->sizes[r->n_sizes - 1].rows : 0, unit_of(r),
+                   alike ? "" : ", though they are not all launched alike");
         else
-            printf("other bits than in the recorded batch of %lld rows in batches of", (long long)r->recorded);
-        for (uint32_t k = 0, n = 0; r->varies && k < r->n_sizes; k++) {
-            const lb_invariance_size *s = &r->sizes[k];
-            if (s->differing)
-                printf("%s %lld (%lld of %lld elements)", n++ ? "," : "", (long long)s->rows,
-                       (long long)s->differing, (long long)r->elements);
+            printf("other bits than in the recorded batch of %lld %ss%s%s in batches of",
+                   (long long)r->recorded, unit_of(r), alike ? "" : ", as ", alike ? "" : r->launch);
+        for (uint32_t k = 0; r->varies && k < r->n_sizes; k++) {
+            if (!r->sizes[k].differing) continue;
+            printf("%s", separator), print_size(r, &r->sizes[k]);
+            separator = ",";
         }
         if (r->varies) printf("\n");
     }
@@ -234,12 +261,15 @@ static int run_invariance(const lb_arguments *arguments, const lb_explain_option
     lb_invariance_options v = LB_INVARIANCE_OPTIONS_INIT;
     v.select = invariance, v.row = row, v.multiprocessors = multiprocessors;
     v.first_step = o->first_step, v.last_step = o->last_step;
+    v.launches = (const char *const *)launches;
+    while (launches && launches[v.n_launches]) v.n_launches++;
     lb_status status = lb_capture_open(arguments->args[0], &capture, &err);
     if (status == LB_OK) status = lb_invariance_run(capture, &v, &found, &err);
     for (uint32_t i = 0; i < found.n_rows; i++) varies |= found.rows[i].varies;
     if (status == LB_OK && arguments->json) print_invariance_json(&found);
     if (status == LB_OK && !arguments->json) print_invariance_text(&found);
     int rc = status == LB_ERR_NOT_FOUND ? (lb_command_fail("explain", &err), LB_EXIT_UNTESTABLE)
+             : status == LB_ERR_INVALID ? lb_command_misused("explain", "%s", err.message)
              : status != LB_OK          ? lb_command_fail("explain", &err)
              : varies                   ? LB_EXIT_DIFFERENT
                                         : LB_EXIT_SAME;
@@ -298,13 +328,17 @@ int lb_cmd_explain(int argc, const char **argv)
     if (!arguments.json) o.progress = lb_progress;
     if (steps && !parse_range(steps, &o.first_step, &o.last_step))
         rc = lb_command_misused("explain", "--steps %s: expected N or A-B", steps);
+    else if (launches && !invariance)
+        rc = lb_command_misused("explain", "--launch is asked of --invariance");
     else if (invariance && arguments.n_args > 1)
         rc = lb_command_misused("explain", "--invariance looks at one capture");
     else
         rc = invariance ? run_invariance(&arguments, &o) : run_explain(&arguments, &o);
     for (uint32_t i = 0; i < o.n_maps; i++) free(maps[i]);
     for (uint32_t i = 0; i < o.n_trees; i++) free(trees[i]);
-    free(maps), free(trees), free(selector), free(steps), free(layer), free(phase), free(select_ops), free(invariance);
+    for (uint32_t i = 0; launches && launches[i]; i++) free(launches[i]);
+    free(maps), free(trees), free(launches), free(selector), free(steps), free(layer), free(phase),
+        free(select_ops), free(invariance);
     lb_arguments_release(&arguments);
     return rc;
 }

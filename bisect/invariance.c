@@ -1,133 +1,82 @@
-/* Rows among other rows: see lastbit/invariance.h. */
+/* Rows among other rows: see lastbit/invariance.h. Here is which launches are tried and what becomes of the rows; row_batch.h runs them. */
 #include <lastbit/invariance.h>
 
+#include "launch_rule.h"
 #include "ops.h"
-#include "rehearsal.h"
+#include "row_batch.h"
+#include "schedule.h"
 #include "selector.h"
-#include "stretch.h"
 
-#include <lastbit/compare.h>
-#include <lastbit/composite.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { LARGEST = 512, SOME_ROWS = 64 };
+static const int64_t most_work = (int64_t)1 << 31; /* multiplications of one batch of attention */
 
-/* A recorded batch, and what is run on others. */
-typedef struct subject {
-    const lb_side *side;
-    const lb_witness *bytes;
-    const lb_program *p;
-    uint32_t op;
-    const lb_composite *norm; /* NULL: the op itself */
-    uint32_t x;               /* the value whose rows they are */
-    int64_t rows, width, row;
-    size_t element;
-    char *batch; /* the recorded rows, dense */
-    int multiprocessors;
-} subject;
+/* ---- launches ----------------------------------------------------------------------------------------------------------------- */
 
-/* ---- batches ---- */
+/* One way to launch batches of any size. */
+typedef struct launch {
+    const lb_launch_rule *rule; /* NULL: the same text for all */
+    lb_row_run run;
+    const char *text, *name; /* without a rule; a kernel's name in reports */
+} launch;
 
-static lb_layout with_rows(const lb_layout *like, int64_t rows)
+/* The text for a batch of `rows`; false: it is not launched so. */
+static bool launch_text(const launch *how, const lb_launch_shape *recorded, int64_t rows,
+                        char text[LB_LAUNCH_TEXT])
 {
-    int64_t shape[LB_MAX_DIMS];
-    for (int d = 0; d < like->ndim; d++) shape[d] = d == like->ndim - 1 ? like->shape[d] : 1;
-    shape[0] = rows;
-    return lb_layout_contiguous(like->ndim, shape);
+    lb_launch_shape shape = *recorded;
+    shape.rows = rows;
+    if (how->rule) return how->rule->choose(&shape, text);
+    return snprintf(text, LB_LAUNCH_TEXT, "%s", how->text) < LB_LAUNCH_TEXT;
 }
 
-/* `rows` of the recorded rows, in turn from `first` on; malloc'ed. */
-static void *make_batch(const subject *s, int64_t first, int64_t rows)
+static const lb_launch_rule *rule_named(const char *name)
 {
-    const size_t bytes = (size_t)s->width * s->element;
-    char *batch = malloc((size_t)rows * bytes + 1);
-    for (int64_t i = 0; batch && i < rows; i++)
-        memcpy(batch + (size_t)i * bytes, s->batch + (size_t)((first + i) % s->rows) * bytes, bytes);
-    return batch;
+    for (const lb_launch_rule *r = lb_launch_rules(); r->name; r++)
+        if (!strcmp(r->name, name)) return r;
+    return NULL;
 }
 
-/* ---- an op ---- */
-
-static lb_status run_op(const subject *s, const char *kernel, int64_t rows, void *batch, lb_tensor *result,
-                        lb_err *err)
+static bool is_order(const char *text)
 {
-    lb_program *p = lb_program_copy(s->p);
-    if (!p) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a batch");
-    const lb_op *op = &p->ops[s->op];
-    uint32_t leaves[16], n = 0;
-    lb_tensor inputs[16];
-    lb_rehearsal *rehearsal = NULL;
-    const lb_arg *args = lb_op_args(p, op);
-    bool whole = true;
-    p->values[s->x].layout = with_rows(&p->values[s->x].layout, rows);
-    p->values[s->x].storage = INT64_MAX / 4;
-    for (uint32_t k = 0; k < op->results; k++) {
-        const uint32_t v = lb_op_results(p, op)[k];
-        if (v != LB_NONE) p->values[v].layout = with_rows(&p->values[v].layout, rows);
-    }
-    for (uint32_t k = 0; k < op->args && n < 16; k++) {
-        if (args[k].tag != LB_ARG_VALUE) continue;
-        leaves[n] = args[k].u.value;
-        inputs[n] = (lb_tensor){batch, p->values[s->x].dtype, p->values[s->x].layout};
-        bool exact = true;
-        if (leaves[n] != s->x) whole &= lb_witness_value(s->bytes, leaves[n], &inputs[n], &exact) && exact;
-        n++;
-    }
-    const uint32_t output = lb_op_results(p, op)[0];
-    const lb_rehearsal_parts parts = {p, &s->op, leaves, &output, 1, n, 1};
-    const lb_swap swap = {LB_SWAP_KERNEL, "", kernel};
-    lb_status status =
-        whole ? lb_rehearsal_new(&parts, &rehearsal, err) : lb_fail(err, LB_ERR_NOT_CAPTURED, "bytes lack");
-    if (status == LB_OK) status = lb_rehearsal_run(rehearsal, inputs, &swap, *kernel != 0, result, err);
-    lb_rehearsal_free(rehearsal);
-    lb_program_free(p);
-    return status;
+    lb_schedule schedule;
+    if (lb_schedule_parse(text, &schedule, NULL) != LB_OK) return false;
+    lb_schedule_release(&schedule);
+    return true;
 }
 
-/* ---- a fused norm ---- */
-
-static lb_status run_norm(const subject *s, const char *kernel, int64_t rows, void *batch, lb_tensor *result,
-                          lb_err *err)
+static bool is_kernel_of(lb_composite_kind kind, const char *text)
 {
-    lb_tensor inputs[LB_COMPOSITE_INPUTS] = {{0}}, outputs[LB_COMPOSITE_OUTPUTS] = {{0}};
-    const lb_value *x = &s->p->values[s->x], *y = &s->p->values[s->norm->outputs[LB_NORM_Y]];
-    const uint32_t weight = s->norm->inputs[LB_NORM_WEIGHT];
-    bool exact = true;
-    inputs[LB_NORM_X] = (lb_tensor){batch, x->dtype, with_rows(&x->layout, rows)};
-    if (weight != LB_NONE && !(lb_witness_value(s->bytes, weight, &inputs[LB_NORM_WEIGHT], &exact) && exact))
-        return lb_fail(err, LB_ERR_NOT_CAPTURED, "bytes lack");
-    *result = (lb_tensor){NULL, y->dtype, with_rows(&y->layout, rows)};
-    result->data = malloc(lb_dtype_bytes(y->dtype, (size_t)lb_layout_numel(&result->layout)) + 1);
-    if (!result->data) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a batch");
-    outputs[LB_NORM_Y] = *result;
-    lb_status status = lb_composite_run(s->norm, kernel, inputs, outputs, err);
-    if (status != LB_OK) free(result->data), result->data = NULL;
-    return status;
+    return lb_composite_check(kind, text, NULL) == LB_OK;
 }
 
-/* ---- one subject, one kernel ---- */
-
-/* The result for a batch, dense; malloc'ed, NULL where this cannot be run. `elements`: of one row of it. */
-static char *run_batch(const subject *s, const char *kernel, int64_t first, int64_t rows, int64_t *elements)
+static lb_status check_launch(const char *text, lb_err *err)
 {
-    lb_tensor result = {0};
-    char *dense = NULL;
-    void *batch = make_batch(s, first, rows);
-    lb_status status = LB_ERR_NOMEM;
-    if (batch)
-        status = s->norm ? run_norm(s, kernel, rows, batch, &result, NULL)
-                         : run_op(s, kernel, rows, batch, &result, NULL);
-    if (status == LB_OK && result.data) {
-        const int64_t n = lb_layout_numel(&result.layout);
-        dense = malloc(lb_dtype_bytes(result.dtype, (size_t)n) + 1);
-        *elements = n / rows;
-        if (dense && lb_tensor_gather(&result, dense, NULL) != LB_OK) free(dense), dense = NULL;
-    }
-    free(result.data), free(batch);
-    return dense;
+    char rules[256] = "";
+    if (!strcmp(text, "own") || !strcmp(text, "openblas") || rule_named(text) || is_order(text)) return LB_OK;
+    if (is_kernel_of(LB_COMPOSITE_RMS_NORM, text) || is_kernel_of(LB_COMPOSITE_SOFTMAX, text) ||
+        is_kernel_of(LB_COMPOSITE_ATTENTION, text))
+        return LB_OK;
+    for (const lb_launch_rule *r = lb_launch_rules(); r->name; r++)
+        snprintf(rules + strlen(rules), sizeof rules - strlen(rules), " %s", r->name);
+    return lb_fail(
+        err, LB_ERR_INVALID,
+        "--launch %s: neither own, openblas nor a rule (%s), nor the text of an order or of a kernel of "
+        "rms_norm, softmax or attention",
+        text, rules + 1);
 }
+
+static bool is_asked(const lb_invariance_options *o, const char *name)
+{
+    for (uint32_t i = 0; i < o->n_launches; i++)
+        if (!strcmp(o->launches[i], name)) return true;
+    return !o->n_launches;
+}
+
+/* ---- one batch, one launch ------------------------------------------------------------------------------------------------------ */
 
 static int64_t count_differing(const char *x, const char *y, int64_t elements, size_t element)
 {
@@ -137,42 +86,71 @@ static int64_t count_differing(const char *x, const char *y, int64_t elements, s
     return differing;
 }
 
-/* Rows in batches of one size, as many batches as it takes to see `row->embedded` of them. */
-static int64_t embed(const subject *s, const char *kernel, const char *base, size_t element,
-                     const lb_invariance_row *row, int64_t rows)
+/* Rows from `from` on in batches of one size, as many batches as it takes to see `row->embedded` of them. -1: such a batch cannot be
+ * run. */
+static int64_t embed(const lb_row_batch *b, const launch *how, const char *base, const lb_invariance_row *row,
+                     int64_t from, const lb_invariance_size *size)
 {
     int64_t differing = 0, elements = 0;
-    const int64_t each = row->elements / row->embedded;
+    const int64_t each = row->elements / row->embedded, rows = size->rows;
+    const size_t element = lb_dtype_bits(b->program->values[b->y].dtype) / 8;
     for (int64_t seen = 0; seen < row->embedded; seen += rows) {
-        const int64_t first = (s->row + seen) % s->rows;
-        char *bits = run_batch(s, kernel, first, rows, &elements);
-        for (int64_t i = 0; bits && elements == each && i < rows && seen + i < row->embedded; i++)
-            differing += count_differing(base + (size_t)(((first + i) % s->rows) * each) * element,
+        const int64_t first = (from + seen) % b->shape.rows;
+        char *bits = lb_row_batch_run(b, how->run, size->launch, first, rows, &elements);
+        const bool ran = bits && elements == each;
+        for (int64_t i = 0; ran && i < rows && seen + i < row->embedded; i++)
+            differing += count_differing(base + (size_t)(((first + i) % b->shape.rows) * each) * element,
                                          bits + (size_t)(i * each) * element, each, element);
         free(bits);
+        if (!ran) return -1;
     }
     return differing;
 }
 
-static lb_status try_kernel(subject *s, const char *kernel, const char *name, int64_t wanted,
-                            lb_invariance *out, lb_err *err)
+static int64_t largest_batch(const lb_row_batch *b)
 {
-    lb_invariance_row row = {.step = s->p->step, .rank = s->p->rank, .op = s->op, .recorded = s->rows};
-    const lb_value *y =
-        &s->p->values[s->norm ? s->norm->outputs[LB_NORM_Y] : lb_op_results(s->p, &s->p->ops[s->op])[0]];
-    snprintf(row.layer, sizeof row.layer, "%s", lb_op_layer(s->p, &s->p->ops[s->op]));
-    snprintf(row.name, sizeof row.name, "%s",
-             s->norm ? lb_composite_kind_name(s->norm->kind) : lb_op_name(s->p, &s->p->ops[s->op]));
-    snprintf(row.kernel, sizeof row.kernel, "%s", name);
-    s->row = wanted < 0 ? 0 : wanted;
-    row.embedded = wanted >= 0 ? 1 : s->rows < SOME_ROWS ? s->rows : SOME_ROWS;
-    char *base = run_batch(s, kernel, 0, s->rows, &row.elements);
+    const lb_launch_shape *s = &b->shape;
+    int64_t rows = LARGEST;
+    while (b->of == LB_LAUNCH_ATTENTION && rows > 1 &&
+           rows * s->heads * s->queries * s->keys * s->size > most_work)
+        rows /= 2;
+    return rows;
+}
+
+static void describe(const lb_row_batch *b, const launch *how, lb_invariance_row *row)
+{
+    const lb_op *op = &b->program->ops[b->op];
+    *row = (lb_invariance_row){
+        .step = b->program->step, .rank = b->program->rank, .op = b->op, .recorded = b->shape.rows};
+    snprintf(row->layer, sizeof row->layer, "%s", lb_op_layer(b->program, op));
+    snprintf(row->name, sizeof row->name, "%s",
+             b->composite ? lb_composite_kind_name(b->composite->kind) : lb_op_name(b->program, op));
+    if (how->rule && how->rule->looks_at_multiprocessors)
+        snprintf(row->kernel, sizeof row->kernel, "%s,sms:%lld", how->rule->name,
+                 (long long)b->shape.multiprocessors);
+    else
+        snprintf(row->kernel, sizeof row->kernel, "%s", how->rule ? how->rule->name : how->name);
+    row->sequences = b->of == LB_LAUNCH_ATTENTION;
+}
+
+static lb_status try_launch(const lb_row_batch *b, const launch *how, int64_t wanted, lb_invariance *out,
+                            lb_err *err)
+{
+    lb_invariance_row row;
+    const int64_t from = wanted < 0 ? 0 : wanted, largest = largest_batch(b);
+    describe(b, how, &row);
+    row.embedded = wanted >= 0 ? 1 : b->shape.rows < SOME_ROWS ? b->shape.rows : SOME_ROWS;
+    if (!launch_text(how, &b->shape, b->shape.rows, row.launch)) return LB_OK;
+    char *base = lb_row_batch_run(b, how->run, row.launch, 0, b->shape.rows, &row.elements);
     if (!base) return LB_OK;
     row.elements *= row.embedded;
-    for (int64_t rows = 1; rows <= LARGEST; rows *= 2) {
-        lb_invariance_size *size = &row.sizes[row.n_sizes++];
-        size->rows = rows, size->differing = embed(s, kernel, base, lb_dtype_bits(y->dtype) / 8, &row, rows);
-        row.varies |= size->differing > 0;
+    for (int64_t rows = 1; rows <= largest; rows *= 2) {
+        lb_invariance_size *size = &row.sizes[row.n_sizes];
+        size->rows = rows;
+        if (!launch_text(how, &b->shape, rows, size->launch)) continue;
+        size->differing = embed(b, how, base, &row, from, size);
+        if (size->differing < 0) continue;
+        row.varies |= size->differing > 0, row.n_sizes++;
     }
     free(base);
     lb_invariance_row *grown = realloc(out->rows, (out->n_rows + 1) * sizeof *grown);
@@ -181,88 +159,57 @@ static lb_status try_kernel(subject *s, const char *kernel, const char *name, in
     return LB_OK;
 }
 
-/* ---- what has rows ---- */
+/* ---- one batch ------------------------------------------------------------------------------------------------------------------ */
 
-static bool is_weight(const lb_program *p, uint32_t value)
+/* The kernels that replay itself has for an op. */
+static lb_status try_kernels(const lb_row_batch *b, const lb_invariance_options *o, lb_invariance *out,
+                             lb_err *err)
 {
-    for (uint32_t v = 0; v < p->n_values; v++)
-        if (p->values[v].storage == p->values[value].storage && p->values[v].flags & LB_VALUE_PARAMETER)
-            return true;
-    return false;
-}
-
-static int64_t rows_of(const lb_layout *l)
-{
-    return l->ndim < 2 || !l->shape[l->ndim - 1] ? 0 : lb_layout_numel(l) / l->shape[l->ndim - 1];
-}
-
-/* The argument of an op whose rows become the rows of its result. */
-static uint32_t rows_argument(const lb_program *p, const lb_op *op)
-{
-    const uint32_t y = op->results ? lb_op_results(p, op)[0] : LB_NONE;
+    const launch own = {NULL, LB_ROW_RUN_KERNEL, "", "own"},
+                 openblas = {NULL, LB_ROW_RUN_KERNEL, "openblas", "openblas"};
     lb_op_form form;
-    const lb_op_row *row = lb_op_find(lb_op_name(p, op), &form);
-    if (y == LB_NONE || op->written || !row || form != LB_FORM_PLAIN || op->phase != LB_PHASE_FORWARD)
-        return LB_NONE;
-    if (!(row->flags & (LB_ROW_MATMUL | LB_ROW_REDUCTION)) || !lb_dtype_is_float(p->values[y].dtype))
-        return LB_NONE;
-    if (p->values[y].layout.ndim != 2 && row->flags & LB_ROW_MATMUL) return LB_NONE; /* batches of matrices */
-    for (uint32_t k = 0; k < op->args; k++) {
-        const lb_arg *arg = &lb_op_args(p, op)[k];
-        if (arg->tag != LB_ARG_VALUE || is_weight(p, arg->u.value)) continue;
-        const lb_value *x = &p->values[arg->u.value];
-        const bool fits = rows_of(&x->layout) > 0 && rows_of(&x->layout) == rows_of(&p->values[y].layout);
-        if (fits && lb_dtype_is_float(x->dtype)) return arg->u.value;
+    const char *kernels = lb_op_find(lb_op_name(b->program, &b->program->ops[b->op]), &form)->kernels;
+    if (is_asked(o, "own")) LB_TRY(try_launch(b, &own, o->row, out, err));
+    if (is_asked(o, "openblas") && kernels && !strncmp(kernels, "openblas", 8))
+        LB_TRY(try_launch(b, &openblas, o->row, out, err));
+    return LB_OK;
+}
+
+static lb_status try_batch(lb_row_batch *b, const lb_invariance_options *o, lb_invariance *out, lb_err *err)
+{
+    const lb_row_run run = b->composite ? LB_ROW_RUN_KERNEL : LB_ROW_RUN_ORDER;
+    b->shape.multiprocessors = o->multiprocessors > 0 ? o->multiprocessors : 132;
+    if (b->shape.rows <= o->row) return LB_OK;
+    if (!b->composite) LB_TRY(try_kernels(b, o, out, err));
+    for (const lb_launch_rule *rule = lb_launch_rules(); rule->name; rule++) {
+        const launch how = {rule, run, NULL, NULL};
+        if (rule->of == b->of && is_asked(o, rule->name)) LB_TRY(try_launch(b, &how, o->row, out, err));
     }
-    return LB_NONE;
-}
-
-static bool load_rows(subject *s, int64_t wanted)
-{
-    lb_tensor x;
-    bool exact = true;
-    const lb_layout *l = &s->p->values[s->x].layout;
-    s->rows = rows_of(l);
-    if (s->rows <= (wanted < 0 ? 0 : wanted) || !lb_witness_value(s->bytes, s->x, &x, &exact) || !exact ||
-        lb_dtype_bits(x.dtype) < 8)
-        return false;
-    s->width = l->shape[l->ndim - 1], s->element = lb_dtype_bits(x.dtype) / 8;
-    s->batch = malloc((size_t)(s->rows * s->width) * s->element + 1);
-    if (s->batch && lb_tensor_gather(&x, s->batch, NULL) == LB_OK) return true;
-    free(s->batch);
-    return false;
-}
-
-static lb_status try_op(subject *s, const lb_invariance_options *o, lb_invariance *out, lb_err *err)
-{
-    lb_op_form form;
-    s->norm = NULL, s->x = rows_argument(s->p, &s->p->ops[s->op]);
-    if (s->x == LB_NONE || !load_rows(s, o->row)) return LB_OK;
-    const char *kernels = lb_op_find(lb_op_name(s->p, &s->p->ops[s->op]), &form)->kernels;
-    lb_status status = try_kernel(s, "", "own", o->row, out, err);
-    if (status == LB_OK && kernels && !strncmp(kernels, "openblas", 8))
-        status = try_kernel(s, "openblas", "openblas", o->row, out, err);
-    free(s->batch);
-    return status;
-}
-
-static lb_status try_norms(subject *s, const lb_composites *composites, const uint8_t *marks,
-                           const lb_invariance_options *o, lb_invariance *out, lb_err *err)
-{
-    for (uint32_t i = 0; i < composites->n; i++) {
-        const lb_composite *c = &composites->rows[i];
-        bool selected = false;
-        for (uint32_t k = 0; k < c->n_ops; k++) selected |= marks[c->ops[k]] != 0;
-        if (c->kind != LB_COMPOSITE_RMS_NORM || !selected || !c->n_ops) continue;
-        s->norm = c, s->op = c->ops[c->n_ops - 1], s->x = c->inputs[LB_NORM_X];
-        if (!load_rows(s, o->row)) continue;
-        char kernel[64];
-        snprintf(kernel, sizeof kernel, "butterfly,sms:%d", s->multiprocessors);
-        lb_status status = try_kernel(s, kernel, kernel, o->row, out, err);
-        free(s->batch);
-        LB_TRY(status);
+    for (uint32_t i = 0; i < o->n_launches; i++) {
+        const char *text = o->launches[i];
+        const launch how = {NULL, run, text, text};
+        if (!rule_named(text) && (b->composite ? is_kernel_of(b->composite->kind, text) : is_order(text)))
+            LB_TRY(try_launch(b, &how, o->row, out, err));
     }
     return LB_OK;
+}
+
+/* ---- a program ------------------------------------------------------------------------------------------------------------------ */
+
+typedef struct search {
+    const lb_program *p;
+    const lb_invariance_options *options;
+    lb_witness bytes;
+    lb_composites composites;
+    uint8_t *marks; /* per op: selected */
+    lb_invariance *out;
+} search;
+
+static bool is_selected(const search *s, const lb_composite *c)
+{
+    bool selected = false;
+    for (uint32_t k = 0; k < c->n_ops; k++) selected |= s->marks[c->ops[k]] != 0;
+    return selected;
 }
 
 static void want_value(void *context, uint32_t value)
@@ -270,31 +217,61 @@ static void want_value(void *context, uint32_t value)
     lb_witness_want(context, value);
 }
 
+static lb_status read_bytes(search *s, lb_err *err)
+{
+    for (uint32_t i = 0; i < s->p->n_ops; i++)
+        if (s->marks[i] && lb_op_computes(s->p, &s->p->ops[i]))
+            lb_op_each_input(s->p, &s->p->ops[i], want_value, &s->bytes);
+    for (uint32_t i = 0; i < s->composites.n; i++)
+        for (int k = 0; is_selected(s, &s->composites.rows[i]) && k < LB_COMPOSITE_INPUTS; k++)
+            lb_witness_want(&s->bytes, s->composites.rows[i].inputs[k]);
+    return lb_witness_run(&s->bytes, err);
+}
+
+/* Attention as one op has rows of its own kind only: a query's row is nothing without its sequence. */
+static bool is_attention(const search *s, uint32_t op)
+{
+    for (uint32_t i = 0; i < s->composites.n; i++) {
+        const lb_composite *c = &s->composites.rows[i];
+        if (c->kind == LB_COMPOSITE_ATTENTION && c->n_ops == 1 && c->ops[0] == op) return true;
+    }
+    return false;
+}
+
+static lb_status try_all(search *s, lb_err *err)
+{
+    lb_row_batch batch;
+    lb_status status = LB_OK;
+    for (uint32_t i = 0; status == LB_OK && i < s->p->n_ops; i++) {
+        if (!s->marks[i] || !lb_op_computes(s->p, &s->p->ops[i]) || is_attention(s, i)) continue;
+        if (!lb_row_batch_of_op(s->p, &s->bytes, i, &batch)) continue;
+        status = try_batch(&batch, s->options, s->out, err);
+        lb_row_batch_release(&batch);
+    }
+    for (uint32_t i = 0; status == LB_OK && i < s->composites.n; i++) {
+        if (!is_selected(s, &s->composites.rows[i]) ||
+            !lb_row_batch_of_composite(&s->composites.rows[i], &s->bytes, &batch))
+            continue;
+        status = try_batch(&batch, s->options, s->out, err);
+        lb_row_batch_release(&batch);
+    }
+    return status;
+}
+
 static lb_status try_program(const lb_side *side, const lb_selector *selector, const lb_invariance_options *o,
                              lb_invariance *out, lb_err *err)
 {
-    const lb_program *p = side->program;
-    lb_witness bytes = {0};
-    lb_composites composites = {0};
-    uint8_t *marks = calloc(p->n_ops + 1, 1);
+    search s = {.p = side->program, .options = o, .marks = calloc(side->program->n_ops + 1, 1), .out = out};
     lb_status status =
-        marks ? lb_witness_init(side, &bytes, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (status == LB_OK && lb_selector_mark(selector, p, NULL, NULL, marks, 1) < 0)
+        s.marks ? lb_witness_init(side, &s.bytes, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK && lb_selector_mark(selector, s.p, NULL, NULL, s.marks, 1) < 0)
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (uint32_t i = 0; status == LB_OK && i < p->n_ops; i++)
-        if (marks[i] && lb_op_computes(p, &p->ops[i])) lb_op_each_input(p, &p->ops[i], want_value, &bytes);
-    if (status == LB_OK) status = lb_witness_run(&bytes, err);
-    if (status == LB_OK) status = lb_composites_find(p, &composites, err);
-    subject s = {.side = side,
-                 .bytes = &bytes,
-                 .p = p,
-                 .multiprocessors = o->multiprocessors > 0 ? o->multiprocessors : 132};
-    for (s.op = 0; status == LB_OK && s.op < p->n_ops; s.op++)
-        if (marks[s.op] && lb_op_computes(p, &p->ops[s.op])) status = try_op(&s, o, out, err);
-    if (status == LB_OK) status = try_norms(&s, &composites, marks, o, out, err);
-    lb_composites_release(&composites);
-    if (bytes.program) lb_witness_release(&bytes);
-    free(marks);
+    if (status == LB_OK) status = lb_composites_find(s.p, &s.composites, err);
+    if (status == LB_OK) status = read_bytes(&s, err);
+    if (status == LB_OK) status = try_all(&s, err);
+    lb_composites_release(&s.composites);
+    if (s.bytes.program) lb_witness_release(&s.bytes);
+    free(s.marks);
     return status;
 }
 
@@ -306,6 +283,7 @@ lb_status lb_invariance_run(lb_capture *capture, const lb_invariance_options *op
     const uint32_t n_ranks = lb_capture_ranks(capture, &ranks), n_steps = lb_capture_steps(capture, &steps);
     lb_selector *selector = NULL;
     *out = (lb_invariance){0};
+    for (uint32_t i = 0; i < options->n_launches; i++) LB_TRY(check_launch(options->launches[i], err));
     lb_status status = lb_selector_new(options->select ? options->select : "", &selector, err);
     for (uint32_t i = 0; i < n_ranks && status == LB_OK; i++)
         for (uint32_t k = 0; k < n_steps && status == LB_OK; k++) {
@@ -319,10 +297,11 @@ lb_status lb_invariance_run(lb_capture *capture, const lb_invariance_options *op
         }
     lb_selector_free(selector);
     if (status == LB_OK && !out->n_rows)
-        status = lb_fail(
-            err, LB_ERR_NOT_FOUND,
-            "explain --invariance %s: no op there has rows (a product, a sum, a norm) whose bytes were kept",
-            options->select ? options->select : "");
+        status = lb_fail(err, LB_ERR_NOT_FOUND,
+                         "explain --invariance %s: no op there has rows (a product, a sum, a norm, a softmax, "
+                         "attention) whose "
+                         "bytes were kept, and is launched so",
+                         options->select ? options->select : "");
     if (status != LB_OK) lb_invariance_release(out);
     return status;
 }
