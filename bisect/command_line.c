@@ -141,7 +141,7 @@ static const struct swap_option {
     [LB_SWAP_KERNEL] = {"kernel",
                         "use a named kernel for matrix products: openblas (its bits vary from machine to machine), "
                         "tensorcore:ARCH with v100, a100, ada, h100, h100-fp8 or b200; finite: of any op, its own "
-                        "with 0 for what it gives that is NaN or infinite",
+                        "with 0 for what it gives that is NaN or infinite; torch (replay): of any op, PyTorch's in a child process",
                         "SEL=NAME"},
     [LB_SWAP_ORDER] = {"order",
                        "of sums and products: sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, streamk:C, dpbf16[:K], torchdot, halved:K, folded:L[,OPTION...], eights, lanes:L, "

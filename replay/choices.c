@@ -47,10 +47,12 @@ static bool has_word(const char *words, const char *word)
 
 /* The op's own kernel, with 0 for what it gives that is not finite: any op has it. */
 static bool is_finite_kernel(const char *name) { return !strcmp(name, "finite"); }
+/* PyTorch in the child process: any op that is no more than a call. */
+static bool is_torch_kernel(const char *name) { return !strcmp(name, "torch"); }
 
 static lb_status parse_kernel(const parsed_swap *p, lb_err *err)
 {
-    if (is_finite_kernel(p->swap.argument)) return LB_OK;
+    if (is_finite_kernel(p->swap.argument) || is_torch_kernel(p->swap.argument)) return LB_OK;
     const lb_op_row *const *rows;
     const char *longest = "";
     const uint32_t n = lb_op_rows(&rows);
@@ -59,7 +61,7 @@ static lb_status parse_kernel(const parsed_swap *p, lb_err *err)
         if (has_word(rows[i]->kernels, p->swap.argument)) return LB_OK;
         if (strlen(rows[i]->kernels) > strlen(longest)) longest = rows[i]->kernels;
     }
-    return lb_fail(err, LB_ERR_INVALID, "--kernel: no op has a kernel \"%s\"; there are: finite %s", p->swap.argument, longest);
+    return lb_fail(err, LB_ERR_INVALID, "--kernel: no op has a kernel \"%s\"; there are: finite torch %s", p->swap.argument, longest);
 }
 
 static lb_status parse_order(parsed_swap *p, lb_err *err)
@@ -177,6 +179,13 @@ void lb_choices_touched(const lb_choices *choices, uint64_t *touched)
     for (uint32_t i = 0; i < choices->n_swaps; i++) touched[choices->swaps[i].given] = choices->swaps[i].touched;
 }
 
+bool lb_choices_want_torch(const lb_choices *choices)
+{
+    for (uint32_t i = 0; i < choices->n_swaps; i++)
+        if (choices->swaps[i].swap.kind == LB_SWAP_KERNEL && is_torch_kernel(choices->swaps[i].swap.argument)) return true;
+    return false;
+}
+
 bool lb_choices_round_operands(const lb_choices *choices, bool told)
 {
     for (uint32_t i = 0; i < choices->n_swaps; i++) {
@@ -201,12 +210,13 @@ static bool concerns_precision(const lb_recipe *recipe, const lb_op_row *row)
 }
 
 /* A swap that means nothing to this op leaves it alone: a kernel it doesn't have, a ring for a sum. */
-static bool concerns(const parsed_swap *p, const lb_prepared_op *op)
+static bool concerns(const parsed_swap *p, const lb_op *recorded, const lb_prepared_op *op)
 {
     bool collective = op->action == LB_ACT_COLLECTIVE, computes = op->action != LB_ACT_NOTHING && op->action != LB_ACT_SOURCE;
     switch (p->swap.kind) {
     case LB_SWAP_KERNEL:
         if (is_finite_kernel(p->swap.argument)) return computes && !collective;
+        if (is_torch_kernel(p->swap.argument)) return lb_prepared_is_call(recorded, op);
         return op->row && has_word(op->row->kernels, p->swap.argument);
     case LB_SWAP_ORDER:
         if (collective) return p->is_order;
@@ -276,7 +286,7 @@ static void apply(const parsed_swap *p, lb_choice *choice)
     case LB_SWAP_PRECISION: apply_precision(&p->recipe, choice); break;
     case LB_SWAP_KERNEL:
         if (is_finite_kernel(p->swap.argument)) choice->finite = true;
-        else choice->method.kernel = p->swap.argument;
+        else choice->by_torch = is_torch_kernel(p->swap.argument), choice->method.kernel = choice->by_torch ? NULL : p->swap.argument;
         break;
     case LB_SWAP_ORDER:
         choice->reordered = true;
@@ -306,8 +316,15 @@ static bool same_choice(const lb_choice *a, const lb_choice *b)
            a->routing == b->routing && a->region == b->region && a->widen_only == b->widen_only &&
            a->swapped == b->swapped && a->reordered == b->reordered && a->order == b->order &&
            a->contribution == b->contribution && a->contents == b->contents && a->contents_step == b->contents_step &&
-           a->finite == b->finite && a->recipe == b->recipe && a->storage == b->storage && a->wide_compute == b->wide_compute &&
+           a->finite == b->finite && a->by_torch == b->by_torch && a->recipe == b->recipe && a->storage == b->storage && a->wide_compute == b->wide_compute &&
            a->wide_accumulate == b->wide_accumulate;
+}
+
+/* What PyTorch's kernels are not told. */
+static bool is_asked_for_more(const lb_choice *c)
+{
+    return c->region || c->method.schedule || c->method.compute || c->method.accumulate || c->method.tf32 || c->method.cast ||
+           c->rounds_wide || c->recipe || c->storage || c->wide_compute || c->wide_accumulate || c->finite;
 }
 
 /* The row that says what row `old` says and swap `p` besides. */
@@ -315,6 +332,9 @@ static lb_status derive(lb_choices *choices, const parsed_swap *p, uint8_t old, 
 {
     lb_choice wanted = choices->rows[old];
     apply(p, &wanted);
+    if (wanted.by_torch && is_asked_for_more(&wanted))
+        return lb_fail(err, LB_ERR_INVALID, "--kernel torch: PyTorch computes ops as they were recorded, and one that it is to compute is asked "
+                       "for another precision, order or rounding, too: select others");
     for (uint32_t i = 0; i < choices->n_rows; i++)
         if (same_choice(&choices->rows[i], &wanted)) {
             *row = (uint8_t)i;
@@ -332,7 +352,7 @@ static lb_status apply_swap(lb_choices *choices, parsed_swap *p, const lb_prepar
     uint8_t derived[256];
     memset(derived, UNMADE, sizeof derived);
     for (uint32_t i = 0; i < prepared->program->n_ops; i++) {
-        if (!marks[i] || !concerns(p, &prepared->ops[i])) continue;
+        if (!marks[i] || !concerns(p, &prepared->program->ops[i], &prepared->ops[i])) continue;
         uint8_t old = choice_of[i];
         if (derived[old] == UNMADE) LB_TRY(derive(choices, p, old, &derived[old], err));
         choice_of[i] = derived[old];

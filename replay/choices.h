@@ -20,6 +20,8 @@ const lb_choice *lb_choices_rows(const lb_choices *choices);
 /* Sets touched[i] for every swap i of the plan that is no pass: how many ops it concerned so far. */
 void lb_choices_touched(const lb_choices *choices, uint64_t *touched);
 bool lb_choices_want_blocks(const lb_choices *choices);
+/* Some op is to be computed by PyTorch: plan.backend is needed. */
+bool lb_choices_want_torch(const lb_choices *choices);
 /* Some op's operands are rounded outside its kernel; `told`: somebody wants to hear what every precision swap does. */
 bool lb_choices_round_operands(const lb_choices *choices, bool told);
 static inline bool lb_swap_is_structural(lb_swap_kind kind) { return kind == LB_SWAP_SKIP || kind == LB_SWAP_MUON || kind == LB_SWAP_FUSE || kind == LB_SWAP_UPDATE; }

@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Kernels that any op has, if it is no more than a call: its own without NaN and infinities, and PyTorch's. */
+#define ANY_OP "finite torch"
+
 typedef struct tally {
     const char *name; /* of an op; in the program that had it first */
     uint64_t count;
@@ -152,7 +155,7 @@ static json_t *as_json(const listing *l)
                               json_pack("{s:s, s:I, s:s, s:s}", "op", l->ops[i].name, "count",
                                         (json_int_t)l->ops[i].count, "kernels", kernels, "orders", orders));
     }
-    return json_pack("{s:o, s:o}", "composites", composites, "ops", ops);
+    return json_pack("{s:o, s:o, s:s}", "composites", composites, "ops", ops, "any", ANY_OP);
 }
 
 static void print_counts(const char *title, const json_t *counts, uint32_t most)
@@ -188,7 +191,7 @@ static void print_text(const listing *l)
         if (*lb_composite_options(k)) printf("    options: %s\n", lb_composite_options(k));
     }
     if (!found) printf("no composites in these steps\n");
-    if (l->n_ops) printf("\n%-44s %7s  --kernel / --order\n", "op", "times");
+    printf("\n%-44s %7s  --kernel / --order\n%-44s %7s  %s / -\n", "op", "times", "(any)", "", ANY_OP);
     for (uint32_t i = 0; i < l->n_ops; i++) {
         char kernels[160], orders[320];
         lb_replay_kernels(l->ops[i].name, kernels, sizeof kernels, orders, sizeof orders);

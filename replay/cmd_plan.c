@@ -107,11 +107,20 @@ lb_status lb_replay_request_plan(const lb_replay_request *o, lb_plan *plan, lb_e
     if (o->backend && strcmp(o->backend, "torch") && strcmp(o->backend, "torch:all"))
         return lb_fail(err, LB_ERR_INVALID, "--backend %s: there is torch, for ops that are not known, and torch:all", o->backend);
     plan->backend_all = o->backend && !strcmp(o->backend, "torch:all");
-    if (!o->backend && (o->imports || o->python))
-        return lb_fail(err, LB_ERR_INVALID, "--backend-import and --backend-python go with --backend torch");
+    plan->backend_selected = !o->backend;
+    if (!lb_replay_request_wants_torch(o) && (o->imports || o->python))
+        return lb_fail(err, LB_ERR_INVALID, "--backend-import and --backend-python go with --backend torch or --kernel torch");
     if (o->select && !o->write)
         return lb_fail(err, LB_ERR_INVALID, "--select says what --write writes: give both");
     return LB_OK;
+}
+
+bool lb_replay_request_wants_torch(const lb_replay_request *o)
+{
+    bool wants = o->backend != NULL;
+    for (uint32_t i = 0; i < o->swaps.n; i++)
+        wants |= o->swaps.rows[i].kind == LB_SWAP_KERNEL && !strcmp(o->swaps.rows[i].argument, "torch");
+    return wants;
 }
 
 void lb_replay_request_release(lb_replay_request *o)

@@ -385,7 +385,7 @@ static int run(const char *path, const lb_replay_request *o, bool json)
         return status == LB_OK ? LB_EXIT_SAME : lb_command_fail("replay", &err);
     }
     if (status == LB_OK) status = lb_replay_open(capture, &replay, &err);
-    if (status == LB_OK && o->backend) status = open_backend(o, &plan, &err);
+    if (status == LB_OK && lb_replay_request_wants_torch(o)) status = open_backend(o, &plan, &err);
     bool routers_differ = false, ended = false;
     if (status == LB_OK && o->routing)
         status = lb_routing_print(capture, replay, &plan, r.room, json, &routers_differ, &err);

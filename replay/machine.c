@@ -329,15 +329,15 @@ static lb_status stand_in_opaque(lb_machine *machine, const lb_op *op)
 
 static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared);
 
-/* Ops that no row knows; with `backend_all` the others, too. Those that decide, draw or are swapped have more to them than a call. */
+/* Ops that no row knows, unless only some are asked for; with `backend_all` the others, too, and what a swap says. */
 static bool is_for_backend(const lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
 {
     const lb_plan *plan = machine->run->plan;
+    const lb_choice *choice = lb_machine_choice(machine);
     if (!plan->backend || machine->is_shadow) return false;
-    if (!prepared->row) return true;
-    return plan->backend_all && prepared->action == LB_ACT_COMPUTE && prepared->row->kernel &&
-           !(prepared->row->flags & (LB_ROW_RANDOM | LB_ROW_DECISION)) && !LB_ROW_GIVEN_COUNT(prepared->row->flags) &&
-           !(op->flags & (LB_OP_RANDOM | LB_OP_DECISION)) && !lb_machine_choice(machine)->swapped;
+    if (choice->by_torch) return true;
+    if (!prepared->row) return !plan->backend_selected;
+    return plan->backend_all && lb_prepared_is_call(op, prepared) && !choice->swapped;
 }
 
 /* The operands as the row's kernel takes them: what the bound is computed from. */
@@ -369,6 +369,8 @@ static lb_status compute_by_backend(lb_machine *machine, const lb_op *op, const 
     lb_err local = LB_ERR_INIT;
     lb_status status = lb_backend_run(machine->run->plan->backend, name, args, n_args, e.outputs.tensors, e.outputs.n, &local);
     if (status == LB_ERR_NOMEM) return lb_fail(machine->err, status, "%s", local.message);
+    if (status != LB_OK && lb_machine_choice(machine)->by_torch)
+        return lb_fail(machine->err, LB_ERR_UNSUPPORTED, "--kernel torch: %s: %s", name, local.message);
     if (status != LB_OK && prepared->row) return compute(machine, op, prepared);
     if (status != LB_OK) {
         machine->why = local.message;

@@ -48,6 +48,7 @@ typedef struct lb_choice {
     const char *order;    /* as given; collectives parse it themselves */
     uint8_t contribution; /* lb_contribution of this rank to a collective */
     bool finite;          /* 0 for what results hold that is not finite */
+    bool by_torch;        /* plan.backend computes it */
     uint8_t contents;     /* lb_contents of a source */
     int64_t contents_step;
     bool wide_compute, wide_accumulate; /* either: the arithmetic is f64's, whatever the operands are */

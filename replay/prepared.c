@@ -62,6 +62,15 @@ static void classify(const lb_program *program, const lb_op *op, lb_prepared_op 
     }
 }
 
+bool lb_prepared_is_call(const lb_op *op, const lb_prepared_op *prepared)
+{
+    const lb_op_row *row = prepared->row;
+    if (op->flags & (LB_OP_RANDOM | LB_OP_DECISION)) return false;
+    if (!row) return prepared->action == LB_ACT_STAND_IN;
+    return prepared->action == LB_ACT_COMPUTE && row->kernel && !(row->flags & (LB_ROW_RANDOM | LB_ROW_DECISION)) &&
+           !LB_ROW_GIVEN_COUNT(row->flags);
+}
+
 /* ---- storages --------------------------------------------------------------------------------------------------- */
 
 typedef struct id_map {

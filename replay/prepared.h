@@ -56,5 +56,7 @@ typedef struct lb_prepared {
 lb_status lb_prepare(const lb_program *program, const lb_program *recorded, const uint32_t *origin, lb_prepared **prepared,
                      lb_err *err);
 void lb_prepared_free(lb_prepared *prepared);
+/* The op is no more than a call that anybody could make: nothing is drawn, decided or taken from the recording. */
+bool lb_prepared_is_call(const lb_op *op, const lb_prepared_op *prepared);
 
 #endif

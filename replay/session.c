@@ -552,6 +552,8 @@ lb_status lb_replay_run(lb_replay *replay, const lb_plan *plan, const lb_observe
     if (plan->threads > 0) omp_set_num_threads(plan->threads);
     if (plan->touched) memset(plan->touched, 0, plan->n_swaps * sizeof *plan->touched);
     lb_status status = lb_choices_new(plan->swaps, plan->n_swaps, &s.choices, err);
+    if (status == LB_OK && !plan->backend && lb_choices_want_torch(s.choices))
+        status = lb_fail(err, LB_ERR_INVALID, "--kernel torch: no PyTorch was started for this replay");
     if (status == LB_OK) status = check_mode(plan, err);
     if (status == LB_OK && plan->select) status = lb_selector_new(plan->select, &s.selector, err);
     if (status == LB_OK) {

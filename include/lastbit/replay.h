@@ -22,7 +22,8 @@ typedef enum lb_swap_kind {
     LB_SWAP_PRECISION, /* argument "f64", "f32", "bf16", …: a region, values stay wide inside, rounded at its border;
                           "tf32[:rz|rna|rne]": what products read is rounded to TF32, and nothing else changes; compute,
                           accumulate and storage types each by itself, or a recipe: see replay/recipe.h */
-    LB_SWAP_KERNEL,    /* a named kernel: "openblas"; "finite": the op's own, with 0 for NaN and infinities in its results */
+    LB_SWAP_KERNEL,    /* a named kernel: "openblas"; "finite": the op's own, with 0 for NaN and infinities in its results; "torch":
+                          plan.backend computes the op */
     LB_SWAP_ORDER,     /* a schedule: "sequential", "pairwise", "blocked:64", "ring", … */
     LB_SWAP_ROUNDING,  /* "rne", "rz", "stochastic:SEED": of results narrower than f32; f32 results are evaluated in f64 */
     LB_SWAP_SKIP,      /* the module becomes the identity (own residual add) or gives 0 */
@@ -104,8 +105,9 @@ typedef struct lb_plan {
     lb_backend *backend;           /* runs ops that replay does not know; NULL: recorded results stand in. One thread uses it. */
     bool backend_all;              /* and those that it knows, but for swapped and random ops and decisions; what the backend
                                       refuses is computed here */
+    bool backend_selected;         /* it runs nothing but what LB_SWAP_KERNEL "torch" selects */
 } lb_plan;
-#define LB_PLAN_INIT {sizeof(lb_plan), LB_REPLAY_ISOLATED, INT64_MIN, INT64_MAX, NULL, 0, NULL, 0, 0, true, false, 0, false, NULL, NULL, NULL, NULL, NULL, 0, INT64_MAX, NULL, false}
+#define LB_PLAN_INIT {sizeof(lb_plan), LB_REPLAY_ISOLATED, INT64_MIN, INT64_MAX, NULL, 0, NULL, 0, 0, true, false, 0, false, NULL, NULL, NULL, NULL, NULL, 0, INT64_MAX, NULL, false, false}
 
 /* One op has run (or stood in). Tensors are valid during the call only. */
 typedef struct lb_event {

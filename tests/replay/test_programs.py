@@ -165,6 +165,54 @@ def test_a_backend_runs_everything_as_a_cross_check(lastbit, tmp_path):
     assert chained["ops"]["backend"] > 0 and chained["verdict"] in ("identical", "rounding")
 
 
+def test_torch_is_a_kernel_of_single_ops(lastbit, tmp_path):
+    capture, python = tmp_path / "run.lb", ("--coverage", "--backend-python", sys.executable)
+    lastbit.record(capture, "tests/programs/two_linears.py", options=("--level", "ops"), expect=0)
+    plain = {row["op"]: row for row in lastbit.json("replay", capture, "--coverage", expect=0)["coverage"]}
+    for mode in ("isolated", "chained"):
+        answer = lastbit.json("replay", capture, "--mode", mode, "--kernel", "op=mm=torch", *python, expect=0)
+        rows = {row["op"]: row for row in answer["coverage"]}
+        assert rows["aten::mm"]["backend"] == rows["aten::mm"]["count"] == answer["swaps"][0]["touched"] == answer["ops"]["backend"] > 0
+        assert [op for op, row in rows.items() if row.get("backend")] == ["aten::mm"]
+        assert mode == "chained" or rows["aten::mm"]["identical"] == rows["aten::mm"]["count"]  # PyTorch computed the recording, too
+    assert plain["aten::mm"]["count"] == rows["aten::mm"]["count"]
+    listed = lastbit.json("replay", capture, "--kernels", expect=0)
+    assert "torch" in listed["any"].split() and "finite torch" in lastbit.run("replay", capture, "--kernels", expect=0).stdout
+
+
+def test_torch_as_a_kernel_of_ops_that_are_not_known(lastbit, tmp_path):
+    """Of two unknown ops only the selected one is run; what PyTorch refuses is an error, since it was asked for."""
+    capture, programs = tmp_path / "run.lb", {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "programs")}
+    lastbit.record(capture, "tests/programs/custom_scale.py", options=("--level", "ops"), expect=0)
+    torch = ("--backend-python", sys.executable)
+    known = lastbit.json("replay", capture, expect=0)
+    unknown = [row["op"] for row in known["opaque_ops"]]
+    assert known["ops"]["opaque"] == 2 and len(unknown) == 1
+    name = f"op={unknown[0]}=torch"
+    answer = lastbit.json("replay", capture, "--kernel", name, *torch, "--backend-import", "custom_scale", expect=0, env=programs)
+    assert answer["ops"]["backend"] == 2 and answer["ops"]["opaque"] == 0
+    refused = lastbit.run("replay", capture, "--kernel", name, *torch, expect=(125, 128))
+    assert unknown[0] in refused.stderr and "--backend-import" in refused.stderr
+    neither = lastbit.json("replay", capture, "--kernel", "op=addmm=torch", *torch, expect=0)
+    assert neither["ops"]["opaque"] == 2 and neither["ops"]["backend"] > 0
+
+
+def test_torch_as_a_kernel_says_what_is_missing(lastbit, tmp_path):
+    capture = tmp_path / "run.lb"
+    lastbit.record(capture, "tests/programs/two_linears.py", options=("--level", "ops"), expect=0)
+    nobody = lastbit.run("replay", capture, "--kernel", "op=mm=torch", "--backend-python", "/no/such/python", expect=128)
+    assert "/no/such/python" in nobody.stderr
+    bare = tmp_path / "python"
+    bare.write_text(f"#!/bin/sh\nexec {sys.executable} -S \"$@\"\n")  # no site-packages
+    bare.chmod(0o755)
+    absent = lastbit.run("replay", capture, "--kernel", "op=mm=torch", "--backend-python", bare, expect=128)
+    assert "torch" in absent.stderr and "Traceback" not in absent.stderr.splitlines()[-1]
+    both = lastbit.run("replay", capture, "--kernel", "op=mm=torch", "--precision", "op=mm=f64", "--backend-python", sys.executable, expect=129)
+    assert "PyTorch computes ops as they were recorded" in both.stderr
+    unknown = lastbit.run("replay", capture, "--kernel", "op=mm=cublas", expect=129)
+    assert "finite torch" in unknown.stderr
+
+
 def test_ops_whose_data_are_no_arguments_say_so(lastbit, tmp_path):
     program = tmp_path / "serve.py"
     program.write_text("""
