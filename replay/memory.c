@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* ---- buffers: four size classes per power of two, freed ones kept for the next op ------------------------------- */
 
@@ -62,13 +63,27 @@ static void note_peak(lb_memory *memory)
     if (memory->live + memory->borrowed > memory->peak_live) memory->peak_live = memory->live + memory->borrowed;
 }
 
+/* Asks for pages of 2 MiB behind a large buffer: the first touch of 4 KiB pages costs more than most ops that fill them. A wish,
+ * so what the system answers does not matter. */
+static void wish_for_large_pages(char *start, size_t size)
+{
+#ifdef MADV_HUGEPAGE
+    const size_t page = (size_t)2 << 20;
+    const uintptr_t first = ((uintptr_t)start + page - 1) & ~(page - 1), end = ((uintptr_t)start + size) & ~(page - 1);
+    if (end > first) madvise((void *)first, end - first, MADV_HUGEPAGE);
+#endif
+}
+
 /* New memory at a multiple of 64. The system's fresh pages are zero: calloc does not write them again, and they take no room until
  * somebody does. */
 static buffer *new_buffer(size_t size, bool zero)
 {
-    char *start = zero ? calloc(1, HEADER + size + 64) : malloc(HEADER + size + 64);
+    const size_t room = HEADER + size + 64;
+    char *start = zero ? calloc(1, room) : malloc(room);
     buffer *b = start ? (buffer *)(start + (-(uintptr_t)start & 63)) : NULL;
-    if (b) b->start = start;
+    if (!b) return NULL;
+    wish_for_large_pages(start, room);
+    b->start = start;
     return b;
 }
 
