@@ -1,9 +1,13 @@
 """What the Python tests share: where the build is, how to run a command, how to record a program."""
+import atexit
+import functools
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -24,6 +28,22 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "full" in item.keywords and not FULL:
             item.add_marker(pytest.mark.skip(reason="long: run tests/run.sh --full"))
+
+
+@functools.cache
+def warm_python():
+    """The command in whose place `python` would stand: an interpreter that has PyTorch loaded (warm_python.py)."""
+    folder = tempfile.mkdtemp(prefix="lastbit-")
+    script, door = ROOT / "tests" / "warm_python.py", f"{folder}/door"
+    server = subprocess.Popen([sys.executable, script, "serve", door], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+
+    @atexit.register
+    def end():
+        server.kill()
+        shutil.rmtree(folder)
+
+    assert server.stdout.readline() == b"ready\n"
+    return [sys.executable, "-IS", script, "run", door]
 
 
 class Lastbit:
@@ -48,7 +68,7 @@ class Lastbit:
 
     def record(self, out, program, *args, options=(), expect=None, timeout=300, env=None):
         """Records `python PROGRAM ARGS`; the program is a path below the root."""
-        return self.run("record", "-o", out, *options, "--", sys.executable, ROOT / program, *args, expect=expect,
+        return self.run("record", "-o", out, *options, "--", *warm_python(), ROOT / program, *args, expect=expect,
                         timeout=timeout, env={**os.environ, **(env or {})})
 
 

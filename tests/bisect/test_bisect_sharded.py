@@ -1,14 +1,10 @@
 """One of two FSDP2 ranks goes wrong: what the others get from it comes through a reduce-scatter."""
-import os
-import sys
-
-from conftest import ROOT
+from conftest import ROOT, warm_python
 
 
 def test_the_rank_that_spoils_the_shards_of_all_is_named(lastbit, tmp_path):
-    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-               ROOT / "tests/programs/fsdp_bad_rank.py"]
-    lastbit.run("record", "-o", tmp_path / "run.lb", "--", *command, expect=0, env=dict(os.environ))
+    command = [*warm_python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", ROOT / "tests/programs/fsdp_bad_rank.py"]
+    lastbit.run("record", "-o", tmp_path / "run.lb", "--", *command, expect=0)
     replayed = lastbit.json("replay", tmp_path / "run.lb", "--mode", "chained", expect=(0, 1))
     assert replayed["ops"]["opaque"] == 0
     # gloo copies the result of a reduce-scatter out once more when the program waits: that is no op of the program.

@@ -2,13 +2,12 @@
 import concurrent.futures
 import pathlib
 import re
-import sys
 
 import pytest
 import safetensors.torch
 import torch
 
-from conftest import ROOT
+from conftest import ROOT, warm_python
 
 HYBRID = "samples/hybrid_lm.py"
 
@@ -123,7 +122,7 @@ def test_the_text_is_short_and_its_commands_run(lastbit, clean_and_faulty, tmp_p
 
 
 def record_ranks(lastbit, capture, program, ranks, *args):
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
+    torchrun = (*warm_python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
     lastbit.run("record", "-o", capture, "--level", "ops", "--", *torchrun, ROOT / program, *args, expect=0)
 
 

@@ -1,10 +1,8 @@
 """Runs of one model on other numbers of processes: shards are put together, each rank is blamed for its own, tokens meet."""
-import sys
-
 import numpy as np
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, warm_python
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +15,7 @@ def recorded(lastbit, tmp_path_factory):
         if (ranks, args) not in done:
             done[ranks, args] = folder / f"{len(done)}.lb"
             torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)) if ranks > 1 else ()
-            lastbit.run("record", "-o", done[ranks, args], "--level", "ops", "--steps", "0-0", "--", sys.executable, *torchrun,
+            lastbit.run("record", "-o", done[ranks, args], "--level", "ops", "--steps", "0-0", "--", *warm_python(), *torchrun,
                         ROOT / "tests/programs/hf_ranks.py", *args, expect=0)
         return done[ranks, args]
 

@@ -1,7 +1,6 @@
 """Which order, kernel or precision turns one recording into another: pairs of real runs, from their recorded bits alone."""
 import json
 import os
-import subprocess
 import sys
 
 import pytest
@@ -403,8 +402,7 @@ def record(lastbit, folder, name, text, *args, level="ops"):
     """Records a program given as text; what it needs besides torch is in its arguments."""
     script = folder / f"{name}.py"
     script.write_text(text)
-    lastbit.run("record", "-o", folder / f"{name}.lb", "--level", level, "--", sys.executable, script, *args, expect=0,
-                env=dict(os.environ))
+    lastbit.record(folder / f"{name}.lb", script, *args, options=("--level", level), expect=0)
     return folder / f"{name}.lb"
 
 
@@ -962,7 +960,7 @@ def test_what_lacks_bytes_is_missing_and_not_unexplained(lastbit, tmp_path):
     program = tmp_path / "split.py"
     program.write_text(SPLIT)
     for slices in "1", "4":
-        lastbit.run("record", "-o", tmp_path / f"{slices}.lb", "--level", "stats", "--", sys.executable, program, slices, expect=0)
+        lastbit.record(tmp_path / f"{slices}.lb", program, slices, options=("--level", "stats"), expect=0)
     told = lastbit.json("explain", tmp_path / "1.lb", tmp_path / "4.lb", expect=125)
     assert not told["findings"] and len(told["missing"]) == 1
     assert "--level ops --steps 0" in told["missing"][0]

@@ -1,6 +1,4 @@
 """What explain must not claim: a kernel or a type that nobody had, from bits that fit it by chance."""
-import sys
-
 import pytest
 
 PROGRAM = """
@@ -43,7 +41,7 @@ def explained(lastbit, tmp_path_factory):
     def record(how, dtype):
         out = folder / f"{how}-{dtype}.lb"
         if not out.exists():
-            lastbit.run("record", "-o", out, "--level", "ops", "--", sys.executable, folder / "program.py", how, dtype, expect=0)
+            lastbit.record(out, folder / "program.py", how, dtype, options=("--level", "ops"), expect=0)
         return out
 
     def explain(a, b, dtype="float32"):

@@ -2,12 +2,11 @@
 modules give those rows other bits depends on the machine and its libraries."""
 import os
 import subprocess
-import sys
 
 import pytest
 import torch
 
-from conftest import ROOT
+from conftest import ROOT, warm_python
 
 ALL = "6+1+3+0+7+2+5+4"  # all eight texts, in another order
 RECORDINGS = {
@@ -28,9 +27,9 @@ RECORDINGS = {
 @pytest.fixture(scope="module")
 def batches(tmp_path_factory):
     folder = tmp_path_factory.mktemp("batches")
-    done = subprocess.run([sys.executable, ROOT / "tests" / "programs" / "batches.py", folder,
+    done = subprocess.run([*warm_python(), ROOT / "tests" / "programs" / "batches.py", folder,
                            *(f"{name}:{options}" for name, options in RECORDINGS.items())],
-                          capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+                          capture_output=True, text=True, env=dict(os.environ))
     assert done.returncode == 0, done.stderr
     return folder
 

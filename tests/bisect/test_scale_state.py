@@ -1,12 +1,10 @@
 """Weights and optimizer restored, the scales of fp8 linears cold: a difference that diff sees and bisect names."""
 import json
-import os
 import subprocess
-import sys
 
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, warm_python
 
 PROGRAM = "tests/programs/resume_fp8.py"
 
@@ -14,7 +12,7 @@ PROGRAM = "tests/programs/resume_fp8.py"
 @pytest.fixture(scope="module")
 def resumed(lastbit, tmp_path_factory):
     folder = tmp_path_factory.mktemp("resumed")
-    subprocess.run([sys.executable, ROOT / PROGRAM, folder / "ck.pt", "--save"], check=True, capture_output=True, env=dict(os.environ))
+    subprocess.run([*warm_python(), ROOT / PROGRAM, folder / "ck.pt", "--save"], check=True, capture_output=True)
     lastbit.record(folder / "warm.lb", PROGRAM, folder / "ck.pt", expect=0)
     lastbit.record(folder / "cold.lb", PROGRAM, folder / "ck.pt", "--cold", expect=0)
     return folder
