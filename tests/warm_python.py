@@ -18,7 +18,7 @@ import sys
 
 PRELOADED = ("torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "transformers",
              "transformers.models.llama.modeling_llama", "transformers.models.qwen3_moe.modeling_qwen3_moe")
-OURS = ("LASTBIT_", "PYTEST_", "PYTHONPATH", "PWD", "OLDPWD", "SHLVL", "_")
+OURS = ("LASTBIT_", "PYTEST_", "PYTHONPATH", "PWD", "OLDPWD", "SHLVL", "LINES", "COLUMNS", "_")
 
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
@@ -32,9 +32,9 @@ def split(arguments):
     return ranks, arguments if arguments and arguments[0].endswith(".py") else []
 
 
-def foreign(environment):
-    """The variables that a library may have read when the server loaded it."""
-    return {name: value for name, value in environment.items() if not name.startswith(OURS)}
+def foreign(environment, but):
+    """The variables that a library may have read when the server loaded it, without some."""
+    return {name: value for name, value in environment.items() if not name.startswith(OURS) and name not in but}
 
 
 # ---- the caller ------------------------------------------------------------------------------------------------------
@@ -60,7 +60,8 @@ def end_as(code):
     """As a process that ended with this exit code, or (negative) by this signal."""
     if code >= 0:
         sys.exit(code)
-    signal.signal(-code, signal.SIG_DFL)
+    if -code != signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)
 
 
@@ -72,10 +73,12 @@ def serve(path):
     import gc
     import importlib
 
-    mine = foreign(os.environ)  # before libraries set some of their own
+    given = dict(os.environ)
     for module in PRELOADED:
         importlib.import_module(module)
     gc.freeze()
+    set_by_libraries = {name for name, value in os.environ.items() if given.get(name) != value}
+    mine = foreign(os.environ, set_by_libraries)
     # Who has waited for a run that ended forks no children of its own, and nobody waits for it.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as door:
@@ -91,7 +94,7 @@ def serve(path):
     _, files, _, _ = socket.recv_fds(line, 1, 3)
     request = json.loads(line.makefile().readline())
     code = None
-    if foreign(request["environment"]) == mine:
+    if foreign(request["environment"], set_by_libraries) == mine:
         child = os.fork()
         if child == 0:
             line.close()
@@ -142,6 +145,7 @@ def rank_of(rank, port, ranks):
 
 
 def execute(program):
+    program = os.path.abspath(program)
     main = type(sys)("__main__")
     main.__file__, main.__builtins__ = program, __builtins__
     sys.modules["__main__"] = main
@@ -149,8 +153,10 @@ def execute(program):
         code = compile(text.read(), program, "exec")
     try:
         exec(code, main.__dict__)
-    except BaseException as error:
-        raise error.with_traceback(error.__traceback__.tb_next)  # as if nobody had called it
+    except Exception as error:
+        error.__traceback__ = error.__traceback__.tb_next  # the frame of this file left out
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(1)
 
 
 if __name__ == "__main__":
