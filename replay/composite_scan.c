@@ -1,57 +1,14 @@
-/* Recognises selective scans, h = exp(e) h + dt B u and y = C h, in the three ways in which they are written out.
+/* Recognises selective scans, h = exp(e) h + dt B u and y = C h, where they are written out for all of time at once; composite_recurrence.c
+ * does where they are written step by step.
  *
- *   step by step   h = E[:, :, i] h + D[:, :, i]; y_i = h C[:, i]; stack(y)                  Mamba in Hugging Face, its slow path
  *   pair by pair   y = (C B' * exp(c_t - c_s masked) * dt) u, with c the cumulative sum of e    the masked product of Mamba-2,
  *                  or with tril((C exp(c)) (B exp(-c))') for the pairs                          which overflows where c is far from 0
  *   in chunks      pairs inside a chunk, plus what the state before it gives                  Mamba-2, Bamba, Falcon-H1, …
  *
  * What stands around it (convolution, softplus, D u, the gate) is other parts' business. */
-#include "recogniser.h"
+#include "scan_parts.h"
 
 #include <math.h>
-
-/* Behind casts and copies, whatever they do to the layout. */
-static uint32_t made_by(const lb_recogniser *t, lb_reading *r)
-{
-    static const char *const copies[] = {"_to_copy", "clone", "contiguous", NULL};
-    uint32_t maker = r->op == LB_NONE ? LB_NONE : lb_recogniser_maker(t, *r);
-    while (maker != LB_NONE && lb_recogniser_is_any(t, maker, copies) &&
-           lb_recogniser_arg(t, maker, 0).op != LB_NONE) {
-        *r = lb_recogniser_arg(t, maker, 0);
-        maker = lb_recogniser_maker(t, *r);
-    }
-    return maker;
-}
-
-static uint32_t maker_of_arg(const lb_recogniser *t, uint32_t op, uint32_t i)
-{
-    lb_reading r = lb_recogniser_arg(t, op, i);
-    return made_by(t, &r);
-}
-
-static const lb_layout *layout_of(const lb_recogniser *t, uint32_t value)
-{
-    return &lb_recogniser_value(t, value)->layout;
-}
-
-static bool is_product(const lb_recogniser *t, uint32_t op)
-{
-    static const char *const names[] = {"bmm", "mm", NULL};
-    return lb_recogniser_is_any(t, op, names);
-}
-
-/* The leaves of a tree of products of elements; false when there are more than `room`. */
-static bool factors(const lb_recogniser *t, lb_reading r, lb_reading *leaves, uint32_t *n, uint32_t room)
-{
-    lb_reading behind = r;
-    const uint32_t maker = made_by(t, &behind);
-    if (maker != LB_NONE && lb_recogniser_is(t, maker, "mul") && lb_recogniser_arg(t, maker, 1).op != LB_NONE)
-        return factors(t, lb_recogniser_arg(t, maker, 0), leaves, n, room) &&
-               factors(t, lb_recogniser_arg(t, maker, 1), leaves, n, room);
-    if (*n == room) return false;
-    leaves[(*n)++] = r;
-    return true;
-}
 
 /* The one leaf whose maker is what `is` says; *at keeps its place. LB_NONE: none, or several. */
 static uint32_t only_maker(const lb_recogniser *t, lb_reading *leaves, uint32_t n,
@@ -60,17 +17,12 @@ static uint32_t only_maker(const lb_recogniser *t, lb_reading *leaves, uint32_t 
     uint32_t found = LB_NONE;
     for (uint32_t i = 0; i < n; i++) {
         lb_reading r = leaves[i];
-        const uint32_t maker = made_by(t, &r);
+        const uint32_t maker = lb_scan_maker(t, &r);
         if (maker == LB_NONE || !is(t, maker)) continue;
         if (found != LB_NONE) return LB_NONE;
         found = maker, *at = i;
     }
     return found;
-}
-
-static bool is_exp(const lb_recogniser *t, uint32_t op)
-{
-    return lb_recogniser_is(t, op, "exp");
 }
 
 /* masked_fill(x, mask, fill): what was filled is what `x` was before. */
@@ -86,11 +38,12 @@ static lb_reading masked(const lb_recogniser *t, uint32_t op, double fill)
 /* True above the diagonal: triu(…, 1), or not tril(…, 0). */
 static bool hides_the_future(const lb_recogniser *t, uint32_t masked_fill)
 {
-    const uint32_t mask = maker_of_arg(t, masked_fill, 1);
+    const uint32_t mask = lb_scan_maker_of_arg(t, masked_fill, 1);
     double diagonal = 0;
     if (mask == LB_NONE) return false;
     if (lb_recogniser_is(t, mask, "triu")) return lb_recogniser_number(t, mask, 1, &diagonal) && diagonal == 1;
-    const uint32_t inner = lb_recogniser_is(t, mask, "bitwise_not") ? maker_of_arg(t, mask, 0) : LB_NONE;
+    const uint32_t inner =
+        lb_recogniser_is(t, mask, "bitwise_not") ? lb_scan_maker_of_arg(t, mask, 0) : LB_NONE;
     return inner != LB_NONE && lb_recogniser_is(t, inner, "tril") &&
            (!lb_recogniser_number(t, inner, 1, &diagonal) || diagonal == 0);
 }
@@ -98,7 +51,7 @@ static bool hides_the_future(const lb_recogniser *t, uint32_t masked_fill)
 static bool sums_along_last(const lb_recogniser *t, uint32_t op)
 {
     if (op == LB_NONE || !lb_recogniser_is(t, op, "cumsum")) return false;
-    return lb_recogniser_last_dim(t, op, 1, layout_of(t, lb_recogniser_arg(t, op, 0).value)->ndim);
+    return lb_recogniser_last_dim(t, op, 1, lb_scan_layout(t, lb_recogniser_arg(t, op, 0).value)->ndim);
 }
 
 static int64_t last_of(const lb_layout *l)
@@ -112,16 +65,16 @@ static int64_t last_of(const lb_layout *l)
 static lb_reading exponent_of_pairs(const lb_recogniser *t, uint32_t exp)
 {
     const lb_reading none = {LB_NONE, LB_NONE};
-    const uint32_t fill = maker_of_arg(t, exp, 0);
+    const uint32_t fill = lb_scan_maker_of_arg(t, exp, 0);
     lb_reading difference = masked(t, fill, -INFINITY);
-    const uint32_t sub = difference.op == LB_NONE ? LB_NONE : made_by(t, &difference);
+    const uint32_t sub = difference.op == LB_NONE ? LB_NONE : lb_scan_maker(t, &difference);
     double alpha = 1;
     if (sub == LB_NONE || !lb_recogniser_is(t, sub, "sub") || !hides_the_future(t, fill)) return none;
     const lb_reading late = lb_recogniser_arg(t, sub, 0), early = lb_recogniser_arg(t, sub, 1);
     if (late.op == LB_NONE || early.op == LB_NONE || (lb_recogniser_number(t, sub, 2, &alpha) && alpha != 1))
         return none;
     const uint32_t sum = lb_recogniser_maker(t, late);
-    const lb_layout *x = layout_of(t, late.value), *y = layout_of(t, early.value);
+    const lb_layout *x = lb_scan_layout(t, late.value), *y = lb_scan_layout(t, early.value);
     if (sum == LB_NONE || sum != lb_recogniser_maker(t, early) || !sums_along_last(t, sum) || x->ndim < 2 ||
         y->ndim < 2 || x->shape[x->ndim - 1] != 1 || y->shape[y->ndim - 2] != 1)
         return none;
@@ -133,9 +86,10 @@ static lb_status pairs(lb_recogniser *t, uint32_t op)
     lb_reading leaves[3];
     uint32_t n = 0, at_product = 0, at_exp = 0;
     bool added;
-    if (!is_product(t, op) || !factors(t, lb_recogniser_arg(t, op, 0), leaves, &n, 3) || n < 2) return LB_OK;
-    const uint32_t cb = only_maker(t, leaves, n, is_product, &at_product),
-                   exp = only_maker(t, leaves, n, is_exp, &at_exp);
+    if (!lb_scan_is_product(t, op) || !lb_scan_factors(t, lb_recogniser_arg(t, op, 0), leaves, &n, 3) || n < 2)
+        return LB_OK;
+    const uint32_t cb = only_maker(t, leaves, n, lb_scan_is_product, &at_product),
+                   exp = only_maker(t, leaves, n, lb_scan_is_exp, &at_exp);
     if (cb == LB_NONE || exp == LB_NONE) return LB_OK;
     const lb_reading e = exponent_of_pairs(t, exp), u = lb_recogniser_arg(t, op, 1);
     if (e.op == LB_NONE || u.op == LB_NONE) return LB_OK;
@@ -146,14 +100,14 @@ static lb_status pairs(lb_recogniser *t, uint32_t op)
     if (n == 3) c.inputs[LB_SCAN_DT] = leaves[3 - at_product - at_exp].value;
     c.outputs[LB_SCAN_Y] = lb_recogniser_result(t, op);
     c.flags = LB_SCAN_TURNED;
-    const lb_layout *le = layout_of(t, e.value), *lu = layout_of(t, u.value),
-                    *lc = layout_of(t, c.inputs[LB_SCAN_C]), *lb = layout_of(t, c.inputs[LB_SCAN_B]);
+    const lb_layout *le = lb_scan_layout(t, e.value), *lu = lb_scan_layout(t, u.value),
+                    *lc = lb_scan_layout(t, c.inputs[LB_SCAN_C]), *lb = lb_scan_layout(t, c.inputs[LB_SCAN_B]);
     const int64_t time = last_of(le), states = last_of(lc), batch = le->ndim == 3 ? le->shape[0] : 0;
     if (batch < 1 || lu->ndim != 3 || lu->shape[1] != time || lu->shape[0] != batch * le->shape[1] ||
         lc->ndim != 3 || lc->shape[1] != time || lb->ndim != 3 || lb->shape[1] != states ||
         lb->shape[2] != time || lc->shape[0] != lb->shape[0] || lc->shape[0] % batch ||
         (batch * le->shape[1]) % lc->shape[0] ||
-        (n == 3 && lb_layout_numel(layout_of(t, c.inputs[LB_SCAN_DT])) != lb_layout_numel(le)))
+        (n == 3 && lb_layout_numel(lb_scan_layout(t, c.inputs[LB_SCAN_DT])) != lb_layout_numel(le)))
         return LB_OK;
     return lb_recogniser_add_between(t, &c, op, &added);
 }
@@ -165,12 +119,13 @@ static lb_reading scaled(const lb_recogniser *t, uint32_t product, uint32_t oper
     lb_reading leaves[2];
     uint32_t n = 0, at = 0;
     *sum = LB_NONE;
-    if (!factors(t, lb_recogniser_arg(t, product, operand), leaves, &n, 2) || n != 2)
+    if (!lb_scan_factors(t, lb_recogniser_arg(t, product, operand), leaves, &n, 2) || n != 2)
         return (lb_reading){LB_NONE, LB_NONE};
-    const uint32_t exp = only_maker(t, leaves, n, is_exp, &at);
-    uint32_t inner = exp == LB_NONE ? LB_NONE : maker_of_arg(t, exp, 0);
+    const uint32_t exp = only_maker(t, leaves, n, lb_scan_is_exp, &at);
+    uint32_t inner = exp == LB_NONE ? LB_NONE : lb_scan_maker_of_arg(t, exp, 0);
     if (negative)
-        inner = inner != LB_NONE && lb_recogniser_is(t, inner, "neg") ? maker_of_arg(t, inner, 0) : LB_NONE;
+        inner =
+            inner != LB_NONE && lb_recogniser_is(t, inner, "neg") ? lb_scan_maker_of_arg(t, inner, 0) : LB_NONE;
     *sum = inner;
     return leaves[1 - at];
 }
@@ -186,10 +141,11 @@ static lb_status factored(lb_recogniser *t, uint32_t op)
     lb_reading leaves[2];
     uint32_t n = 0, at = 0, sums[2];
     bool added;
-    if (!is_product(t, op) || !factors(t, lb_recogniser_arg(t, op, 0), leaves, &n, 2)) return LB_OK;
+    if (!lb_scan_is_product(t, op) || !lb_scan_factors(t, lb_recogniser_arg(t, op, 0), leaves, &n, 2))
+        return LB_OK;
     const uint32_t lower = only_maker(t, leaves, n, is_lower, &at),
-                   product = lower == LB_NONE ? LB_NONE : maker_of_arg(t, lower, 0);
-    if (product == LB_NONE || !is_product(t, product)) return LB_OK;
+                   product = lower == LB_NONE ? LB_NONE : lb_scan_maker_of_arg(t, lower, 0);
+    if (product == LB_NONE || !lb_scan_is_product(t, product)) return LB_OK;
     const lb_reading c_in = scaled(t, product, 0, false, &sums[0]),
                      b_in = scaled(t, product, 1, true, &sums[1]), u = lb_recogniser_arg(t, op, 1);
     if (c_in.op == LB_NONE || b_in.op == LB_NONE || u.op == LB_NONE || sums[0] != sums[1] ||
@@ -200,13 +156,13 @@ static lb_status factored(lb_recogniser *t, uint32_t op)
     c.inputs[LB_SCAN_B] = b_in.value, c.inputs[LB_SCAN_C] = c_in.value;
     if (n == 2) c.inputs[LB_SCAN_DT] = leaves[1 - at].value;
     c.outputs[LB_SCAN_Y] = lb_recogniser_result(t, op);
-    const lb_layout *le = layout_of(t, c.inputs[LB_SCAN_EXPONENT]), *lu = layout_of(t, u.value),
-                    *lb = layout_of(t, b_in.value), *lc = layout_of(t, c_in.value);
+    const lb_layout *le = lb_scan_layout(t, c.inputs[LB_SCAN_EXPONENT]), *lu = lb_scan_layout(t, u.value),
+                    *lb = lb_scan_layout(t, b_in.value), *lc = lb_scan_layout(t, c_in.value);
     const int64_t time = last_of(le), batch = le->ndim == 3 ? le->shape[0] : 0;
     if (batch < 1 || lu->ndim != 3 || lu->shape[1] != time || lu->shape[0] != batch * le->shape[1] ||
         lb->ndim != 4 || !lb_layout_same_shape(lb, lc) || lb->shape[0] != batch || lb->shape[2] != time ||
         le->shape[1] % lb->shape[1] ||
-        (n == 2 && lb_layout_numel(layout_of(t, c.inputs[LB_SCAN_DT])) != lb_layout_numel(le)))
+        (n == 2 && lb_layout_numel(lb_scan_layout(t, c.inputs[LB_SCAN_DT])) != lb_layout_numel(le)))
         return LB_OK;
     return lb_recogniser_add_between(t, &c, op, &added);
 }
@@ -216,7 +172,7 @@ static lb_status factored(lb_recogniser *t, uint32_t op)
 /* What was padded at the end of time and cut in chunks: the value before, and the op that padded it. */
 static lb_reading padded(const lb_recogniser *t, lb_reading r, uint32_t *pad)
 {
-    *pad = made_by(t, &r);
+    *pad = lb_scan_maker(t, &r);
     if (*pad == LB_NONE || !lb_recogniser_is(t, *pad, "constant_pad_nd")) return (lb_reading){LB_NONE, LB_NONE};
     return lb_recogniser_arg(t, *pad, 0);
 }
@@ -224,23 +180,23 @@ static lb_reading padded(const lb_recogniser *t, lb_reading r, uint32_t *pad)
 /* exp(masked(cumsum(masked(spread e)))): the op that padded e. */
 static uint32_t pad_of_segments(const lb_recogniser *t, uint32_t exp)
 {
-    const uint32_t outer = maker_of_arg(t, exp, 0);
+    const uint32_t outer = lb_scan_maker_of_arg(t, exp, 0);
     lb_reading r = masked(t, outer, -INFINITY);
-    const uint32_t sum = r.op == LB_NONE ? LB_NONE : made_by(t, &r);
+    const uint32_t sum = r.op == LB_NONE ? LB_NONE : lb_scan_maker(t, &r);
     if (sum == LB_NONE || !lb_recogniser_is(t, sum, "cumsum") || !hides_the_future(t, outer)) return LB_NONE;
-    r = masked(t, maker_of_arg(t, sum, 0), 0);
-    return r.op == LB_NONE ? LB_NONE : made_by(t, &r);
+    r = masked(t, lb_scan_maker_of_arg(t, sum, 0), 0);
+    return r.op == LB_NONE ? LB_NONE : lb_scan_maker(t, &r);
 }
 
 /* The states before each chunk are product(decays, cat(zeros, …)): nothing was handed in. */
 static bool begins_at_zero(const lb_recogniser *t, uint32_t from_state)
 {
     static const char *const zeros[] = {"zeros_like", "zeros", "new_zeros", NULL};
-    const uint32_t passed = maker_of_arg(t, from_state, 1),
-                   cat = is_product(t, passed) ? maker_of_arg(t, passed, 1) : LB_NONE;
+    const uint32_t passed = lb_scan_maker_of_arg(t, from_state, 1),
+                   cat = lb_scan_is_product(t, passed) ? lb_scan_maker_of_arg(t, passed, 1) : LB_NONE;
     if (cat == LB_NONE || !lb_recogniser_is(t, cat, "cat")) return false;
     lb_reading first = lb_recogniser_item(t, cat, 0, 0);
-    const uint32_t maker = made_by(t, &first);
+    const uint32_t maker = lb_scan_maker(t, &first);
     return maker != LB_NONE && lb_recogniser_is_any(t, maker, zeros);
 }
 
@@ -250,16 +206,17 @@ static lb_status chunks(lb_recogniser *t, uint32_t add)
     uint32_t n = 0, m = 0, at, pads[6];
     bool added;
     if (!lb_recogniser_is(t, add, "add") || lb_recogniser_arg(t, add, 1).op == LB_NONE) return LB_OK;
-    const uint32_t diagonal = maker_of_arg(t, add, 0);
-    if (!is_product(t, diagonal) || !factors(t, lb_recogniser_arg(t, diagonal, 0), inside, &n, 2) || n != 2 ||
-        !factors(t, lb_recogniser_arg(t, add, 1), before, &m, 2) || m != 2)
+    const uint32_t diagonal = lb_scan_maker_of_arg(t, add, 0);
+    if (!lb_scan_is_product(t, diagonal) ||
+        !lb_scan_factors(t, lb_recogniser_arg(t, diagonal, 0), inside, &n, 2) || n != 2 ||
+        !lb_scan_factors(t, lb_recogniser_arg(t, add, 1), before, &m, 2) || m != 2)
         return LB_OK;
-    const uint32_t cb = only_maker(t, inside, n, is_product, &at),
-                   segments = only_maker(t, inside, n, is_exp, &at),
-                   from_state = only_maker(t, before, m, is_product, &at),
-                   decay = only_maker(t, before, m, is_exp, &at);
+    const uint32_t cb = only_maker(t, inside, n, lb_scan_is_product, &at),
+                   segments = only_maker(t, inside, n, lb_scan_is_exp, &at),
+                   from_state = only_maker(t, before, m, lb_scan_is_product, &at),
+                   decay = only_maker(t, before, m, lb_scan_is_exp, &at);
     if (cb == LB_NONE || segments == LB_NONE || from_state == LB_NONE || decay == LB_NONE) return LB_OK;
-    const uint32_t sum = maker_of_arg(t, decay, 0);
+    const uint32_t sum = lb_scan_maker_of_arg(t, decay, 0);
     if (!sums_along_last(t, sum) || !begins_at_zero(t, from_state)) return LB_OK;
     const lb_reading e = padded(t, lb_recogniser_arg(t, sum, 0), &pads[0]),
                      c_in = padded(t, lb_recogniser_arg(t, cb, 0), &pads[1]),
@@ -273,115 +230,14 @@ static lb_status chunks(lb_recogniser *t, uint32_t add)
     c.inputs[LB_SCAN_EXPONENT] = e.value, c.inputs[LB_SCAN_U] = u.value, c.inputs[LB_SCAN_B] = b_in.value,
     c.inputs[LB_SCAN_C] = c_in.value;
     c.outputs[LB_SCAN_Y] = lb_recogniser_result(t, add);
-    c.numbers[LB_SCAN_CHUNK] = (double)last_of(layout_of(t, lb_recogniser_arg(t, sum, 0).value));
+    c.numbers[LB_SCAN_CHUNK] = (double)last_of(lb_scan_layout(t, lb_recogniser_arg(t, sum, 0).value));
     c.flags = LB_SCAN_TIME_FIRST;
-    const lb_layout *le = layout_of(t, e.value), *lu = layout_of(t, u.value), *lb = layout_of(t, b_in.value),
-                    *lc = layout_of(t, c_in.value);
+    const lb_layout *le = lb_scan_layout(t, e.value), *lu = lb_scan_layout(t, u.value),
+                    *lb = lb_scan_layout(t, b_in.value), *lc = lb_scan_layout(t, c_in.value);
     if (le->ndim != 3 || lu->ndim != 4 || lb->ndim != 4 || !lb_layout_same_shape(lb, lc)) return LB_OK;
     for (int d = 0; d < 3; d++)
         if (lu->shape[d] != le->shape[d] || lb->shape[d] != le->shape[d]) return LB_OK;
     return lb_recogniser_add_between(t, &c, add, &added);
-}
-
-/* ---- step by step ----------------------------------------------------------------------------------------------------------- */
-
-/* `part` is whole[…, i, …] along dimension `axis`. */
-static bool is_slice(const lb_recogniser *t, uint32_t part, uint32_t whole, int axis, int64_t i)
-{
-    const lb_value *p = lb_recogniser_value(t, part), *w = lb_recogniser_value(t, whole);
-    const lb_layout *x = &p->layout, *y = &w->layout;
-    int from = 0;
-    if (p->storage != w->storage || axis >= y->ndim || x->offset != y->offset + i * y->stride[axis])
-        return false;
-    for (int d = 0; d < y->ndim; d++) {
-        if (d == axis) continue;
-        while (from < x->ndim && x->shape[from] == 1 && y->shape[d] != 1) from++;
-        if (from >= x->ndim || x->shape[from] != y->shape[d] ||
-            (y->shape[d] > 1 && x->stride[from] != y->stride[d]))
-            return false;
-        from++;
-    }
-    return true;
-}
-
-typedef struct steps {
-    uint32_t decay, drive, c; /* whole values: (batch, channels, time, states) twice, (batch, time, states) */
-    uint32_t exp;
-    int64_t time;
-} steps;
-
-/* The value of that shape of which the first step reads a slice. */
-static uint32_t whole_of(const lb_recogniser *t, uint32_t part, int64_t batch, int64_t time, int64_t states)
-{
-    const int64_t storage = lb_recogniser_value(t, part)->storage;
-    for (uint32_t v = 0; v < t->program->n_values; v++) {
-        const lb_layout *l = layout_of(t, v);
-        if (lb_recogniser_value(t, v)->storage == storage && l->ndim == 3 && l->shape[0] == batch &&
-            l->shape[1] == time && l->shape[2] == states && is_slice(t, part, v, 1, 0))
-            return v;
-    }
-    return LB_NONE;
-}
-
-static bool first_step(const lb_recogniser *t, lb_reading decayed, lb_reading added, uint32_t c_part, steps *s)
-{
-    lb_reading r = decayed;
-    s->exp = made_by(t, &r);
-    const uint32_t drive = lb_recogniser_maker(t, added);
-    if (s->exp == LB_NONE || drive == LB_NONE || !is_exp(t, s->exp)) return false;
-    s->decay = lb_recogniser_result(t, s->exp), s->drive = lb_recogniser_result(t, drive);
-    const lb_layout *l = layout_of(t, s->decay);
-    if (l->ndim != 4 || l->shape[2] != s->time || !lb_layout_same_shape(l, layout_of(t, s->drive)))
-        return false;
-    s->c = whole_of(t, c_part, l->shape[0], s->time, l->shape[3]);
-    return s->c != LB_NONE;
-}
-
-/* y_i = h_i C_i with h_i = E_i h_{i-1} + D_i; `*h`: the op that gave h_{i-1}, then h_i. */
-static bool step(const lb_recogniser *t, lb_reading y, int64_t i, steps *s, uint32_t *h)
-{
-    static const char *const zeros[] = {"zeros_like", "zeros", "new_zeros", NULL};
-    const uint32_t product = made_by(t, &y);
-    if (!is_product(t, product)) return false;
-    const uint32_t add = maker_of_arg(t, product, 0);
-    lb_reading c_part = lb_recogniser_peel(t, lb_recogniser_arg(t, product, 1));
-    if (add == LB_NONE || !lb_recogniser_is(t, add, "add") || c_part.op == LB_NONE) return false;
-    const uint32_t mul = maker_of_arg(t, add, 0);
-    const lb_reading added = lb_recogniser_arg(t, add, 1);
-    if (mul == LB_NONE || !lb_recogniser_is(t, mul, "mul") || added.op == LB_NONE) return false;
-    for (uint32_t k = 0; k < 2; k++) {
-        const lb_reading decayed = lb_recogniser_arg(t, mul, k);
-        const uint32_t before = maker_of_arg(t, mul, 1 - k);
-        if (decayed.op == LB_NONE || before == LB_NONE) continue;
-        if (i == 0 ? !lb_recogniser_is_any(t, before, zeros) : before != *h) continue;
-        if (i == 0 && !first_step(t, decayed, added, c_part.value, s)) continue;
-        if (!is_slice(t, decayed.value, s->decay, 2, i) || !is_slice(t, added.value, s->drive, 2, i) ||
-            !is_slice(t, c_part.value, s->c, 1, i))
-            continue;
-        *h = add;
-        return true;
-    }
-    return false;
-}
-
-static lb_status one_by_one(lb_recogniser *t, uint32_t stack)
-{
-    steps s = {.decay = LB_NONE};
-    uint32_t h = LB_NONE;
-    bool added;
-    if (!lb_recogniser_is(t, stack, "stack")) return LB_OK;
-    const lb_arg *list = &lb_op_args(t->program, &t->program->ops[stack])[0];
-    s.time = list->tag == LB_ARG_LIST ? list->count : 0;
-    const lb_layout *y = layout_of(t, lb_recogniser_result(t, stack));
-    if (s.time < 2 || y->ndim != 3 || y->shape[2] != s.time) return LB_OK;
-    for (int64_t i = 0; i < s.time; i++)
-        if (!step(t, lb_recogniser_item(t, stack, 0, (uint32_t)i), i, &s, &h)) return LB_OK;
-    lb_composite c = lb_recogniser_composite(t, LB_COMPOSITE_SELECTIVE_SCAN);
-    c.inputs[LB_SCAN_EXPONENT] = lb_recogniser_arg(t, s.exp, 0).value, c.inputs[LB_SCAN_U] = s.drive,
-    c.inputs[LB_SCAN_C] = s.c;
-    c.outputs[LB_SCAN_Y] = lb_recogniser_result(t, stack);
-    c.flags = LB_SCAN_DRIVEN;
-    return lb_recogniser_add_between(t, &c, stack, &added);
 }
 
 lb_status lb_recogniser_scans(lb_recogniser *t)
@@ -391,7 +247,6 @@ lb_status lb_recogniser_scans(lb_recogniser *t)
         LB_TRY(pairs(t, i));
         LB_TRY(factored(t, i));
         LB_TRY(chunks(t, i));
-        LB_TRY(one_by_one(t, i));
     }
     return LB_OK;
 }

@@ -6,7 +6,7 @@
  *      chunked:SIZE                inside a chunk all pairs of steps, sum over s of (C_t B_s) exp(c_t - c_s) dt u_s with c the running sum of
  *                                  e; and (C_t S) exp(c_t) from the state S before the chunk, S' = exp(c_last) S + sum exp(c_last - c_s) dt u_s B_s
  *
- * Sums over states and steps are sequential, from the first. In f64 every kernel is the recurrence.
+ * e may also be dt A, and S u be added to y, each product rounded. Sums over states and steps are sequential, from the first. In f64 every kernel is the recurrence.
  * Where: blocks is cub's BlockScan with warp scans, as state-spaces/mamba csrc/selective_scan/selective_scan_fwd_kernel.cuh uses it; chunked is
  * "state space duality", Dao and Gu 2024 (arXiv:2405.21060, section 6), as mamba_ssm/ops/triton/ssd_combined.py cuts it. */
 #include "elementary.h"
@@ -81,7 +81,7 @@ typedef struct work {
     lb_dtype narrow;                                       /* type of C where it has 16 bits */
     int64_t batch, heads, time, size, states, groups, out; /* out: time of the result */
     bool time_first, turned, driven, per_state, twin;
-    const void *e, *u, *b, *c, *dt;
+    const void *e, *u, *b, *c, *dt, *rate, *skip; /* rate: A, which e is to be multiplied with */
     void *y;
     float *decay, *x, *bs, *cs,
         *ys;              /* of a head: (time[, states]), (time, size), (time, states) twice, (time, size) */
@@ -107,9 +107,15 @@ static double b_at(const work *w, const void *x, bool turned, int64_t b, int64_t
     return get(w, x, place(w, w->groups, w->time, b, g, t) * w->states + n);
 }
 
+static double multiplied(const work *w, double x, double y)
+{
+    return w->frame.wide ? x * y : (double)((float)x * (float)y);
+}
+
 static double exponent_at(const work *w, int64_t b, int64_t h, int64_t t, int64_t n)
 {
     const int64_t i = place(w, w->heads, w->time, b, h, t);
+    if (w->rate) return multiplied(w, get(w, w->e, i), get(w, w->rate, h * w->states + n));
     return get(w, w->e, w->per_state ? i * w->states + n : i);
 }
 
@@ -118,8 +124,13 @@ static double x_at(const work *w, int64_t b, int64_t h, int64_t t, int64_t p)
 {
     const int64_t i = place(w, w->heads, w->time, b, h, t);
     const double u = get(w, w->u, i * (w->driven ? w->states : w->size) + p);
-    if (!w->dt) return u;
-    return w->frame.wide ? get(w, w->dt, i) * u : (double)((float)get(w, w->dt, i) * (float)u);
+    return w->dt ? multiplied(w, get(w, w->dt, i), u) : u;
+}
+
+/* What goes past the state. */
+static double skipped_at(const work *w, int64_t b, int64_t h, int64_t t, int64_t p)
+{
+    return multiplied(w, get(w, w->skip, h), get(w, w->u, place(w, w->heads, w->time, b, h, t) * w->size + p));
 }
 
 /* ---- f32 --------------------------------------------------------------------------------------------------------------------------- */
@@ -279,9 +290,11 @@ static void head_f32(const work *w, int64_t b, int64_t h)
         else
             sequential(w, p);
     for (int64_t t = 0; t < w->time; t++)
-        for (int64_t p = 0; p < w->size; p++)
-            lb_frame_set(&w->frame, w->y, place(w, w->heads, w->out, b, h, t) * w->size + p,
-                         w->ys[t * w->size + p]);
+        for (int64_t p = 0; p < w->size; p++) {
+            float y = w->ys[t * w->size + p];
+            if (w->skip) y += (float)skipped_at(w, b, h, t, p);
+            lb_frame_set(&w->frame, w->y, place(w, w->heads, w->out, b, h, t) * w->size + p, y);
+        }
 }
 
 /* ---- f64 --------------------------------------------------------------------------------------------------------------------------- */
@@ -307,6 +320,7 @@ static void head_f64(const work *w, int64_t b, int64_t h)
                          (w->twin ? fabs(drive) : drive);
                 y += w->twin ? fabs(c) * *state : c * *state;
             }
+            if (w->skip) y += w->twin ? fabs(skipped_at(w, b, h, t, p)) : skipped_at(w, b, h, t, p);
             if (w->twin) y *= w->scale + all * (double)(4 + (w->kernel.form == CHUNKED ? w->kernel.chunk : 0));
             lb_frame_set(&w->frame, w->y, place(w, w->heads, w->out, b, h, t) * w->size + p, y);
         }
@@ -325,19 +339,22 @@ static bool measure(work *w, const lb_call *call)
 {
     const lb_tensor *e = lb_fused_input(call, LB_SCAN_EXPONENT), *u = lb_fused_input(call, LB_SCAN_U),
                     *b = lb_fused_input(call, LB_SCAN_B), *c = lb_fused_input(call, LB_SCAN_C),
-                    *dt = lb_fused_input(call, LB_SCAN_DT);
+                    *dt = lb_fused_input(call, LB_SCAN_DT), *a = lb_fused_input(call, LB_SCAN_A),
+                    *skip = lb_fused_input(call, LB_SCAN_SKIP);
     const int64_t flags = lb_fused_flags(call);
     w->time_first = flags & LB_SCAN_TIME_FIRST, w->turned = flags & LB_SCAN_TURNED,
     w->driven = flags & LB_SCAN_DRIVEN;
-    if (!e || !u || !c || !b != w->driven || (e->layout.ndim != 3 && e->layout.ndim != 4) || !c->layout.ndim ||
-        !u->layout.ndim)
-        return false;
-    w->per_state = e->layout.ndim == 4;
-    if (w->per_state && w->time_first) return false;
+    if (!e || !u || !c || !b != w->driven || (w->driven && skip) || !c->layout.ndim) return false;
+    if (e->layout.ndim != 3 && (e->layout.ndim != 4 || a)) return false;
+    w->per_state = a || e->layout.ndim == 4;
     w->batch = dim(e, 0), w->heads = dim(e, w->time_first ? 2 : 1), w->time = dim(e, w->time_first ? 1 : 2);
-    w->states = dim(c, c->layout.ndim - 1), w->size = w->driven ? 1 : dim(u, u->layout.ndim - 1);
+    w->states = dim(c, c->layout.ndim - 1);
     const int64_t rows = w->batch * w->heads * w->time, each = w->batch * w->time * w->states;
-    if (rows < 1 || each < 1 || w->size < 1 || (w->per_state && dim(e, 3) != w->states)) return false;
+    if (rows < 1 || each < 1 || (e->layout.ndim == 4 && dim(e, 3) != w->states)) return false;
+    w->size = w->driven ? 1 : lb_tensor_numel(u) / rows;
+    if (w->size < 1 || (a && lb_tensor_numel(a) != w->heads * w->states) ||
+        (skip && lb_tensor_numel(skip) != w->heads))
+        return false;
     w->groups = lb_tensor_numel(c) / each;
     w->out = lb_tensor_numel(&call->results[0]) / (w->batch * w->heads * w->size);
     return lb_tensor_numel(u) == rows * (w->driven ? w->states : w->size) && w->groups >= 1 &&
@@ -382,6 +399,8 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
     w.b = lb_frame_input(&w.frame, LB_FUSED_INPUTS + LB_SCAN_B),
     w.c = lb_frame_input(&w.frame, LB_FUSED_INPUTS + LB_SCAN_C);
     w.dt = lb_frame_input(&w.frame, LB_FUSED_INPUTS + LB_SCAN_DT);
+    w.rate = lb_frame_input(&w.frame, LB_FUSED_INPUTS + LB_SCAN_A),
+    w.skip = lb_frame_input(&w.frame, LB_FUSED_INPUTS + LB_SCAN_SKIP);
     const int64_t n = w.batch * w.heads * w.out * w.size;
     w.y = lb_frame_output(&w.frame, LB_SCAN_Y, n);
     take_room(&w);
@@ -399,7 +418,7 @@ static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEX
 {
     uint32_t n = lb_candidate_add(texts, room, 0, "eager");
     const bool narrow = lb_dtype_bits(c->program->values[c->inputs[LB_SCAN_C]].dtype) == 16;
-    if (!(c->flags & LB_SCAN_DRIVEN)) {
+    if (!(c->flags & LB_SCAN_DRIVEN) && c->inputs[LB_SCAN_A] == LB_NONE) {
         if (c->numbers[LB_SCAN_CHUNK] > 0)
             n = lb_candidate_add(texts, room, n, "chunked:%d", (int)c->numbers[LB_SCAN_CHUNK]);
         n = lb_candidate_add_all(texts, room, n, "chunked:64 chunked:128 chunked:256 chunked:4096");

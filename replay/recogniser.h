@@ -77,6 +77,7 @@ lb_status lb_recogniser_ropes(lb_recogniser *recogniser);
 lb_status lb_recogniser_routers(lb_recogniser *recogniser);
 lb_status lb_recogniser_losses(lb_recogniser *recogniser);
 lb_status lb_recogniser_scans(lb_recogniser *recogniser);
+lb_status lb_recogniser_recurrences(lb_recogniser *recogniser); /* scans step by step */
 lb_status lb_recogniser_dispatches(lb_recogniser *recogniser);
 
 #endif

@@ -108,11 +108,13 @@ enum {
     LB_ROUTER_IDS = 1,     /* (tokens, k), i64 */
     LB_ROUTER_K = 0,
 
-    LB_SCAN_EXPONENT = 0, /* e, logarithm of the decay: (batch, heads, time), or (batch, heads, time, states) */
+    LB_SCAN_EXPONENT = 0, /* e, logarithm of the decay: (batch, heads, time), or (batch, heads, time, states); where there is A, e / A */
     LB_SCAN_U = 1,        /* (batch, heads, time, size); LB_SCAN_DRIVEN: dt B u, (batch, heads, time, states) */
     LB_SCAN_B = 2,        /* (batch, groups, time, states), groups of heads in any number; absent: LB_SCAN_DRIVEN */
     LB_SCAN_C = 3,
-    LB_SCAN_DT = 4,       /* as e; absent: u has it */
+    LB_SCAN_DT = 4,       /* (batch, heads, time); absent: u has it */
+    LB_SCAN_A = 5,        /* (heads, states): e is dt A; may be absent */
+    LB_SCAN_SKIP = 6,     /* (heads), times u added to y; may be absent */
     LB_SCAN_Y = 0,        /* as u, size 1 where it is driven; may be longer, then it ends in 0 */
     LB_SCAN_CHUNK = 0,    /* the program's own; 0: none */
 

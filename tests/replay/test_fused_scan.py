@@ -80,6 +80,50 @@ def test_a_chain_with_a_fused_scan_goes_on_to_the_end(lastbit, recordings, tmp_p
     assert 0 < max(moved) < 0.5 and np.median(moved) < 1e-2
 
 
+LOOPS = "tests/programs/scan_loops.py"
+WRITTEN = ["loop_minimal", "loop_channels_first", "loop_inside", "loop_with_skip", "loop_in_another_order"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_loops_over_time_are_found_and_look_alikes_are_not(steps, dtype):
+    """Each once, in the module that is named for it; with the roles that the recurrence, in f64 by torch, has."""
+    found = steps("--dtype", dtype, program=LOOPS).of("selective_scan")
+    assert sorted(c.layer for c in found) == sorted(WRITTEN)
+    for c in found:
+        (e, u, b, cc, dt, a, skip, *_), recorded = c.inputs(), c.outputs()[0]
+        inside = c.layer in ("loop_inside", "loop_with_skip", "loop_in_another_order")
+        assert (a is not None) == (dt is not None) == (b is not None) == inside and (skip is not None) == (c.layer in WRITTEN[3:])
+        assert bool(c.row.flags & DRIVEN) != inside and bool(c.row.flags & TIME_FIRST) == (c.layer != "loop_channels_first")
+        assert same_bits(c.run("eager")[0], recorded) or dtype == "float32"  # MKL's products of f32 have an order of their own
+        if inside:
+            e, drive = dt.double()[..., None] * a.double(), dt.double()[..., None] * b.double()[:, :, None] * u.double()[..., None]
+        else:
+            e, drive = e.double(), u.double()
+            if c.layer == "loop_channels_first":
+                e, drive = e.transpose(1, 2), drive.transpose(1, 2)
+        h, y = torch.zeros_like(e[:, 0]), []
+        for t in range(e.shape[1]):
+            h = e[:, t].exp() * h + drive[:, t]
+            y.append((h * cc.double()[:, t, None]).sum(-1) + (skip.double() * u.double()[:, t] if skip is not None else 0))
+        exact = torch.stack(y, 2 if c.layer == "loop_channels_first" else 1)
+        wide = {"rtol": 1e-5, "atol": 1e-5} if dtype == "float32" else {"rtol": 6e-2, "atol": 3e-2}
+        torch.testing.assert_close(recorded.double(), exact, **wide)
+        assert not [k for k in c.candidates() if k.startswith("chunked")]  # a decay for every state
+        for kernel in c.candidates()[1:]:
+            ours = c.run(kernel, outputs=[torch.empty(recorded.shape)])[0]
+            if "state" not in kernel and "read" not in kernel:
+                torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-5, msg=lambda m: f"{c.layer} {kernel}: {m}")
+            assert bound_ratio("selective_scan", kernel, c.inputs(), [ours], flags=c.row.flags) <= 1
+
+
+@pytest.mark.parametrize("kernel", ["sequential", "blocks:4x2,fma:on"])
+def test_loops_over_time_are_replaced(lastbit, recordings, kernel):
+    """One kernel for every loop, and the step goes on through backward."""
+    capture = recordings("--dtype", "float32", program=LOOPS)
+    answer = lastbit.json("replay", capture, "--mode", "chained", "--fuse", f"selective_scan={kernel}", expect=0)
+    assert answer["swaps"][0]["touched"] == len(WRITTEN) and answer["verdict"] == "rounding" and answer["verdicts"]["diverged"] == 0
+
+
 # ---- bits --------------------------------------------------------------------------------------------------------------------------
 
 B, H, T, P, N = 2, 3, 21, 4, 5
