@@ -532,6 +532,8 @@ const lb_op_row lb_rows_matmul[] = {
      "openblas " LB_TENSOR_CORES, "custom"},
     {"sgl_kernel::fp8_scaled_mm", "mat_a mat_b scales_a scales_b out_dtype bias", scaled_mm_typed, scaled_mm_typed_twin, 4, 1,
      LB_ROW_MATMUL, "openblas " LB_TENSOR_CORES, "custom"},
+    {"sgl_kernel::int8_scaled_mm", "mat_a mat_b scales_a scales_b out_dtype bias", scaled_mm_typed, scaled_mm_typed_twin, 4, 1,
+     LB_ROW_MATMUL, "openblas " LB_TENSOR_CORES, "custom"},
     {"sgl_kernel::fp8_blockwise_scaled_mm", "mat_a mat_b scales_a scales_b out_dtype", scaled_mm_typed, scaled_mm_typed_twin, 4, 1,
      LB_ROW_MATMUL, "openblas " LB_TENSOR_CORES, "custom"},
     {"aten::linalg_solve_triangular", "self B upper left unitriangular", solve_triangular, solve_triangular_twin, 3, 1, 0, NULL,

@@ -1,11 +1,12 @@
-/* Quantisers of serving stacks: a tensor becomes fp8 with scales per tensor, row, channel or group.
+/* Quantisers of serving stacks: a tensor becomes fp8 or int8 with scales per tensor, row, channel or group.
  *
  * q = clamp(x / s) or clamp(x (1 / s)), which some kernels prefer, with s given or from the largest magnitude. All is evaluated as the
- * kernels do it, in f32 (f64 in a shadow, where q stays wide), so that bits agree but where versions multiply with 1/448 instead of
- * dividing. A NaN becomes the largest value, as fmin and fmax leave it.
+ * kernels do it, in f32 (f64 in a shadow, where q of fp8 stays wide), so that bits agree but where versions multiply with 1/448 instead
+ * of dividing. A NaN becomes the largest value of fp8, as fmin and fmax leave it. int8 is rounded to the nearest even one, or, in groups,
+ * towards zero, and may have a zero point, which is added to it.
  *
  *      _C::          vllm-project/vllm csrc/torch_bindings.cpp, csrc/libtorch_stable/torch_bindings.cpp,
- *                    csrc/quantization/w8a8/fp8/common.{cu,cuh}, per_token_group_quant.cu
+ *                    csrc/quantization/w8a8/fp8/common.{cu,cuh}, per_token_group_quant.cu, w8a8/int8/scaled_quant.cu
  *      sgl_kernel::  sgl-project/sglang sgl-kernel/csrc/common_extension.cc, sgl-kernel/csrc/gemm/per_tensor_quant_fp8.cu,
  *                    per_token_quant_fp8.cu, per_token_group_quant_8bit.cu
  *
@@ -14,6 +15,7 @@
 #include "frame.h"
 
 #include <math.h>
+#include <stdint.h>
 
 #define E4M3_MAX 448.0
 /* vLLM: the smallest scale of a row, 1 / (448 * 512). Source: csrc/quantization/utils.cuh. */
@@ -24,6 +26,7 @@ typedef struct quantisation {
     const lb_tensor *in;
     const void *x;
     void *q, *s;
+    int64_t *integers; /* in place of q */
     int64_t n, size; /* elements; of the last dimension */
     double most;
 } quantisation;
@@ -38,8 +41,8 @@ static bool begin(quantisation *z, lb_call *call, uint32_t x, int64_t scales)
 {
     *z = (quantisation){.frame = lb_frame_begin(call), .in = lb_call_tensor(call, x), .most = E4M3_MAX};
     const lb_dtype to = call->results[0].dtype;
-    if (!z->in || (to != LB_E4M3FN && to != LB_F32 && to != LB_F64 && to != LB_BF16 && to != LB_F16)) {
-        lb_frame_fail(&z->frame, LB_ERR_UNSUPPORTED, "a result that is not e4m3fn");
+    if (!z->in || (to != LB_E4M3FN && to != LB_I8 && to != LB_F32 && to != LB_F64 && to != LB_BF16 && to != LB_F16)) {
+        lb_frame_fail(&z->frame, LB_ERR_UNSUPPORTED, "a result that is neither e4m3fn nor int8");
         return false;
     }
     const lb_layout *l = &z->in->layout;
@@ -48,7 +51,10 @@ static bool begin(quantisation *z, lb_call *call, uint32_t x, int64_t scales)
                    lb_dtype_is_integer(call->results[1].dtype)))
         lb_frame_fail(&z->frame, LB_ERR_UNSUPPORTED, "scales that are packed, or of another number");
     z->x = lb_frame_tensor(&z->frame, z->in);
-    z->q = lb_frame_output(&z->frame, 0, z->n);
+    if (to == LB_I8)
+        z->integers = lb_frame_output_integers(&z->frame, 0, z->n);
+    else
+        z->q = lb_frame_output(&z->frame, 0, z->n);
     z->s = scales ? lb_frame_output(&z->frame, 1, scales) : NULL;
     return lb_frame_ok(&z->frame);
 }
@@ -64,7 +70,11 @@ static void quantise(const quantisation *z, int64_t i, double scale, double leas
 {
     const double x = lb_frame_get(&z->frame, z->x, i);
     const double y = inverted ? rounded(z, x * rounded(z, 1 / scale)) : rounded(z, x / scale);
-    lb_frame_set(&z->frame, z->q, i, fmax(least, fmin(y, most)));
+    const double q = fmax(least, fmin(y, most));
+    if (z->integers)
+        z->integers[i] = (int64_t)q;
+    else
+        lb_frame_set(&z->frame, z->q, i, q);
 }
 
 /* result, input, scale, group_shape: one scale, one per channel or row, or (rows / m, columns / n) of them. */
@@ -155,7 +165,7 @@ static double power_above(double scale)
 }
 
 /* input, output_q, output_s, group_size, eps, min, max, scale_ue8m0: groups of neighbours in a row. */
-static lb_status group_fp8(lb_call *call)
+static lb_status group_quant(lb_call *call)
 {
     quantisation z;
     const lb_tensor *in = lb_call_tensor(call, 0);
@@ -174,6 +184,76 @@ static lb_status group_fp8(lb_call *call)
     return lb_frame_end(&z.frame);
 }
 
+/* ---- int8 ----------------------------------------------------------------------------------------------------------------- */
+
+#define I8_MOST 127.0
+
+static int64_t saturated(double x, double least, double most)
+{
+    return isnan(x) ? 0 : (int64_t)fmax(least, fmin(x, most));
+}
+
+/* To the nearest even integer, then the zero point, where there is one. */
+static void round_to_i8(const quantisation *z, int64_t i, double y, const int64_t *zero)
+{
+    const int64_t q = saturated(rint(y), INT32_MIN, INT32_MAX);
+    z->integers[i] = saturated((double)(q + (zero ? *zero : 0)), -I8_MOST - 1, I8_MOST);
+}
+
+static bool begin_i8(quantisation *z, lb_call *call, int64_t scales)
+{
+    if (!begin(z, call, 1, scales)) return false;
+    if (!z->integers) lb_frame_fail(&z->frame, LB_ERR_UNSUPPORTED, "a result that is not int8");
+    return lb_frame_ok(&z->frame);
+}
+
+/* result, input, scale, azp: one scale, one zero point. */
+static lb_status static_i8(lb_call *call)
+{
+    quantisation z;
+    if (!begin_i8(&z, call, 0)) return lb_frame_end(&z.frame);
+    const void *s = lb_frame_input(&z.frame, 2);
+    const int64_t *zero = lb_frame_integers(&z.frame, lb_call_tensor(call, 3));
+    for (int64_t i = 0; lb_frame_ok(&z.frame) && i < z.n; i++) {
+        const double x = lb_frame_get(&z.frame, z.x, i), scale = lb_frame_get(&z.frame, s, 0);
+        round_to_i8(&z, i, zero ? rounded(&z, x * rounded(&z, 1 / scale)) : rounded(&z, x / scale), zero);
+    }
+    return lb_frame_end(&z.frame);
+}
+
+/* From the row's least and largest number: its scale and its zero point. */
+static double zero_point(const quantisation *z, int64_t first, int64_t *zero)
+{
+    double least = INFINITY, most = -INFINITY;
+    for (int64_t k = first; k < first + z->size; k++) {
+        least = fmin(least, lb_frame_get(&z->frame, z->x, k));
+        most = fmax(most, lb_frame_get(&z->frame, z->x, k));
+    }
+    const double scale = rounded(z, rounded(z, most - least) / 255);
+    *zero = saturated(rint(rounded(z, -128 - rounded(z, least / scale))), INT32_MIN, INT32_MAX);
+    return scale;
+}
+
+/* result, input, scale, azp: by rows. */
+static lb_status dynamic_i8(lb_call *call)
+{
+    quantisation z;
+    const lb_tensor *in = lb_call_tensor(call, 1);
+    const int64_t size = in && in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1,
+                  rows = size && in ? lb_tensor_numel(in) / size : 0;
+    if (!begin_i8(&z, call, rows)) return lb_frame_end(&z.frame);
+    int64_t *zeros = lb_call_given(call, 3) ? lb_frame_output_integers(&z.frame, 2, rows) : NULL;
+    for (int64_t r = 0; lb_frame_ok(&z.frame) && r < rows; r++) {
+        const double most = zeros ? 0 : largest(&z, r * size, size);
+        const double scale = zeros ? zero_point(&z, r * size, &zeros[r]) : rounded(&z, most / I8_MOST);
+        const double factor = zeros ? rounded(&z, 1 / scale) : most == 0 ? 0 : rounded(&z, I8_MOST / most);
+        lb_frame_set(&z.frame, z.s, r, scale);
+        for (int64_t k = r * size; k < (r + 1) * size; k++)
+            round_to_i8(&z, k, rounded(&z, lb_frame_get(&z.frame, z.x, k) * factor), zeros ? &zeros[r] : NULL);
+    }
+    return lb_frame_end(&z.frame);
+}
+
 /* Scales by 1/448 instead of a division, or a factor instead of a quotient: a few roundings of f32. */
 #define ROW(NAME, ARGS, KERNEL) {NAME, ARGS, KERNEL, NULL, 6, 0, LB_ROW_WRITES, NULL, "custom"},
 #define GROUP "group_size eps fp8_min fp8_max scale_ue8m0"
@@ -181,10 +261,14 @@ const lb_op_row lb_rows_quantise[] = {
     ROW("_C::static_scaled_fp8_quant", "result input scale group_shape", static_fp8)
     ROW("_C::dynamic_scaled_fp8_quant", "result input scale", dynamic_fp8)
     ROW("_C::dynamic_per_token_scaled_fp8_quant", "result input scale scale_ub", dynamic_row_fp8)
-    ROW("_C::per_token_group_fp8_quant", "input output_q output_s " GROUP " dummy_is_scale_transposed dummy_is_tma_aligned", group_fp8)
+    ROW("_C::per_token_group_fp8_quant", "input output_q output_s " GROUP " dummy_is_scale_transposed dummy_is_tma_aligned", group_quant)
+    ROW("_C::per_token_group_quant_int8", "input output_q output_s group_size eps int8_min int8_max", group_quant)
+    ROW("_C::static_scaled_int8_quant", "result input scale azp", static_i8)
+    ROW("_C::dynamic_scaled_int8_quant", "result input scale azp", dynamic_i8)
+    ROW("sgl_kernel::sgl_per_token_group_quant_int8", "input output_q output_s group_size eps int8_min int8_max", group_quant)
     ROW("sgl_kernel::sgl_per_tensor_quant_fp8", "input output_q output_s is_static", sgl_tensor)
     ROW("sgl_kernel::sgl_per_token_quant_fp8", "input output_q output_s", sgl_row)
-    ROW("sgl_kernel::sgl_per_token_group_quant_fp8", "input output_q output_s " GROUP, group_fp8)
-    ROW("sgl_kernel::sgl_per_token_group_quant_8bit", "input output_q output_s " GROUP, group_fp8)
+    ROW("sgl_kernel::sgl_per_token_group_quant_fp8", "input output_q output_s " GROUP, group_quant)
+    ROW("sgl_kernel::sgl_per_token_group_quant_8bit", "input output_q output_s " GROUP, group_quant)
     {NULL},
 };

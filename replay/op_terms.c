@@ -78,7 +78,7 @@ static const struct {
     {"fla::fused_k_rwkv7_bwd", WEIGHED, 3}, {"fla::fused_addcmul_rwkv7_bwd", WEIGHED, 6},
     {"fla::gate_output_correction_rwkv7_bwd", WEIGHED, 4}, {"fla::kk_pre_rwkv7_bwd", WEIGHED, 5},
     {"flash_attn::*backward", TOKENS, 1}, {"flash_attn::*", TOKENS, 0},
-    {"_C::cutlass_scaled_mm", INNER, 1}, {"sgl_kernel::fp8_*", INNER, 0},
+    {"_C::cutlass_scaled_mm", INNER, 1}, {"sgl_kernel::fp8_*", INNER, 0}, {"sgl_kernel::int8_scaled_mm", INNER, 0},
     {"_addmm_activation", INNER, 1}, {"conv_transpose*", TRANSPOSED, 1},
     {"cudnn_convolution_transpose", TRANSPOSED, 1}, {"conv1d*", KERNEL, 1}, {"conv2d*", KERNEL, 1}, {"conv3d*", KERNEL, 1},
     {"cudnn_convolution*", KERNEL, 1}, {"miopen_convolution", KERNEL, 1},

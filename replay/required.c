@@ -31,7 +31,7 @@ static const struct rule {
     {"grad_output", REQUIRED, true, "mkldnn_rnn_layer_backward"},
     {"index", REQUIRED, true, "select_*"},
     {"key", REQUIRED, true, "*rotary_embedding *apply_rope*"},
-    {"scale", REQUIRED, false, "_C::static_scaled_fp8_quant"},
+    {"scale", REQUIRED, false, "_C::static_scaled_*"},
     {"indices", REQUIRED, false, "*embedding* *pool*"},
     {"indices", OPTIONAL_LIST, false, "*index*"},
     {"max", REQUIRED, false, "clamp_max.Tensor"},

@@ -84,6 +84,48 @@ def quantised(r, name):
         yield x, q(), torch.empty(6, 1)
 
 
+def static_i8(out, x, scale, zero):
+    y = x.float() / scale if zero is None else (x.float() * (1 / scale)).round().clamp(-2.0**31, 2.0**31 - 128) + zero
+    out.copy_(y.round().clamp(-128, 127))
+
+
+def row_i8(out, x, scale, zero):
+    x = x.float()
+    if zero is None:
+        most = x.abs().amax(-1, keepdim=True)
+        scale.copy_(most / 127)
+        out.copy_((x * torch.where(most == 0, 0, 127 / most)).round().clamp(-128, 127))
+        return
+    least, most = x.aminmax(dim=-1, keepdim=True)
+    scale.copy_((most - least) / 255)
+    zero.copy_((-128 - least / scale).round())
+    out.copy_(((x * (1 / scale)).round() + zero).clamp(-128, 127))
+
+
+def group_i8(x, out, scale, size, eps, least, most):
+    groups = x.float().view(-1, size)
+    s = groups.abs().amax(-1).clamp(min=eps) / most
+    out.copy_((groups / s[:, None]).clamp(least, most).view(x.shape).to(torch.int8))
+    scale.copy_(s.view(scale.shape))
+
+
+def quantised_to_i8(r, name):
+    x, q = r(6, 256) * 3, lambda: torch.empty(6, 256, dtype=torch.int8)
+    if "group" in name:
+        yield x, q(), torch.empty(6, 2), 128, 1e-10, -127.0, 127.0
+        yield x * 0, q(), torch.empty(4, 6).t(), 64, 1e-10, -127.0, 127.0
+        return
+    for zero in (None, torch.tensor([-7], dtype=torch.int32)):
+        yield q(), x, torch.tensor([0.02]), zero  # some of it beyond what int8 has
+
+
+def rows_to_i8(r, name):
+    x, q = r(6, 256) * 3, lambda: torch.empty(6, 256, dtype=torch.int8)
+    for zeros in (None, torch.empty(6, 1, dtype=torch.int32)):
+        yield q(), x + (0 if zeros is None else 2), torch.empty(6, 1), zeros
+    yield q(), x * (torch.arange(6)[:, None] != 2), torch.empty(6, 1), None
+
+
 # ---- scaled products
 
 def scaled(a, b, sa, sb, bias=None):
@@ -104,7 +146,7 @@ def cutlass(out, *rest):
 
 def products(r, name):
     def e(*shape):
-        return (r(*shape, of=torch.float32) * 40).to(FP8)
+        return (r(*shape, of=torch.float32) * 40).to(torch.int8 if "int8" in name else FP8)
     blocks = e(6, 300), e(200, 300).t(), torch.rand(6, 3) * 0.01, torch.rand(3, 2) * 0.01
     wide = e(6, 256), e(40, 256).t(), torch.rand(6, 2) * 0.01, torch.rand(2, 40) * 0.01
     rows = e(6, 64), e(48, 64).t(), torch.rand(6, 1) * 0.01, torch.rand(48) * 0.01
@@ -257,6 +299,12 @@ OPS = {
     "sgl_kernel::sgl_per_token_quant_fp8": (IN_OUT.format("") + ") -> ()", sgl_row, quantised),
     "sgl_kernel::sgl_per_token_group_quant_fp8": (IN_OUT.format("") + GROUP + ") -> ()", group_fp8, quantised),
     "sgl_kernel::sgl_per_token_group_quant_8bit": (IN_OUT.format("") + GROUP + ") -> ()", group_fp8, quantised),
+    "_C::static_scaled_int8_quant": ("(Tensor! result, Tensor input, Tensor scale, Tensor? azp) -> ()", static_i8, quantised_to_i8),
+    "_C::dynamic_scaled_int8_quant": ("(Tensor! result, Tensor input, Tensor! scale, Tensor!? azp) -> ()", row_i8, rows_to_i8),
+    "_C::per_token_group_quant_int8": (IN_OUT.format("!") + ", int group_size, float eps, float int8_min, float int8_max) -> ()", group_i8,
+                                       quantised_to_i8),
+    "sgl_kernel::sgl_per_token_group_quant_int8": (IN_OUT.format("") + ", int group_size, float eps, float int8_min, float int8_max) -> ()",
+                                                   group_i8, quantised_to_i8),
     "flash_attn::_flash_attn_forward": (f"(Tensor q, Tensor k, Tensor v, {WINDOW}, bool return_softmax) -> (Tensor, Tensor, Tensor, Tensor)",
                                         flash, flashes),
     "flash_attn::_flash_attn_varlen_forward": (f"(Tensor q, Tensor k, Tensor v, {BORDERS}, {WINDOW}, bool return_softmax=False, Tensor? block_table"
@@ -272,6 +320,8 @@ OPS = {
     "_C::cutlass_scaled_mm": ("(Tensor! out, Tensor a, Tensor b, Tensor a_scales, Tensor b_scales, Tensor? bias) -> ()", cutlass, products),
     "sgl_kernel::fp8_scaled_mm": ("(Tensor mat_a, Tensor mat_b, Tensor scales_a, Tensor scales_b, ScalarType out_dtype, Tensor? bias) -> Tensor",
                                   lambda a, b, sa, sb, dtype, bias: scaled(a, b, sa, sb, bias).to(dtype), products),
+    "sgl_kernel::int8_scaled_mm": ("(Tensor mat_a, Tensor mat_b, Tensor scales_a, Tensor scales_b, ScalarType out_dtype, Tensor? bias) -> Tensor",
+                                   lambda a, b, sa, sb, dtype, bias: scaled(a, b, sa, sb, bias).to(dtype), products),
     "sgl_kernel::fp8_blockwise_scaled_mm": ("(Tensor mat_a, Tensor mat_b, Tensor scales_a, Tensor scales_b, ScalarType out_dtype) -> Tensor",
                                             lambda a, b, sa, sb, dtype: scaled(a, b, sa, sb).to(dtype), products),
 }
