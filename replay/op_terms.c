@@ -37,6 +37,7 @@ typedef enum source {
     ROWS,        /* elements of arg `a` per element of result 1 (saved mean) */
     GROUPS,      /* group_norm: elements of arg `a` / (its dim 0 * arg 1) */
     PER_CHANNEL, /* elements of arg `a` / size of its dim 1 */
+    PAIRS,       /* twice the last dimension of arg `a` */
     WEIGHED,     /* elements of arg 0 per element of arg `a`, a weight */
     STEPS,       /* size of dim 1 of arg `a` */
     SCANNED,     /* the same and that size: gradients of a scan are sums along it, or over channels */
@@ -78,7 +79,7 @@ static const struct {
     {"fla::fused_k_rwkv7_bwd", WEIGHED, 3}, {"fla::fused_addcmul_rwkv7_bwd", WEIGHED, 6},
     {"fla::gate_output_correction_rwkv7_bwd", WEIGHED, 4}, {"fla::kk_pre_rwkv7_bwd", WEIGHED, 5},
     {"flash_attn::*backward", TOKENS, 1}, {"flash_attn::*", TOKENS, 0},
-    {"_C::cutlass_scaled_mm", INNER, 1}, {"sgl_kernel::fp8_*", INNER, 0}, {"sgl_kernel::int8_scaled_mm", INNER, 0},
+    {"_C::cutlass_scaled_mm", INNER, 1}, {"sgl_kernel::fp8_*", INNER, 0}, {"sgl_kernel::int8_scaled_mm", INNER, 0}, {"*::cutlass_scaled_fp4_mm", PAIRS, 1},
     {"_addmm_activation", INNER, 1}, {"conv_transpose*", TRANSPOSED, 1},
     {"cudnn_convolution_transpose", TRANSPOSED, 1}, {"conv1d*", KERNEL, 1}, {"conv2d*", KERNEL, 1}, {"conv3d*", KERNEL, 1},
     {"cudnn_convolution*", KERNEL, 1}, {"miopen_convolution", KERNEL, 1},
@@ -115,6 +116,7 @@ static double terms_from(const lb_call *call, source from, uint32_t a)
         return groups > 0 ? numel(call, a) / groups : 1;
     }
     case PER_CHANNEL: return numel(call, a) / (size_of(call, a, 1) > 0 ? size_of(call, a, 1) : 1);
+    case PAIRS: return 2 * size_of(call, a, -1);
     case WEIGHED: return numel(call, 0) / (numel(call, a) > 0 ? numel(call, a) : 1);
     case STEPS: return size_of(call, a, 1);
     case SCANNED: return terms_from(call, PER_CHANNEL, a) + size_of(call, a, 1);

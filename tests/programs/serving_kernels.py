@@ -162,6 +162,69 @@ def products(r, name):
         yield *one, half, None
 
 
+# ---- NVFP4
+
+FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+
+def tiles(scales):
+    """(rows, columns) in tiles of 128 by 4, as tensor cores read them."""
+    rows, columns = -(-scales.shape[0] // 128) * 128, -(-scales.shape[1] // 4) * 4
+    padded = torch.zeros(rows, columns, dtype=torch.uint8)
+    padded[:scales.shape[0], :scales.shape[1]] = scales.view(torch.uint8)
+    return padded.view(rows // 128, 4, 32, columns // 4, 4).permute(0, 3, 2, 1, 4).reshape(rows, columns)
+
+
+def untiled(tiled, rows, columns):
+    wide = -(-columns // 4)
+    return tiled.view(torch.uint8).view(-1, wide, 32, 4, 4).permute(0, 3, 2, 1, 4).reshape(-1, 4 * wide)[:rows, :columns].view(FP8).float()
+
+
+def nvfp4(x, given, tiled=True):
+    groups = x.float().view(len(x), -1, 16)
+    scales = (given * (groups.abs().amax(-1) * torch.tensor(1 / 6))).clamp(max=448).to(FP8)
+    factor = torch.where(scales.float() == 0, 0, 1 / (scales.float() * (1 / given)))
+    y = groups * factor[..., None]
+    distance = (y.abs().clamp(max=6)[..., None] - FP4).abs()
+    near = distance == distance.amin(-1, keepdim=True)  # one, or two, of which the even code is taken
+    even = torch.where(near, torch.where(torch.arange(8) % 2 == 0, 2, 1), 0).argmax(-1)
+    codes = (even + 8 * torch.signbit(y)).to(torch.uint8).view(len(x), -1, 2)
+    return codes[..., 0] | codes[..., 1] << 4, tiles(scales).view(torch.int32) if tiled else scales.view(torch.uint8)
+
+
+def nvfp4_written(out, x, scales, given, tiled=True):
+    q, s = nvfp4(x, given, tiled)
+    out.copy_(q)
+    scales.copy_(s)
+
+
+def nvfp4_product(out, a, b, sa, sb, alpha):
+    def values(q, s):
+        codes = torch.stack([q & 15, q >> 4], -1).flatten(1).long()
+        x = torch.where(codes >= 8, -FP4[codes % 8], FP4[codes % 8])
+        return x * untiled(s, len(x), x.shape[1] // 16).repeat_interleave(16, 1)
+    out.copy_(values(a, sa) @ values(b, sb).t() * alpha)
+
+
+def fp4s(r, name):
+    half = r(1).dtype if r(1).dtype != torch.float32 else torch.bfloat16
+    one = torch.tensor([40.0])
+    if "_mm" in name:
+        (a, sa), (b, sb) = nvfp4(r(130, 96), one), nvfp4(r(24, 96), one)
+        for view in (torch.int32, FP8):
+            yield torch.empty(130, 24, dtype=half), a, b, sa.view(view), sb.view(view), torch.tensor([1 / 1600])
+        return
+    x = r(130, 96) * (2.0 ** (torch.arange(130) / 10 - 9))[:, None].to(r(1).dtype) * (torch.arange(96) >= 16)
+    out, tiled, rows = torch.zeros(130, 48, dtype=torch.uint8), torch.zeros(256, 2, dtype=torch.int32), torch.zeros(130, 6, dtype=torch.uint8)
+    if name.endswith(".out"):
+        yield x, one, True, out, tiled
+    elif name.startswith("sgl"):
+        yield out, x, tiled, one
+    else:
+        yield x, one, True
+        yield x, one, False
+
+
 # ---- attention
 
 def attended(q, k, v, scale, causal, left, right):
@@ -322,6 +385,14 @@ OPS = {
                                   lambda a, b, sa, sb, dtype, bias: scaled(a, b, sa, sb, bias).to(dtype), products),
     "sgl_kernel::int8_scaled_mm": ("(Tensor mat_a, Tensor mat_b, Tensor scales_a, Tensor scales_b, ScalarType out_dtype, Tensor? bias) -> Tensor",
                                    lambda a, b, sa, sb, dtype, bias: scaled(a, b, sa, sb, bias).to(dtype), products),
+    "_C::scaled_fp4_quant": ("(Tensor input, Tensor input_scale, bool is_sf_swizzled_layout) -> (Tensor, Tensor)", nvfp4, fp4s),
+    "_C::scaled_fp4_quant.out": ("(Tensor input, Tensor input_scale, bool is_sf_swizzled_layout, *, Tensor(a!) output, Tensor(b!) output_scale) -> ()",
+                                 lambda x, given, tiled, out, scales: nvfp4_written(out, x, scales, given, tiled), fp4s),
+    "sgl_kernel::scaled_fp4_quant": ("(Tensor! output, Tensor! input, Tensor! output_scale, Tensor! input_scale) -> ()", nvfp4_written, fp4s),
+    "_C::cutlass_scaled_fp4_mm": ("(Tensor! out, Tensor a, Tensor b, Tensor block_scale_a, Tensor block_scale_b, Tensor alpha) -> ()",
+                                  nvfp4_product, fp4s),
+    "sgl_kernel::cutlass_scaled_fp4_mm": ("(Tensor! out, Tensor a, Tensor b, Tensor block_scale_a, Tensor block_scale_b, Tensor alpha) -> ()",
+                                          nvfp4_product, fp4s),
     "sgl_kernel::fp8_blockwise_scaled_mm": ("(Tensor mat_a, Tensor mat_b, Tensor scales_a, Tensor scales_b, ScalarType out_dtype) -> Tensor",
                                             lambda a, b, sa, sb, dtype: scaled(a, b, sa, sb).to(dtype), products),
 }

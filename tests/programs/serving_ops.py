@@ -216,9 +216,10 @@ def spoil(tensors, by=0.05, which=0):
 
 
 def implementation(name, schema, function, wrong, which=0):
-    written = [] if schema.endswith("-> Tensor") and "!" not in schema else HIDDEN.get(schema) or [i for i, argument in enumerate(schema[1:schema.index(")")].split(",")) if "!" in argument]
+    written = [] if schema.endswith("-> Tensor") and "!" not in schema else HIDDEN.get(schema) or [i for i, argument in enumerate(schema[1:schema.index(") ->")].replace("*,", "").split(",")) if "!" in argument]
 
-    def run(*args):
+    def run(*args, **named):
+        args = *args, *named.values()
         result = function(*args)
         if wrong:
             spoil([args[i] for i in written] if written and result is not None else result if isinstance(result, tuple) else [result] if result is not None and not written else [args[i] for i in written],
@@ -237,7 +238,12 @@ def define(wrong=False, ops=None, which=0):
 
 def call(name, *args):
     space, _, op = name.partition("::")
-    return getattr(getattr(torch.ops, space), op)(*args)
+    packet = getattr(getattr(torch.ops, space), op.partition(".")[0])
+    if "." not in op:
+        return packet(*args)
+    overload = getattr(packet, op.partition(".")[2])
+    named = [a.name for a in overload._schema.arguments if a.kwarg_only]
+    return overload(*args[:-len(named)], **dict(zip(named, args[-len(named):])))
 
 
 class Serve(torch.nn.Module):

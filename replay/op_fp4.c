@@ -1,0 +1,189 @@
+/* NVFP4 under the names of vLLM and SGLang: two e2m1 per byte, an e4m3 scale for 16 neighbours, one f32 scale for all.
+ *
+ *      scaled_fp4_quant        scale = e4m3(largest / 6 * input_scale), q = e2m1(x / (scale / input_scale))
+ *      cutlass_scaled_fp4_mm   alpha * sum of q_a scale_a q_b scale_b, along both operands' rows
+ *
+ * Scales lie in rows, or in tiles of 128 rows by 4 scales, as the tensor cores of Blackwell read them, with zeros where a tile goes on
+ * behind the last row or column:
+ *
+ *      tile (row / 128, scale / 4) → row % 32 → row % 128 / 32 → scale % 4
+ *
+ * Schemas: vllm-project/vllm csrc/libtorch_stable/torch_bindings.cpp, and csrc/torch_bindings.cpp of older versions; sgl-project/sglang
+ * sgl-kernel/csrc/common_extension.cc. Definition: csrc/quantization/fp4/nvfp4_quant_kernels.cu, nvfp4_utils.cuh. The originals divide by
+ * an approximate reciprocal (rcp.approx.ftz.f32, within 1 ulp), which may round an element the other way that lies on a border.
+ */
+#include "frame.h"
+#include "memory.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { GROUP = 16, TILE_ROWS = 128, TILE_SCALES = 4, TILE = TILE_ROWS * TILE_SCALES };
+
+#define E2M1_MAX 6.0
+#define E4M3_MAX 448.0
+
+/* Where scales lie. */
+typedef struct scales {
+    int64_t rows, columns; /* of scales */
+    bool tiled;
+} scales;
+
+static int64_t up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to;
+}
+
+static int64_t bytes_of(const scales *s)
+{
+    return s->tiled ? up(s->rows, TILE_ROWS) * up(s->columns, TILE_SCALES) * TILE : s->rows * s->columns;
+}
+
+static int64_t place(const scales *s, int64_t row, int64_t column)
+{
+    if (!s->tiled) return row * s->columns + column;
+    const int64_t tile = row / TILE_ROWS * up(s->columns, TILE_SCALES) + column / TILE_SCALES;
+    return tile * TILE + row % 32 * 16 + row % TILE_ROWS / 32 * TILE_SCALES + column % TILE_SCALES;
+}
+
+static int64_t size_in_bytes(const lb_tensor *t)
+{
+    return t ? (int64_t)lb_dtype_bytes(t->dtype, (size_t)lb_tensor_numel(t)) : 0;
+}
+
+/* ---- the quantiser ------------------------------------------------------------------------------------------------------- */
+
+/* `x`, `scale`: their args; `q`, `s`: results. */
+typedef struct fp4_form {
+    uint32_t x, scale, q, s;
+    bool tiled;
+} fp4_form;
+
+/* (input, input_scale, is_sf_swizzled_layout) gives both; older schemas write (output, input, output_scale, input_scale[, swizzled]), and
+ * SGLang's says that it writes all four. */
+static fp4_form form_of(const lb_call *call)
+{
+    const lb_tensor *first = lb_call_tensor(call, 0);
+    const bool writes = first && first->dtype == LB_U8;
+    if (!writes) return (fp4_form){0, 1, 0, 1, lb_call_int(call, 2, 1) != 0};
+    return (fp4_form){1, 3, 0, call->n_results == 4 ? 2 : 1, lb_call_int(call, 4, 1) != 0};
+}
+
+static double f32(double x)
+{
+    return (float)x;
+}
+
+static void quantise_group(const lb_frame *f, const void *x, int64_t i, double given, uint8_t *q,
+                           uint8_t *scale)
+{
+    double most = 0;
+    for (int64_t k = i; k < i + GROUP; k++) most = fmax(most, fabs(lb_frame_get(f, x, k)));
+    lb_from_f64(LB_E4M3FN, scale, fmin(f32(given * f32(most * f32(1 / E2M1_MAX))), E4M3_MAX), NULL);
+    const double held = lb_to_f64(LB_E4M3FN, scale), factor = held ? f32(1 / f32(held * f32(1 / given))) : 0;
+    for (int64_t k = i; k < i + GROUP; k++) {
+        uint8_t code = 0;
+        lb_from_f64(LB_E2M1, &code, f32(lb_frame_get(f, x, k) * factor), NULL);
+        q[k / 2] = (uint8_t)(k % 2 ? (q[k / 2] & 0xf) | code << 4 : code);
+    }
+}
+
+static void copy_result(lb_call *call, uint32_t arg, uint32_t result)
+{
+    const lb_tensor *from = lb_call_tensor(call, arg);
+    if (result < call->n_results && call->results[result].data && from &&
+        call->results[result].data != from->data)
+        lb_tensor_copy(&call->results[result], from, NULL);
+}
+
+static lb_status quantise(lb_call *call)
+{
+    lb_frame f = lb_frame_begin(call);
+    const fp4_form form = form_of(call);
+    const lb_tensor *in = lb_call_tensor(call, form.x), *given = lb_call_tensor(call, form.scale);
+    const int64_t n = in ? lb_tensor_numel(in) : 0,
+                  size = in && in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 0;
+    if (!given || !lb_tensor_numel(given) || !size || size % GROUP || call->n_results <= form.s ||
+        size_in_bytes(&call->results[form.q]) * 2 != n)
+        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "rows that are no multiple of 16, or results of another size");
+    if (!lb_frame_ok(&f)) return lb_frame_end(&f);
+    const scales layout = {n / size, size / GROUP, form.tiled};
+    if (size_in_bytes(&call->results[form.s]) != bytes_of(&layout))
+        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "another number of scales than the layout has");
+    const void *x = lb_frame_tensor(&f, in), *one = lb_frame_tensor(&f, given);
+    uint8_t *q = lb_frame_output_bytes(&f, form.q), *s = lb_frame_output_bytes(&f, form.s);
+    if (!q) q = lb_frame_scratch(&f, (size_t)n / 2);
+    if (!s) s = lb_frame_scratch(&f, (size_t)bytes_of(&layout));
+    if (!lb_frame_ok(&f)) return lb_frame_end(&f);
+    memset(s, 0, (size_t)bytes_of(&layout));
+    for (int64_t i = 0; i < n; i += GROUP)
+        quantise_group(&f, x, i, lb_frame_get(&f, one, 0), q, s + place(&layout, i / size, i % size / GROUP));
+    const lb_status status = lb_frame_end(&f);
+    if (status == LB_OK && call->n_results == 4) copy_result(call, form.x, 1), copy_result(call, form.scale, 3);
+    return status;
+}
+
+/* ---- the product --------------------------------------------------------------------------------------------------------- */
+
+enum { OUT, A, B, SCALES_A, SCALES_B, ALPHA };
+
+/* (rows, size) reals of the matrix in arg `codes`. */
+static double *unpacked(lb_frame *f, const lb_tensor *codes, const lb_tensor *scale)
+{
+    const int64_t rows = codes->layout.shape[0], size = 2 * codes->layout.shape[1];
+    const scales layout = {rows, size / GROUP, true};
+    if (size % GROUP || size_in_bytes(scale) != bytes_of(&layout))
+        lb_frame_fail(f, LB_ERR_UNSUPPORTED, "another number of scales than the layout has");
+    const uint8_t *q = lb_frame_bytes(f, codes), *s = lb_frame_bytes(f, scale);
+    double *x = lb_frame_scratch(f, (size_t)(rows * size) * sizeof *x);
+    for (int64_t i = 0; lb_frame_ok(f) && i < rows * size; i++) {
+        const uint8_t code = (uint8_t)(i % 2 ? q[i / 2] >> 4 : q[i / 2] & 0xf);
+        x[i] = lb_to_f64(LB_E2M1, &code) * lb_to_f64(LB_E4M3FN, s + place(&layout, i / size, i % size / GROUP));
+    }
+    return x;
+}
+
+static lb_status product(lb_call *call, bool twin)
+{
+    lb_frame f = lb_frame_begin(call);
+    const lb_tensor *a = lb_call_tensor(call, A), *b = lb_call_tensor(call, B),
+                    *sa = lb_call_tensor(call, SCALES_A), *sb = lb_call_tensor(call, SCALES_B),
+                    *alpha = lb_call_tensor(call, ALPHA);
+    if (!a || !b || !sa || !sb || !alpha || a->dtype != LB_U8 || b->dtype != LB_U8 || a->layout.ndim != 2 ||
+        b->layout.ndim != 2 || a->layout.shape[1] != b->layout.shape[1] || !lb_tensor_numel(alpha))
+        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "(m, k / 2) by (n, k / 2) bytes with their scales");
+    if (!lb_frame_ok(&f)) return lb_frame_end(&f);
+    const int64_t m = a->layout.shape[0], n = b->layout.shape[0], k = 2 * a->layout.shape[1];
+    const double *x = unpacked(&f, a, sa), *w = unpacked(&f, b, sb);
+    const void *factor = lb_frame_tensor(&f, alpha);
+    void *y = lb_frame_output(&f, 0, m * n);
+    for (int64_t i = 0; lb_frame_ok(&f) && i < m * n; i++) {
+        const double *row = x + i / n * k, *column = w + i % n * k;
+        double sum = 0;
+        for (int64_t j = 0; j < k; j++) sum += twin ? fabs(row[j] * column[j]) : row[j] * column[j];
+        sum *= lb_frame_get(&f, factor, 0);
+        lb_frame_set(&f, y, i, twin ? fabs(sum) : sum);
+    }
+    return lb_frame_end(&f);
+}
+static lb_status product_kernel(lb_call *call)
+{
+    return product(call, false);
+}
+static lb_status product_twin(lb_call *call)
+{
+    return product(call, true);
+}
+
+#define OLDER "output input output_scale input_scale is_sf_swizzled_layout"
+#define PRODUCT "out a b block_scale_a block_scale_b alpha"
+const lb_op_row lb_rows_fp4[] = {
+    {"_C::scaled_fp4_quant", OLDER, quantise, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_WRITES, NULL, "custom"},
+    {"_C::scaled_fp4_quant.out", "input input_scale is_sf_swizzled_layout", quantise, NULL, 0, 0,
+     LB_ROW_EXACT | LB_ROW_OUT, NULL, "custom"},
+    {"sgl_kernel::scaled_fp4_quant", OLDER, quantise, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_WRITES, NULL, "custom"},
+    {"_C::cutlass_scaled_fp4_mm", PRODUCT, product_kernel, product_twin, 4, 1, LB_ROW_WRITES, NULL, "custom"},
+    {"sgl_kernel::cutlass_scaled_fp4_mm", PRODUCT, product_kernel, product_twin, 4, 1, LB_ROW_WRITES, NULL,
+     "custom"},
+    {NULL},
+};
