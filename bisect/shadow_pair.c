@@ -51,6 +51,47 @@ typedef struct runner {
     lb_taking *taking;
 } runner;
 
+/* ---- complex numbers ---- */
+
+/* Layouts of numbers: a complex one is two, along a dimension of their own at the end. */
+static lb_layout numbers_layout(const lb_layout *layout, lb_dtype dtype)
+{
+    lb_layout l = *layout;
+    if (!lb_dtype_is_complex(dtype) || l.ndim == LB_MAX_DIMS) return l;
+    for (int d = 0; d < l.ndim; d++) l.stride[d] *= 2;
+    l.offset *= 2;
+    l.shape[l.ndim] = 2, l.stride[l.ndim] = 1;
+    l.ndim++;
+    return l;
+}
+
+/* False: it has too many dimensions for that. */
+static bool as_numbers(const lb_tensor *tensor, lb_tensor *numbers)
+{
+    *numbers = (lb_tensor){tensor->data, lb_dtype_part(tensor->dtype), numbers_layout(&tensor->layout, tensor->dtype)};
+    return !lb_dtype_is_complex(tensor->dtype) || tensor->layout.ndim < LB_MAX_DIMS;
+}
+
+/* The event with its complex results as numbers; `room` for two lists of tensors. */
+static lb_event numbers_of(const lb_event *event, lb_tensor *room)
+{
+    lb_event e = *event;
+    lb_tensor *computed = room, *shadow = room + event->n_results;
+    for (uint32_t i = 0; i < event->n_results; i++) {
+        const bool fits = as_numbers(&event->computed[i], &computed[i]);
+        if (!as_numbers(&event->shadow[i], &shadow[i]) || !fits) computed[i].data = shadow[i].data = NULL;
+    }
+    e.computed = computed, e.shadow = shadow;
+    return e;
+}
+
+static bool has_complex(const lb_event *event)
+{
+    for (uint32_t i = 0; i < event->n_results; i++)
+        if (event->shadow[i].data && lb_dtype_is_complex(event->shadow[i].dtype)) return true;
+    return false;
+}
+
 /* ---- observers ---- */
 
 /* The op of A that an event of either side speaks of; LB_NONE: of none. */
@@ -183,7 +224,8 @@ static void add_part(runner *s, const lb_join *join, assembly *y, const kept *k,
         i < whole->results ? lb_op_results(pa, whole)[i] : lb_op_written(pa, whole)[i - whole->results];
     if (dim >= 0) {
         const lb_join_piece piece = {.to = at, .size = event->shadow[i].layout.shape[dim]};
-        lb_join_place(&pa->values[v].layout, dim, &piece, &event->shadow[i].layout, sizeof *x, x,
+        const lb_layout all = numbers_layout(&pa->values[v].layout, pa->values[v].dtype);
+        lb_join_place(&all, dim, &piece, &event->shadow[i].layout, sizeof *x, x,
                       y->numbers + start);
     } else {
         y->each[i] &= lb_shadow_numbers_agree(k->numbers + start, x, n, fmax(error, k->error[i]));
@@ -270,10 +312,11 @@ static void keep_final(runner *s, uint32_t f, const lb_event *event, uint32_t i)
 }
 
 /* Elements of `whole` that a part stands for, row-major; NULL: its shapes do not fit. malloc'ed. */
-static double *slice_of(const kept_final *whole, const lb_layout *shape, int dim, int64_t at,
+static double *slice_of(const kept_final *whole, const lb_value *value, int dim, int64_t at,
                         const lb_layout *part)
 {
-    int64_t n = lb_layout_numel(part), outer = 1, inner = 1, done = 0;
+    const lb_layout *shape = &value->layout;
+    int64_t n = lb_layout_numel(part), outer = 1, inner = lb_dtype_is_complex(value->dtype) ? 2 : 1, done = 0;
     double *slice = malloc((size_t)(n > 0 ? n : 1) * sizeof *slice);
     if (dim < 0 && n != whole->elements) {
         free(slice);
@@ -292,12 +335,12 @@ static void meet_final(runner *s, uint32_t f, uint32_t k, const lb_event *event,
     lb_shadow_final *final = &s->out->finals[f];
     const kept_final *whole = &s->finals[f];
     const lb_program *pb = s->side->program;
-    const lb_layout *shape = &s->other->program->values[final->whole.value].layout;
+    const lb_value *value = &s->other->program->values[final->whole.value];
     int64_t at = 0, n = lb_layout_numel(&event->shadow[i].layout);
     for (uint32_t before = 0; before < k && final->dim >= 0; before++)
         at += pb->values[s->out->final_parts[final->first + before].value].layout.shape[final->dim];
     if (!whole->numbers) return;
-    double error, *slice = slice_of(whole, shape, final->dim, at, &event->shadow[i].layout);
+    double error, *slice = slice_of(whole, value, final->dim, at, &event->shadow[i].layout);
     double *x = slice ? shadow_of(event, i, n, &error) : NULL;
     if (x) {
         final->seen++;
@@ -318,7 +361,7 @@ static kept_final *image_of(runner *s, uint32_t f)
     kept_final *image = &s->images[f];
     lb_tensor t;
     if (image->numbers) return image;
-    if (lb_side_value(s->side, source, &t, NULL) != LB_OK) return NULL;
+    if (lb_side_value(s->side, source, &t, NULL) != LB_OK || !as_numbers(&t, &t)) return NULL;
     image->elements = lb_layout_numel(&t.layout);
     image->numbers = malloc((size_t)image->elements * sizeof *image->numbers + 1);
     if (image->numbers) lb_shadow_numbers(&t, image->numbers);
@@ -335,9 +378,10 @@ static void paint_final(runner *s, uint32_t f, const lb_event *event)
         if (v == source || v->storage != source->storage || v->dtype != source->dtype || !event->shadow[i].data)
             continue;
         kept_final *image = image_of(s, f);
-        double error = 0, *x = image ? shadow_of(event, i, lb_layout_numel(&v->layout), &error) : NULL;
+        const lb_layout whole = numbers_layout(&source->layout, source->dtype), part = numbers_layout(&v->layout, v->dtype);
+        double error = 0, *x = image ? shadow_of(event, i, lb_layout_numel(&part), &error) : NULL;
         if (x) {
-            lb_image_paint(image->numbers, &source->layout, &v->layout, sizeof *x, x);
+            lb_image_paint(image->numbers, &whole, &part, sizeof *x, x);
             image->error = fmax(image->error, error);
         }
         free(x);
@@ -379,7 +423,7 @@ static void note_finals(runner *s, uint32_t op, const lb_event *event)
     }
 }
 
-static bool note_shadow(void *context, const lb_event *event)
+static bool note_numbers(void *context, const lb_event *event)
 {
     runner *s = context;
     uint32_t op, row = row_of(s, event, &op);
@@ -393,6 +437,17 @@ static bool note_shadow(void *context, const lb_event *event)
     else
         meet_shadow(s, row, event);
     return true;
+}
+
+static bool note_shadow(void *context, const lb_event *event)
+{
+    if (!event->shadow || !has_complex(event)) return note_numbers(context, event);
+    lb_tensor *room = malloc(2 * event->n_results * sizeof *room);
+    if (!room) return true; /* nothing is known of it then */
+    const lb_event numbers = numbers_of(event, room);
+    const bool goes_on = note_numbers(context, &numbers);
+    free(room);
+    return goes_on;
 }
 
 /* ---- runs ---- */

@@ -43,7 +43,7 @@ static void note_written(lb_machine *machine, uint32_t value, const lb_value *ro
 static bool borrow(lb_machine *machine, lb_storage *storage, const lb_value *value, const lb_tensor *recorded)
 {
     if (storage->punned || !lb_storage_covers(storage, value) || (uintptr_t)recorded->data % 16) return false;
-    if (value->layout.offset != storage->first) return false;
+    if (value->layout.offset * (lb_dtype_is_complex(value->dtype) ? 2 : 1) != storage->first) return false;
     for (int d = 0; d < value->layout.ndim; d++)
         if (recorded->layout.stride[d] != value->layout.stride[d]) return false;
     lb_storage_borrow(machine->memory, storage, recorded->data);

@@ -210,12 +210,11 @@ static lb_status weigh(lb_machine *machine, const lb_execution *e, account *a, c
     return LB_OK;
 }
 
-/* A storage that is also read as bytes, or as complex numbers, is held as recorded: what a shadow writes there has been rounded. */
+/* A storage that is also read as bytes is held as recorded: what a shadow writes there has been rounded. */
 static bool cannot_be_exact(const lb_machine *machine, uint32_t value)
 {
-    const lb_value *row = &machine->prepared->program->values[value];
-    if (machine->is_shadow && lb_dtype_is_complex(row->dtype) && row->dtype != LB_C128) return true;
-    return machine->is_shadow && lb_storage_of(machine, value)->punned && lb_dtype_is_float(row->dtype) && row->dtype != LB_F64;
+    const lb_dtype part = lb_dtype_part(machine->prepared->program->values[value].dtype);
+    return machine->is_shadow && lb_storage_of(machine, value)->punned && lb_dtype_is_float(part) && part != LB_F64;
 }
 
 lb_status lb_event_computed(lb_machine *machine, const lb_op *op, const lb_execution *e)

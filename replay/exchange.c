@@ -3,6 +3,7 @@
 
 #include "anchor.h"
 #include "frame.h"
+#include "operands.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -186,6 +187,7 @@ static lb_dtype stream_dtype(const exchange *x)
         if (x->members[r].inputs.n) {
             lb_dtype recorded = x->members[r].program->values[x->members[r].inputs.values[0]].dtype;
             const lb_choice *choice = x->members[r].choice;
+            if (lb_dtype_is_complex(recorded)) return lb_held_dtype(lb_choice_dtype(choice, recorded), recorded);
             if (!choice->region || !lb_dtype_is_float(recorded)) return recorded;
             if (choice->widen_only && lb_dtype_precision(choice->region) <= lb_dtype_precision(recorded)) return recorded;
             return choice->region;

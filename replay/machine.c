@@ -122,6 +122,7 @@ lb_status lb_machine_declare(lb_machine *machine, const lb_prepared *prepared, l
         lb_storage *storage = lb_memory_declare(machine->memory, row->id, row->dtype, row->first, row->last, machine->declared);
         if (!storage) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u storages", prepared->n_storages);
         storage->punned |= row->punned;
+        storage->paired |= row->paired;
     }
     machine->declared++;
     return machine->shadow ? lb_machine_declare(machine->shadow, prepared, err) : LB_OK;
@@ -447,8 +448,8 @@ static lb_status fill_zero(lb_machine *machine, lb_outputs *outputs)
     for (uint32_t i = 0; i < outputs->n; i++) {
         lb_tensor *t = &outputs->tensors[i], zero = {0};
         if (!t->data) continue;
-        int64_t nothing = 0;
-        zero = (lb_tensor){&nothing, t->dtype, t->layout};
+        int64_t nothing[2] = {0};
+        zero = (lb_tensor){nothing, t->dtype, t->layout};
         memset(zero.layout.stride, 0, sizeof zero.layout.stride);
         lb_tensor_copy(t, &zero, NULL);
     }

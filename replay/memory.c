@@ -376,6 +376,7 @@ static bool window_range(const lb_storage *storage, const lb_value *value, int64
 {
     if (lb_layout_dense_range(&value->layout, first, last, NULL) != LB_OK) return false;
     *dense = lb_layout_numel(&value->layout) == *last - *first;
+    if (lb_dtype_is_complex(value->dtype) && !storage->punned) *first *= 2, *last *= 2;
     if (storage->punned) {
         size_t bits = lb_dtype_bits(value->dtype);
         *first = *first * (int64_t)bits / 8;
@@ -412,11 +413,19 @@ bool lb_storage_holds(const lb_storage *storage, const lb_value *value)
            last <= storage->filled_last;
 }
 
+lb_dtype lb_held_dtype(lb_dtype held, lb_dtype dtype)
+{
+    if (!lb_dtype_is_complex(dtype)) return held;
+    return held == LB_F64 ? LB_C128 : held == LB_F32 ? LB_C64 : held == LB_F16 ? LB_C32 : LB_NO_DTYPE;
+}
+
 lb_tensor lb_storage_window(const lb_storage *storage, const lb_value *value)
 {
-    lb_tensor window = {.dtype = storage->punned ? value->dtype : storage->held, .layout = value->layout};
+    const lb_dtype dtype = storage->punned ? value->dtype : lb_held_dtype(storage->held, value->dtype);
+    lb_tensor window = {.dtype = dtype, .layout = value->layout};
+    LB_CHECK(dtype);
     size_t bits = lb_dtype_bits(window.dtype);
-    int64_t origin = storage->punned ? storage->first * 8 : storage->first * (int64_t)bits;
+    int64_t origin = storage->punned ? storage->first * 8 : storage->first * (int64_t)lb_dtype_bits(storage->held);
     window.data = storage->base + (value->layout.offset * (int64_t)bits - origin) / 8;
     return window;
 }

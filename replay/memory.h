@@ -2,7 +2,8 @@
  *
  * A storage is one buffer over the bytes that any program of the run uses of it. Values are windows on it; views cost
  * nothing. A precision region holds what it writes in its own dtype: `held` differs from `recorded` then, and who reads
- * from outside gets a rounded copy (the border). Storages seen under several dtypes are never held wider.
+ * from outside gets a rounded copy (the border). Storages seen under several dtypes are never held wider; but complex numbers and their
+ * parts are one dtype here, that of the parts, which are held in f32 or f64.
  *
  *      id 17  recorded bf16, elements [first, last)      held f32
  *             base ──▶ | e(first) | … | e(last-1) |      a window: base + (offset - first) * size(held)
@@ -28,6 +29,7 @@ typedef struct lb_storage {
     lb_dtype recorded;   /* u8 when seen under several dtypes: then first and last are bytes */
     lb_dtype held;
     bool punned;
+    bool paired;         /* some value in it is complex: two elements each */
     bool borrowed;       /* base points into the capture, or is shared: read only */
     bool shared;         /* base belongs to everyone that holds it: see lb_storage_share */
     bool exact;
@@ -77,8 +79,11 @@ bool lb_storage_covers(const lb_storage *storage, const lb_value *value);
 /* Notes that the window was written; and whether all of it had been written or loaded before. */
 void lb_storage_fill(lb_storage *storage, const lb_value *value);
 bool lb_storage_holds(const lb_storage *storage, const lb_value *value);
-/* The window of a value as it is held (dtype = held). The storage has a buffer. */
+/* The window of a value as it is held (dtype = held, or the complex type of such parts). The storage has a buffer. */
 lb_tensor lb_storage_window(const lb_storage *storage, const lb_value *value);
+
+/* The dtype as which a value recorded in `dtype` appears where its parts are held in `held`. */
+lb_dtype lb_held_dtype(lb_dtype held, lb_dtype dtype);
 
 /* Scratch buffers of the same pool, for border copies, overlap copies and shadows. */
 void *lb_memory_scratch(lb_memory *memory, size_t bytes, lb_err *err);

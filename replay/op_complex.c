@@ -131,6 +131,17 @@ static lb_tensor part_of(const lb_tensor *tensor, int part, const uint64_t *zero
     return t;
 }
 
+/* Of a number in a tensor's place; false: it is none. A complex one of Python's is a list of two. */
+static bool part_of_number(const lb_operand *number, int part, lb_operand *out)
+{
+    const bool real = number->tag == LB_OPERAND_INT || number->tag == LB_OPERAND_FLOAT || number->tag == LB_OPERAND_BOOL;
+    if (!real && (number->tag != LB_OPERAND_NUMBERS || number->count != 2)) return false;
+    *out = *number;
+    if (!real) *out = (lb_operand){.tag = LB_OPERAND_FLOAT, .f = number->floats[part], .i = (int64_t)number->floats[part]};
+    else if (part) out->i = 0, out->f = 0;
+    return true;
+}
+
 enum { MOST_ARGS = 16 };
 
 static lb_status by_parts(const lb_call *call, lb_kernel kernel)
@@ -147,10 +158,11 @@ static lb_status by_parts(const lb_call *call, lb_kernel kernel)
         for (uint32_t i = 0; i < call->n_args; i++) {
             args[i] = call->args[i];
             if (args[i].tag == LB_OPERAND_TENSOR) args[i].tensor = part_of(&call->args[i].tensor, part, &zero);
-            /* Numbers in an operand's place, complex ones or the imaginary part of a real one, and a complex alpha. */
+            /* Lists of numbers are dimensions in sums; elsewhere they are complex numbers, of which no alpha is known. */
             const bool sums = strstr(call->row->name, "sum") || strstr(call->row->name, "mean");
-            if (!sums && (args[i].tag == LB_OPERAND_NUMBERS || (i < 2 && args[i].tag != LB_OPERAND_TENSOR)))
+            if (!sums && i < 2 && args[i].tag != LB_OPERAND_TENSOR && !part_of_number(&call->args[i], part, &args[i]))
                 return refuse(call);
+            if (!sums && i >= 2 && args[i].tag == LB_OPERAND_NUMBERS) return refuse(call);
             if (args[i].tag == LB_OPERAND_DTYPE) args[i].i = (int64_t)lb_dtype_part((lb_dtype)args[i].i);
         }
         LB_TRY(kernel(&one));

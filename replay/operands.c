@@ -41,9 +41,18 @@ lb_status lb_outputs_list(lb_machine *machine, const lb_op *op, lb_op_form form,
 
 lb_dtype lb_choice_dtype(const lb_choice *choice, lb_dtype dtype)
 {
+    if (lb_dtype_is_complex(dtype)) return choice->region == LB_F64 ? LB_F64 : lb_dtype_part(dtype);
     if (!choice->region || !lb_dtype_is_float(dtype)) return dtype;
     if (choice->widen_only && lb_dtype_precision(choice->region) <= lb_dtype_precision(dtype)) return dtype;
     return choice->region;
+}
+
+/* What the elements of a storage are to be held in, once an op under `choice` has written that value there. */
+static lb_dtype dtype_in(const lb_storage *storage, const lb_choice *choice, const lb_value *value)
+{
+    const lb_dtype dtype = lb_choice_dtype(choice, value->dtype);
+    const bool fits = !storage->paired || dtype == LB_F64 || !lb_dtype_is_float(dtype);
+    return storage->punned ? value->dtype : fits ? dtype : lb_dtype_part(value->dtype);
 }
 
 typedef struct reads {
@@ -105,14 +114,15 @@ lb_status lb_outputs_open(lb_machine *machine, const lb_op *op, lb_outputs *outp
         if (v == LB_NONE) continue;
         const lb_value *value = &machine->prepared->program->values[v];
         lb_storage *storage = lb_storage_of(machine, v);
-        lb_dtype want = storage->punned ? value->dtype : lb_choice_dtype(choice, value->dtype);
+        const lb_dtype held = dtype_in(storage, choice, value);
+        lb_dtype want = storage->punned ? held : lb_held_dtype(held, value->dtype);
         storage->stamp = machine->serial;
         if (storage->punned) LB_TRY(open_part(machine, storage, LB_U8, false));
         else if (lb_storage_covers(storage, value)) {
             outputs->ready = is_zero(machine, want) && outputs->n == 1 && !storage->base;
-            LB_TRY(open_whole(machine, op, storage, want, outputs->ready));
+            LB_TRY(open_whole(machine, op, storage, held, outputs->ready));
         }
-        else LB_TRY(open_part(machine, storage, want, choice->region != 0));
+        else LB_TRY(open_part(machine, storage, held, choice->region != 0));
         outputs->tensors[i] = lb_storage_window(storage, value);
         if (rounds_wide(machine, choice, want)) want = LB_F64;
         if (outputs->tensors[i].dtype == want) continue;
@@ -215,6 +225,15 @@ static bool must_copy(const builder *b, const lb_tensor *input, const lb_storage
     return false;
 }
 
+/* Complex numbers of one op are all of one type: what no region has written yet is widened for it. */
+static lb_dtype operand_dtype(const lb_machine *machine, const lb_storage *storage, const lb_value *value, lb_dtype held)
+{
+    const lb_choice *choice = lb_machine_choice(machine);
+    if (!choice->region) return value->dtype;
+    if (!lb_dtype_is_complex(value->dtype) || storage->punned) return held;
+    return lb_held_dtype(lb_choice_dtype(choice, value->dtype), value->dtype);
+}
+
 static lb_status take_tensor(const builder *b, uint32_t v, uint32_t position, lb_tensor *tensor)
 {
     lb_machine *machine = b->machine;
@@ -225,10 +244,11 @@ static lb_status take_tensor(const builder *b, uint32_t v, uint32_t position, lb
         return tensor->data ? LB_OK : LB_ERR_LIMIT;
     }
     *tensor = lb_storage_window(storage, value);
-    if (value->flags & LB_VALUE_LAZY && lb_dtype_is_float(lb_dtype_part(tensor->dtype)))
-        return resolve(machine, tensor, value->flags);
-    if (tensor->dtype != value->dtype && !lb_machine_choice(machine)->region)
-        return copy_to_scratch(machine, tensor, value->dtype);
+    const lb_dtype dtype = operand_dtype(machine, storage, value, tensor->dtype);
+    const bool lazy = value->flags & LB_VALUE_LAZY && lb_dtype_is_float(lb_dtype_part(tensor->dtype));
+    if (lazy) LB_TRY(resolve(machine, tensor, value->flags));
+    if (tensor->dtype != dtype) return copy_to_scratch(machine, tensor, dtype);
+    if (lazy) return LB_OK;
     if (storage->stamp == machine->serial && must_copy(b, tensor, storage, position))
         return copy_to_scratch(machine, tensor, tensor->dtype);
     return LB_OK;

@@ -29,7 +29,8 @@ lb_status lb_outputs_open(lb_machine *machine, const lb_op *op, lb_outputs *outp
  * rounding counts its draws from `first_draw`. */
 void lb_outputs_settle(lb_machine *machine, lb_outputs *outputs, uint64_t first_draw);
 
-/* The dtype in which an op under `choice` holds a value recorded as `dtype`. */
+/* The dtype in which an op under `choice` holds a value recorded as `dtype`; of complex numbers, which regions can only make f64, that of
+ * their parts. */
 lb_dtype lb_choice_dtype(const lb_choice *choice, lb_dtype dtype);
 
 /* All args of an op as operands (`out` args left out). `keep_inputs`: copy every input that shares memory with a result,

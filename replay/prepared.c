@@ -102,15 +102,17 @@ static void to_bytes(lb_dtype dtype, int64_t *first, int64_t *last)
 
 static lb_status extend(lb_prepared_storage *storage, const lb_value *value, lb_err *err)
 {
+    const lb_dtype part = lb_dtype_part(value->dtype);
     int64_t first, last;
     LB_TRY(lb_layout_dense_range(&value->layout, &first, &last, err));
+    if (part != value->dtype) first *= 2, last *= 2, storage->paired = true;
     if (storage->dtype == LB_NO_DTYPE) {
-        storage->dtype = value->dtype;
-    } else if (storage->dtype != value->dtype && !storage->punned) {
+        storage->dtype = part;
+    } else if (storage->dtype != part && !storage->punned) {
         to_bytes(storage->dtype, &storage->first, &storage->last);
         storage->punned = true;
     }
-    if (storage->punned) to_bytes(value->dtype, &first, &last);
+    if (storage->punned) to_bytes(part, &first, &last);
     if (first == last) return LB_OK;
     if (storage->first == storage->last) {
         storage->first = first;

@@ -29,11 +29,13 @@ typedef struct lb_prepared_op {
     uint32_t first_dying, dying; /* rows of prepared->dying: storages nobody touches after this op */
 } lb_prepared_op;
 
-/* A storage as this program uses it: extent in elements of `dtype`, or in bytes when seen under several dtypes. */
+/* A storage as this program uses it: extent in elements of `dtype`, or in bytes when seen under several dtypes. A complex number is two
+ * elements: its storage is one of its parts, under which it may be seen, too. */
 typedef struct lb_prepared_storage {
     int64_t id, first, last;
     lb_dtype dtype;
     bool punned;
+    bool paired;  /* some value in it is complex */
     bool written; /* an op of this program other than a source writes it */
 } lb_prepared_storage;
 

@@ -86,7 +86,7 @@ typedef struct lb_plan {
     uint32_t n_swaps;
     int threads;                   /* 0: as many as OpenMP gives */
     bool compare;                  /* compare results with the recording, fill verdicts */
-    bool shadow; /* besides, run the exact shadow: every float value f64, casts the identity, discontinuous ops, decisions
+    bool shadow; /* besides, run the exact shadow: every float value f64 (complex: a pair of f64), casts the identity, discontinuous ops, decisions
                     and random draws take their recorded results. Isolated: re-anchored to the recorded inputs at each op;
                     chained: from the sources on. Events then carry both `computed` and `shadow`. */
     uint64_t memory_bytes;         /* 0: no limit */
@@ -126,7 +126,7 @@ typedef struct lb_event {
     const uint32_t *values; /* their rows in program->values; LB_NONE: none */
     const lb_tensor *computed; /* data NULL when there is none */
     const lb_tensor *recorded; /* data NULL when bytes were not kept */
-    const lb_tensor *shadow;   /* plan.shadow: the exact shadow, f64 (integers as recorded); data NULL when there is none */
+    const lb_tensor *shadow;   /* plan.shadow: the exact shadow, f64 or c128 (integers as recorded); data NULL when there is none */
     bool backend;              /* plan.backend ran it */
 } lb_event;
 
