@@ -1,7 +1,7 @@
-/* One head of attention over one real type. Included by op_attention.c with REAL float and double. h describes the head. */
+/* One head of attention over one real type. Included by attention.c with REAL float and double. h describes the head. */
 
 /* scores[i, j] = scale q_i k_j + mask, -inf where masked. */
-static bool NAME(head_scores)(const head *h, const REAL *q, const REAL *k, const REAL *mask, REAL *scores)
+static bool NAME(head_scores)(const lb_attention_head *h, const REAL *q, const REAL *k, const REAL *mask, REAL *scores)
 {
     lb_product s = {.m = h->queries, .n = h->keys, .k = h->size, .a_row = h->size, .a_column = 1, .b_row = 1, .b_column = h->size};
     if (lb_product_run(&s, h->type, &h->method, q, k, scores) != LB_OK) return false;
@@ -17,7 +17,7 @@ static bool NAME(head_scores)(const head *h, const REAL *q, const REAL *k, const
 }
 
 /* Nothing in row i is seen: all is -inf, or a NaN that the search for the maximum passes over. */
-static bool NAME(sees_nothing)(const head *h, const REAL *row)
+static bool NAME(sees_nothing)(const lb_attention_head *h, const REAL *row)
 {
     const int64_t passed_over = h->skips_nan ? h->keys / h->vector * h->vector : h->keys;
     for (int64_t j = 0; j < h->keys; j++)
@@ -27,7 +27,7 @@ static bool NAME(sees_nothing)(const head *h, const REAL *row)
 
 /* A score of +inf makes exp(inf - inf) of itself. torch's CPU kernels take it for 0 (16-bit inputs) or inf (f32) in full vectors, so
  * that the row has the log-sum-exp +inf and not NaN, unless more keys follow its block. */
-static bool NAME(overflows)(const head *h, REAL *row, REAL *sum, REAL *lse)
+static bool NAME(overflows)(const lb_attention_head *h, REAL *row, REAL *sum, REAL *lse)
 {
     const int64_t last = (h->keys - 1) / KEY_BLOCK * KEY_BLOCK;
     const int64_t vectors = last + (h->keys - last) / h->vector * h->vector;
@@ -40,7 +40,7 @@ static bool NAME(overflows)(const head *h, REAL *row, REAL *sum, REAL *lse)
 }
 
 /* Rows become exp(score - max); sums and log-sum-exps go to `sum` and `lse`. A row that sees nothing becomes 0. */
-static void NAME(head_exponentials)(const head *h, REAL *scores, REAL *sum, REAL *lse)
+static void NAME(head_exponentials)(const lb_attention_head *h, REAL *scores, REAL *sum, REAL *lse)
 {
     for (int64_t i = 0; i < h->queries; i++) {
         REAL *row = scores + i * h->keys, top = -(REAL)INFINITY;
@@ -61,7 +61,7 @@ static void NAME(head_exponentials)(const head *h, REAL *scores, REAL *sum, REAL
 }
 
 /* y = softmax(scores) v; `scores` holds queries * keys. */
-static bool NAME(head_forward)(const head *h, const REAL *q, const REAL *k, const REAL *v, const REAL *mask, REAL *scores,
+static bool NAME(head_forward)(const lb_attention_head *h, const REAL *q, const REAL *k, const REAL *v, const REAL *mask, REAL *scores,
                                REAL *sum, REAL *y, REAL *lse)
 {
     if (!NAME(head_scores)(h, q, k, mask, scores)) return false;
@@ -76,7 +76,7 @@ static bool NAME(head_forward)(const head *h, const REAL *q, const REAL *k, cons
 
 /* dv += p' dy, ds = p (dy v' - sum dy y), dq = scale ds k, dk += scale ds' q. `p` and `ds` hold queries * keys, `part` the larger
  * of dk and dv. */
-static bool NAME(head_backward)(const head *h, const REAL *dy, const REAL *q, const REAL *k, const REAL *v, const REAL *y,
+static bool NAME(head_backward)(const lb_attention_head *h, const REAL *dy, const REAL *q, const REAL *k, const REAL *v, const REAL *y,
                                 const REAL *lse, const REAL *mask, REAL *p, REAL *ds, REAL *part, REAL *dq, REAL *dk, REAL *dv)
 {
     int64_t n = h->queries * h->keys;
