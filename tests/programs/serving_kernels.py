@@ -225,6 +225,55 @@ def fp4s(r, name):
         yield x, one, False
 
 
+# ---- experts in groups
+
+def grouped(s, biased, groups, chosen, k, renormalize, factor):
+    tokens, experts = s.shape
+    best = biased.view(tokens, groups, -1).topk(min(2, experts // groups), -1).values.sum(-1).topk(chosen, -1).indices
+    inside = torch.zeros(tokens, groups, dtype=torch.bool).scatter_(1, best, True).repeat_interleave(experts // groups, 1)
+    ids = biased.masked_fill(~inside, -torch.inf).topk(k, -1).indices
+    weights = s.gather(1, ids)
+    return weights / (weights.sum(-1, keepdim=True) if renormalize else 1) * factor, ids.int()
+
+
+def grouped_topk(x, groups, chosen, k, renormalize, factor, bias, scoring):
+    s = torch.sigmoid(x) if scoring else x
+    return grouped(s, s + bias, groups, chosen, k, renormalize, factor)
+
+
+def topk_sigmoid(weights, ids, slots, x, renormalize, bias, factor):
+    s = torch.sigmoid(x)
+    w, chosen = grouped(s, s if bias is None else s + bias, 1, 1, weights.shape[1], renormalize, factor)
+    weights.copy_(w)
+    ids.copy_(chosen)
+    slots.copy_(torch.arange(slots.numel(), dtype=slots.dtype).view(slots.shape[1], -1).t())
+
+
+def fused_gate(x, bias, groups, chosen, k, shared, factor, on_output):
+    s = torch.sigmoid(x)
+    return list(grouped(s, s + bias, groups, chosen, k, True, factor if on_output else 1))
+
+
+def noaux(x, bias, groups, chosen, k, factor):
+    s = torch.sigmoid(x)
+    return grouped(s, s + bias, groups, chosen, k, True, factor)
+
+
+def routed(r, name):
+    x, bias = r(6, 16, of=torch.float32), r(16, of=torch.float32) * 0.1
+    if "grouped" in name:
+        yield x, 4, 2, 3, True, 2.5, bias, 1
+        yield torch.softmax(x, -1), 1, 1, 2, False, 1.0, bias * 0, 0
+    elif "topk_sigmoid" in name:
+        for renormalize, given in ((True, bias), (False, None)):
+            yield torch.empty(6, 3), torch.empty(6, 3, dtype=torch.int32), torch.empty(6, 3, dtype=torch.int32), x, renormalize, given, 2.5
+    elif "fused" in name:
+        for on_output in (True, False):
+            yield x, bias, 4, 2, 4, 0, 2.5, on_output
+    else:
+        yield x, bias, 4, 2, 4, 2.5
+
+
 # ---- attention
 
 def attended(q, k, v, scale, causal, left, right):
@@ -393,6 +442,14 @@ OPS = {
                                   nvfp4_product, fp4s),
     "sgl_kernel::cutlass_scaled_fp4_mm": ("(Tensor! out, Tensor a, Tensor b, Tensor block_scale_a, Tensor block_scale_b, Tensor alpha) -> ()",
                                           nvfp4_product, fp4s),
+    "_moe_C::grouped_topk": ("(Tensor scores, int n_group, int topk_group, int topk, bool renormalize, float routed_scaling_factor, Tensor bias, "
+                             "int scoring_func) -> (Tensor, Tensor)", grouped_topk, routed),
+    "_moe_C::topk_sigmoid": ("(Tensor! topk_weights, Tensor! topk_indices, Tensor! token_expert_indices, Tensor gating_output, bool renormalize, "
+                             "Tensor? bias, float routed_scaling_factor) -> ()", topk_sigmoid, routed),
+    "sgl_kernel::moe_fused_gate": ("(Tensor input, Tensor bias, int num_expert_group, int topk_group, int topk, int num_fused_shared_experts, "
+                                   "float routed_scaling_factor, bool apply_routed_scaling_factor_on_output) -> Tensor[]", fused_gate, routed),
+    "trtllm::noaux_tc_op": ("(Tensor scores, Tensor bias, int n_group, int topk_group, int topk, float routed_scaling_factor) -> (Tensor, Tensor)",
+                            noaux, routed),
     "sgl_kernel::fp8_blockwise_scaled_mm": ("(Tensor mat_a, Tensor mat_b, Tensor scales_a, Tensor scales_b, ScalarType out_dtype) -> Tensor",
                                             lambda a, b, sa, sb, dtype: scaled(a, b, sa, sb).to(dtype), products),
 }

@@ -222,9 +222,9 @@ def implementation(name, schema, function, wrong, which=0):
         args = *args, *named.values()
         result = function(*args)
         if wrong:
-            spoil([args[i] for i in written] if written and result is not None else result if isinstance(result, tuple) else [result] if result is not None and not written else [args[i] for i in written],
+            spoil([args[i] for i in written] if written and result is not None else result if isinstance(result, (tuple, list)) else [result] if result is not None and not written else [args[i] for i in written],
                   2.0 if name.startswith("flash_attn") else 0.05, which)  # bounds of attention in 16 bits are wide
-        return result if isinstance(result, tuple) or not written or schema.endswith("-> Tensor") else None
+        return result if isinstance(result, (tuple, list)) or not written or schema.endswith("-> Tensor") else None
     return run
 
 

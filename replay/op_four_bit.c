@@ -177,7 +177,7 @@ static lb_status product_twin(lb_call *call)
 
 #define OLDER "output input output_scale input_scale is_sf_swizzled_layout"
 #define PRODUCT "out a b block_scale_a block_scale_b alpha"
-const lb_op_row lb_rows_fp4[] = {
+const lb_op_row lb_rows_four_bit[] = {
     {"_C::scaled_fp4_quant", OLDER, quantise, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_WRITES, NULL, "custom"},
     {"_C::scaled_fp4_quant.out", "input input_scale is_sf_swizzled_layout", quantise, NULL, 0, 0,
      LB_ROW_EXACT | LB_ROW_OUT, NULL, "custom"},

@@ -1,0 +1,150 @@
+/* Routers of serving stacks that choose groups of experts first, or score experts by a sigmoid: as DeepSeek-V3 does.
+ *
+ *      s = sigmoid(logit), or as given;  experts are chosen by s + bias, weighed by s
+ *      a group counts as much as its two best experts; only those of the best groups are chosen from
+ *      weights are divided by their sum where that is asked for, and multiplied with a factor
+ *
+ * Schemas: vllm-project/vllm csrc/moe/torch_bindings.cpp; sgl-project/sglang sgl-kernel/csrc/common_extension.cc; NVIDIA/TensorRT-LLM
+ * cpp/tensorrt_llm/thop/noAuxTcOp.cpp. Definitions: csrc/moe/grouped_topk_kernels.cu, sgl-kernel/csrc/moe/moe_fused_gate.cu. Scores of 16
+ * bits are rounded in other places from version to version, which changes what is chosen: f32 alone is computed. */
+#include "elementary.h"
+#include "expert_choice.h"
+#include "frame.h"
+
+#include <math.h>
+
+/* Where things stand in the schema, plus one; 0: nowhere. */
+typedef struct group_form {
+    uint8_t scores, bias, groups, chosen_groups, scoring, renormalize, factor, on_output, shared;
+    bool sigmoid, renormalizes, written; /* written: results are weights, ids and slots that args hold */
+    double floor;                        /* added to the sum */
+} group_form;
+
+typedef struct gate {
+    lb_frame frame;
+    int64_t tokens, experts, k, groups, chosen_groups;
+    const void *scores, *bias;
+    bool sigmoid;
+} gate;
+
+static const lb_tensor *tensor_at(const lb_call *call, uint8_t position)
+{
+    return position ? lb_call_tensor(call, position - 1u) : NULL;
+}
+static int64_t int_at(const lb_call *call, uint8_t position, int64_t otherwise)
+{
+    return position ? lb_call_int(call, position - 1u, otherwise) : otherwise;
+}
+
+/* s of each expert of a token, and what it is chosen by: -inf outside the best groups. */
+static void score(const gate *g, int64_t token, double *s, double *by, double *of_group, int64_t *best)
+{
+    const int64_t each = g->experts / g->groups;
+    for (int64_t e = 0; e < g->experts; e++) {
+        const double x = lb_frame_get(&g->frame, g->scores, token * g->experts + e);
+        s[e] = g->sigmoid ? lb_sigmoid(x) : x;
+        if (!g->frame.wide) s[e] = (float)s[e];
+        by[e] = s[e] + (g->bias ? lb_frame_get(&g->frame, g->bias, e) : 0);
+        if (!g->frame.wide) by[e] = (float)by[e];
+    }
+    if (g->groups == 1) return;
+    for (int64_t i = 0; i < g->groups; i++) {
+        double first = -INFINITY, second = -INFINITY;
+        for (int64_t e = i * each; e < (i + 1) * each; e++) {
+            second = fmax(second, fmin(first, by[e]));
+            first = fmax(first, by[e]);
+        }
+        of_group[i] = each > 1 ? first + second : first;
+        if (!g->frame.wide) of_group[i] = (float)of_group[i];
+    }
+    lb_first_best(of_group, g->groups, g->chosen_groups, best);
+    for (int64_t e = 0; e < g->experts; e++) {
+        bool in = false;
+        for (int64_t i = 0; i < g->chosen_groups; i++) in |= best[i] == e / each;
+        if (!in) by[e] = -INFINITY;
+    }
+}
+
+static lb_status open_gate(gate *g, lb_call *call, const group_form *f)
+{
+    const lb_tensor *in = tensor_at(call, f->scores), *bias = tensor_at(call, f->bias);
+    *g = (gate){.frame = lb_frame_begin(call)};
+    if (!in || in->layout.ndim != 2 || call->n_results < 2 || (in->dtype != LB_F32 && in->dtype != LB_F64))
+        return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: scores that are not (tokens, experts) in f32",
+                       call->row->name);
+    g->tokens = in->layout.shape[0], g->experts = in->layout.shape[1];
+    g->k = g->tokens ? lb_tensor_numel(&call->results[0]) / g->tokens : 0;
+    if (f->groups && tensor_at(call, f->groups)) /* an older schema: biased scores stand there */
+        return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: biased scores in place of a bias", call->row->name);
+    g->groups = int_at(call, f->groups, 1), g->chosen_groups = int_at(call, f->chosen_groups, 1);
+    g->sigmoid = f->scoring ? int_at(call, f->scoring, 0) == 1 : f->sigmoid;
+    if (g->groups < 1 || g->experts % g->groups || g->chosen_groups < 1 || g->chosen_groups > g->groups ||
+        int_at(call, f->shared, 0) || int_at(call, f->scoring, 0) > 1 ||
+        g->k > g->experts / g->groups * g->chosen_groups || (bias && lb_tensor_numel(bias) != g->experts))
+        return lb_fail(
+            call->err, LB_ERR_UNSUPPORTED,
+            "%s: groups that do not divide the experts, shared experts, or other scores than a sigmoid's",
+            call->row->name);
+    g->scores = lb_frame_tensor(&g->frame, in), g->bias = lb_frame_tensor(&g->frame, bias);
+    return LB_OK;
+}
+
+static lb_status choose(lb_call *call, const group_form *f)
+{
+    gate g;
+    LB_TRY(open_gate(&g, call, f));
+    void *weights = lb_frame_output(&g.frame, 0, g.tokens * g.k);
+    int64_t *ids = lb_frame_output_integers(&g.frame, 1, g.tokens * g.k),
+            *slots = f->written && call->n_results > 2 ? lb_frame_output_integers(&g.frame, 2, g.tokens * g.k)
+                                                       : NULL;
+    double *s = lb_frame_scratch(&g.frame, (size_t)(2 * g.experts + g.groups) * sizeof *s);
+    int64_t *best = lb_frame_scratch(&g.frame, (size_t)g.groups * sizeof *best);
+    const bool divides = f->renormalizes || int_at(call, f->renormalize, 0);
+    const double factor = f->factor && (!f->on_output || int_at(call, f->on_output, 0))
+                              ? lb_call_float(call, f->factor - 1u, 1)
+                              : 1;
+    for (int64_t t = 0; lb_frame_ok(&g.frame) && t < g.tokens; t++) {
+        double total = f->floor;
+        score(&g, t, s, s + g.experts, s + 2 * g.experts, best);
+        lb_first_best(s + g.experts, g.experts, g.k, ids + t * g.k);
+        for (int64_t j = 0; j < g.k; j++) total += s[ids[t * g.k + j]];
+        for (int64_t j = 0; j < g.k; j++) {
+            lb_frame_set(&g.frame, weights, t * g.k + j,
+                         s[ids[t * g.k + j]] / (divides && total > 0 ? total : 1) * factor);
+            if (slots) slots[t * g.k + j] = j * g.tokens + t;
+        }
+    }
+    return lb_frame_end(&g.frame);
+}
+
+#define AT(n) ((n) + 1)
+#define ROUTER(ID, ...)                                                                                        \
+    static lb_status ID(lb_call *call)                                                                         \
+    {                                                                                                          \
+        static const group_form form = {__VA_ARGS__};                                                          \
+        return choose(call, &form);                                                                            \
+    }
+ROUTER(grouped, .scores = AT(0), .groups = AT(1), .chosen_groups = AT(2), .renormalize = AT(4), .factor = AT(5),
+       .bias = AT(6), .scoring = AT(7), .floor = 1e-20)
+ROUTER(tensorrt, .scores = AT(0), .bias = AT(1), .groups = AT(2), .chosen_groups = AT(3), .factor = AT(5),
+       .sigmoid = true, .renormalizes = true, .floor = 1e-20)
+ROUTER(fused_gate, .scores = AT(0), .bias = AT(1), .groups = AT(2), .chosen_groups = AT(3), .shared = AT(5),
+       .factor = AT(6), .on_output = AT(7), .sigmoid = true, .renormalizes = true)
+ROUTER(sigmoid, .scores = AT(3), .renormalize = AT(4), .bias = AT(5), .factor = AT(6), .sigmoid = true,
+       .written = true)
+
+const lb_op_row lb_rows_expert_groups[] = {
+    {"_moe_C::grouped_topk",
+     "scores n_group topk_group topk renormalize routed_scaling_factor bias scoring_func", grouped, NULL, 12, 0,
+     0, NULL, "custom"},
+    {"_moe_C::topk_sigmoid",
+     "topk_weights topk_indices token_expert_indices gating_output renormalize bias routed_scaling_factor",
+     sigmoid, NULL, 12, 0, LB_ROW_WRITES, NULL, "custom"},
+    {"sgl_kernel::moe_fused_gate",
+     "input bias num_expert_group topk_group topk num_fused_shared_experts routed_scaling_factor "
+     "apply_routed_scaling_factor_on_output",
+     fused_gate, NULL, 12, 0, 0, NULL, "custom"},
+    {"trtllm::noaux_tc_op", "scores bias n_group topk_group topk routed_scaling_factor", tensorrt, NULL, 12, 0,
+     0, NULL, "custom"},
+    {NULL},
+};
