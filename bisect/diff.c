@@ -231,10 +231,12 @@ static uint32_t find_differences(lb_walk *w)
 
 static lb_status measure_noise(lb_walk *w, const lb_diff_options *options, lb_err *err)
 {
+    char text[160];
     if (!options->n_noise) return LB_OK;
-    if (!w->swapped && w->a->n_parts == 1)
-        return lb_noise_measure(w->a, options->noise, options->n_noise, &w->noise, err);
-    lb_report_finding(w->report, "--noise was not used: the sides are different numbers of programs");
+    LB_TRY(lb_noise_measure(w->swapped ? w->b : w->a, options->noise, options->n_noise, &w->noise, err));
+    snprintf(text, sizeof text, "--noise: none of these runs has all of step %lld, rank %d: what differs there is held against no noise",
+             (long long)w->pa->step, w->pa->rank);
+    if (!w->noise.runs) lb_report_finding(w->report, text);
     return LB_OK;
 }
 
@@ -383,7 +385,7 @@ static bool communicates(lb_capture *capture, int32_t rank)
 
 /* All ranks of a run against all of one that has several times as many: each rank, or the one process, is held against that many of the
  * other side put together. Of as many ranks, each is held against its own, and what a collective gives to one against what all
- * brought. Noise is known of one rank at a time. */
+ * brought. */
 static bool are_taken_together(const session *s, const half *first, const half *second)
 {
     int32_t world_a, world_b;
@@ -392,7 +394,7 @@ static bool are_taken_together(const session *s, const half *first, const half *
     if (!few || many % few || many == 1 || !holds_world(s->a, first->ranks, first->n_ranks, &world_a) ||
         !holds_world(s->b, second->ranks, second->n_ranks, &world_b))
         return false;
-    return few != many || (!s->options->n_noise && communicates(s->a, first->ranks[0]));
+    return few != many || communicates(s->a, first->ranks[0]);
 }
 
 static lb_status diff_ranks(session *s, lb_err *err)

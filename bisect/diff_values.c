@@ -72,8 +72,8 @@ typedef struct measurement {
     bool inside_noise; /* all that differs was measured and lies inside the noise */
 } measurement;
 
-/* Of large values only what may be to blame is worth the passes of a pattern. */
-static void add(measurement *m, uint32_t va, const lb_tensor *a, const lb_tensor *b)
+/* `a`: value `va` of A; `b`: `n` values of B put together. Of large values only what may be to blame is worth the passes of a pattern. */
+static void add(measurement *m, uint32_t va, const uint32_t *vb, uint32_t n, const lb_tensor *a, const lb_tensor *b)
 {
     lb_difference d;
     const lb_tensor *first = m->w->swapped ? b : a, *second = m->w->swapped ? a : b;
@@ -83,7 +83,7 @@ static void add(measurement *m, uint32_t va, const lb_tensor *a, const lb_tensor
     }
     if (d.elements <= PATTERN_ELEMENTS || m->row->local == LB_VERDICT_DIVERGED)
         lb_pattern_find(first, second, &d);
-    m->inside_noise &= lb_noise_covers(&m->w->noise, va, &d);
+    m->inside_noise &= m->w->swapped ? lb_noise_covers(&m->w->noise, vb, n, &d) : lb_noise_covers(&m->w->noise, &va, 1, &d);
     if (!m->row->measured || d.rel_l2 > m->row->difference.rel_l2) m->row->difference = d;
     m->row->measured = true;
 }
@@ -93,7 +93,7 @@ static void add_values(measurement *m, uint32_t va, uint32_t vb)
     lb_tensor a, b;
     if (va == LB_NONE || vb == LB_NONE || !lb_walk_value_differs(m->w, va, vb)) return;
     if (lb_side_value(m->w->a, va, &a, NULL) == LB_OK && lb_side_value(m->w->b, vb, &b, NULL) == LB_OK)
-        add(m, va, &a, &b);
+        add(m, va, &vb, 1, &a, &b);
     else
         m->inside_noise = false;
 }
@@ -109,12 +109,12 @@ bool lb_walk_measure_pair(lb_walk *w, uint32_t ia, uint32_t ib, lb_diff_row *row
 
 /* ---- joins ---- */
 
-/* Result `i` of the whole, and its parts put together (data malloc'ed). False when they lack bytes or are a sum. */
-static bool assemble(const lb_walk *w, const lb_join *join, uint32_t i, uint32_t *va, lb_tensor *a,
-                     lb_tensor *b)
+/* Result `i` of the whole, and its parts (room for all of them in `values`) put together (data malloc'ed). False when they lack bytes or
+ * are a sum. */
+static bool assemble(const lb_walk *w, const lb_join *join, uint32_t i, uint32_t *va, uint32_t *values,
+                     lb_tensor *a, lb_tensor *b)
 {
     const lb_joining how = {.b = w->b};
-    uint32_t *values = malloc((join->parts + 1) * sizeof *values);
     *va = lb_outcome(w->pa, &w->pa->ops[join->whole], i);
     bool done = values && *va != LB_NONE && lb_join_values(&w->alignment.joins, join, w->pb, i, values);
     if (done) {
@@ -122,7 +122,6 @@ static bool assemble(const lb_walk *w, const lb_join *join, uint32_t i, uint32_t
         done = dim >= 0 && lb_side_value(w->a, *va, a, NULL) == LB_OK &&
                lb_join_assemble(&how, &w->pa->values[*va].layout, dim, values, join->parts, b);
     }
-    free(values);
     return done;
 }
 
@@ -153,33 +152,36 @@ static bool each_is_whole(const lb_walk *w, const lb_join *join, uint32_t i)
 
 bool lb_walk_join_differs(const lb_walk *w, const lb_join *join)
 {
-    for (uint32_t i = 0; i < lb_outcomes(&w->pa->ops[join->whole]); i++) {
+    uint32_t *values = malloc((join->parts + 1) * sizeof *values), va;
+    bool same = true;
+    for (uint32_t i = 0; i < lb_outcomes(&w->pa->ops[join->whole]) && same; i++) {
         lb_tensor a, b;
-        uint32_t va;
         if (each_is_whole(w, join, i)) continue;
-        if (!assemble(w, join, i, &va, &a, &b)) return true;
-        bool same = lb_tensor_same(&a, &b);
+        same = assemble(w, join, i, &va, values, &a, &b);
+        if (!same) break;
+        same = lb_tensor_same(&a, &b);
         free(b.data);
-        if (!same) return true;
     }
-    return false;
+    free(values);
+    return !same;
 }
 
 bool lb_walk_measure_join(lb_walk *w, const lb_join *join, lb_diff_row *row)
 {
     measurement m = {w, row, true};
     bool source = strcmp(row->op, "lb::source") == 0;
+    uint32_t *values = malloc((join->parts + 1) * sizeof *values), va;
     for (uint32_t i = 0; i < lb_outcomes(&w->pa->ops[join->whole]); i++) {
         lb_tensor a, b;
-        uint32_t va;
-        if (!assemble(w, join, i, &va, &a, &b)) {
+        if (!assemble(w, join, i, &va, values, &a, &b)) {
             if (source) add_unlike_part(&m, join, i);
             m.inside_noise &= source;
             continue;
         }
-        add(&m, va, &a, &b);
+        add(&m, va, values, join->parts, &a, &b);
         free(b.data);
     }
+    free(values);
     return row->measured && m.inside_noise;
 }
 
@@ -192,7 +194,7 @@ bool lb_walk_measure_final(lb_walk *w, const lb_shadow_final *final, lb_diff_row
     lb_tensor a, b;
     if (final->pieces && lb_image_bits(w->a, final->sources[0], &a)) {
         const bool both = lb_image_bits(w->b, final->sources[1], &b);
-        if (both) add(&m, final->whole.value, &a, &b), free(b.data);
+        if (both) add(&m, final->whole.value, &parts->value, 1, &a, &b), free(b.data);
         free(a.data);
     }
     for (uint32_t k = 0; values && !final->pieces && k < final->parts; k++) {
@@ -202,7 +204,7 @@ bool lb_walk_measure_final(lb_walk *w, const lb_shadow_final *final, lb_diff_row
     if (values && !final->pieces && final->dim >= 0 &&
         lb_side_value(w->a, final->whole.value, &a, NULL) == LB_OK &&
         lb_join_assemble(&how, &a.layout, final->dim, values, final->parts, &b)) {
-        add(&m, final->whole.value, &a, &b);
+        add(&m, final->whole.value, values, final->parts, &a, &b);
         free(b.data);
     }
     free(values);

@@ -31,7 +31,7 @@ typedef struct lb_walk {
     lb_shadow_pair shadows;
     bool have_shadows;
     lb_reordering *reorderings; /* per op of A, or NULL */
-    lb_noise noise;             /* of other runs of A; no runs: none were given */
+    lb_noise noise;             /* of other runs of the first side; no runs: none were given */
     lb_meetings meetings;       /* of A, where it is several ranks */
     lb_inflow brought;          /* by all members of the collective at hand */
     uint8_t *differs;           /* per op of A: its pair or join has other bits, or nobody knows */

@@ -45,6 +45,21 @@ static lb_status measure_run(const other_run *r, lb_err *err)
     return LB_OK;
 }
 
+/* The programs of a run that are those of `first`, as a side; `*found` false: it lacks some. */
+static lb_status take_run(lb_capture *run, const lb_side *first, lb_side *side, bool *found, lb_err *err)
+{
+    const lb_program **programs = malloc(first->n_parts * sizeof *programs);
+    if (!programs) return lb_fail(err, LB_ERR_NOMEM, "diff: out of memory");
+    *found = true;
+    for (uint32_t p = 0; p < first->n_parts && *found; p++) {
+        const lb_program *part = first->parts[p].program;
+        *found = lb_capture_program(run, part->rank, part->step, &programs[p], NULL) == LB_OK;
+    }
+    const lb_status status = *found ? lb_side_init(run, programs, first->n_parts, side, err) : LB_OK;
+    free(programs);
+    return status;
+}
+
 lb_status lb_noise_measure(const lb_side *a, lb_capture *const *runs, uint32_t n_runs, lb_noise *noise,
                            lb_err *err)
 {
@@ -54,12 +69,13 @@ lb_status lb_noise_measure(const lb_side *a, lb_capture *const *runs, uint32_t n
     noise->rel_l2 = calloc(pa->n_values + 1, sizeof *noise->rel_l2);
     lb_status status =
         noise->max_abs && noise->rel_l2 ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory");
-    for (uint32_t i = 0; i < n_runs && status == LB_OK && a->n_parts == 1; i++) {
+    for (uint32_t i = 0; i < n_runs && status == LB_OK; i++) {
         other_run r = {.a = a, .pa = pa, .noise = noise};
-        if (lb_capture_program(runs[i], pa->rank, pa->step, &r.pb, NULL) != LB_OK) continue;
-        status = lb_side_init(runs[i], &r.pb, 1, &r.b, err);
-        if (status == LB_OK) status = measure_run(&r, err);
-        lb_side_release(&r.b);
+        bool found = false;
+        status = take_run(runs[i], a, &r.b, &found, err);
+        r.pb = r.b.program;
+        if (status == LB_OK && found) status = measure_run(&r, err);
+        if (found) lb_side_release(&r.b);
     }
     if (status != LB_OK) lb_noise_release(noise);
     return status;
@@ -71,9 +87,14 @@ void lb_noise_release(lb_noise *noise)
     memset(noise, 0, sizeof *noise);
 }
 
-bool lb_noise_covers(const lb_noise *noise, uint32_t value, const lb_difference *d)
+bool lb_noise_covers(const lb_noise *noise, const uint32_t *values, uint32_t n, const lb_difference *d)
 {
-    if (!noise->runs || noise->max_abs[value] == 0) return false;
-    bool finite = d->nonfinite == 0 || noise->max_abs[value] == INFINITY;
-    return finite && d->max_abs <= 2 * noise->max_abs[value] && d->rel_l2 <= 2 * noise->rel_l2[value];
+    double max_abs = 0, rel_l2 = 0;
+    for (uint32_t i = 0; i < n && noise->runs; i++) {
+        if (values[i] == LB_NONE) return false;
+        max_abs = fmax(max_abs, noise->max_abs[values[i]]), rel_l2 = fmax(rel_l2, noise->rel_l2[values[i]]);
+    }
+    if (max_abs == 0) return false;
+    bool finite = d->nonfinite == 0 || max_abs == INFINITY;
+    return finite && d->max_abs <= 2 * max_abs && d->rel_l2 <= 2 * rel_l2;
 }

@@ -267,6 +267,26 @@ def test_a_difference_above_the_noise_is_none(lastbit, recorded):
     assert answer["earliest"]["op"] == "noisy::gather_rows" and answer["earliest"]["verdict"] == "noise"
 
 
+def test_noise_is_taken_over_all_ranks_as_they_line_up(lastbit, recorded, tmp_path):
+    """Columns split over two ranks against themselves and against one process, whichever stands first; a scale is no noise."""
+    runs = []
+    for i in range(3):
+        runs.append(tmp_path / f"ranks{i}.lb")
+        record_ranks(lastbit, runs[-1], NOISY, 2, "--run", str(i))
+    scaled = tmp_path / "scaled.lb"
+    record_ranks(lastbit, scaled, NOISY, 2, "--scale", "1.001")
+    whole, again = recorded((NOISY, "--run", "0"), (NOISY, "--run", "2"))
+    for one, other, noise in ((runs[0], runs[1], runs[2]), (runs[0], whole, runs[2]), (whole, runs[0], again)):
+        told = lastbit.json("diff", one, other, "--noise", noise, expect=(0, 1))
+        gathered = told["earliest"]
+        assert gathered["op"] == "noisy::gather_rows" and gathered["verdict"] == "noise", (one, other, gathered)
+        assert told["verdict"] != "diverged" and not [f for f in told["findings"] if "noise" in f]
+    told = lastbit.json("diff", runs[0], scaled, "--noise", runs[2], expect=1)
+    assert told["verdict"] == "diverged" and told["first"]["op"] == "aten::mul.Tensor" and told["earliest"]["verdict"] == "noise"
+    lost = lastbit.json("diff", runs[0], runs[1], "--noise", whole, expect=1)
+    assert [f for f in lost["findings"] if "none of these runs has all of step 0" in f]
+
+
 PARTIAL = "tests/programs/partial_write.py"
 # What one side writes behind the last update of the last step: the parameter, and what of it differs.
 WRITTEN = {

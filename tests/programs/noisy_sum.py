@@ -1,5 +1,7 @@
-"""Rows added by threads in whatever order they come: no two runs have the same bits. --scale plants a real difference."""
+"""Rows added by threads in whatever order they come: no two runs have the same bits. --scale plants a real difference. Under torchrun the
+columns of both layers are split over the ranks, as tensor parallelism does."""
 import argparse
+import os
 import threading
 
 import numpy
@@ -35,13 +37,28 @@ def gather_rows(x: torch.Tensor) -> torch.Tensor:
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.last = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
+        self.first, self.last = torch.nn.Linear(64, 64 // ranks), torch.nn.Linear(64 // ranks, 64, bias=False)
+        share = slice(rank * 64 // ranks, (rank + 1) * 64 // ranks)
+        torch.manual_seed(1)  # the shards drew other numbers of their own
+        whole = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
+        with torch.no_grad():
+            self.first.weight.copy_(whole[0].weight[share]), self.first.bias.copy_(whole[0].bias[share])
+            self.last.weight.copy_(whole[1].weight[:, share])
 
     def forward(self, x):
-        return self.last(torch.tanh(gather_rows(self.first(x)) / 16 * args.scale))
+        y = self.last(torch.tanh(gather_rows(self.first(x)) / 16 * args.scale))
+        if ranks > 1:
+            torch.distributed.all_reduce(y)
+        return y
 
 
+rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+if ranks > 1:
+    torch.distributed.init_process_group("gloo")
 entropy = numpy.random.default_rng()
 model, x = Model(), torch.randn(200, 64)
 with torch.no_grad():
     print(model(x).sum().item())
+if ranks > 1:
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
