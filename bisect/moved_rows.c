@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { WINDOW = 8 };
+enum { WINDOW = 8, LARGEST = 1 << 27 /* elements that are looked through */ };
 
 typedef struct row {
     double product;
@@ -86,4 +86,59 @@ bool lb_rows_moved(const lb_tensor *a, const lb_tensor *b, double near)
     const bool moved = x && y && is_near_in_order(x, y, n / width, width, near);
     free(x), free(y);
     return moved;
+}
+
+/* The first of `n` sorted rows whose product is not below. */
+static int64_t lower_bound(const row *order, int64_t n, double product)
+{
+    int64_t first = 0;
+    while (n > 0) {
+        const int64_t half = n / 2;
+        if (order[first + half].product < product)
+            first += half + 1, n -= half + 1;
+        else
+            n = half;
+    }
+    return first;
+}
+
+static bool are_all_among(const double *x, int64_t few, const double *y, int64_t many, int64_t width, double near)
+{
+    row *p = order_of(x, few, width), *q = order_of(y, many, width);
+    bool among = p && q;
+    for (int64_t i = 0; among && i < few; i++) {
+        const double *mine = x + p[i].at * width;
+        const int64_t place = lower_bound(q, many, p[i].product);
+        double size = 0, least = INFINITY;
+        for (int64_t k = place < WINDOW ? 0 : place - WINDOW; k < many && k < place + WINDOW; k++)
+            least = fmin(least, distance(mine, y + q[k].at * width, width));
+        for (int64_t k = 0; k < width; k++) size += mine[k] * mine[k];
+        among = least <= near * near * size;
+    }
+    free(p), free(q);
+    return among;
+}
+
+/* Rows of length one. */
+static void keep_directions(double *x, int64_t rows, int64_t width)
+{
+    for (int64_t i = 0; i < rows; i++, x += width) {
+        double size = 0;
+        for (int64_t k = 0; k < width; k++) size += x[k] * x[k];
+        for (int64_t k = 0; k < width && size > 0; k++) x[k] /= sqrt(size);
+    }
+}
+
+bool lb_rows_among(const lb_tensor *few, const lb_tensor *many, double near)
+{
+    const lb_layout *l = &few->layout;
+    if (l->ndim < 1 || few->dtype != many->dtype) return false;
+    const bool floats = lb_dtype_is_float(few->dtype);
+    const int64_t width = l->ndim == 1 ? 1 : l->shape[l->ndim - 1], n = lb_layout_numel(l), m = lb_layout_numel(&many->layout);
+    if (n < 1 || width < 1 || m % width || m > LARGEST || (floats && width == 1)) return false;
+    double *x = numbers_of(few), *y = numbers_of(many);
+    if (x && y && floats) keep_directions(x, n / width, width), keep_directions(y, m / width, width);
+    const bool among = x && y && are_all_among(x, n / width, y, m / width, width, floats ? near : 0);
+    free(x), free(y);
+    return among;
 }

@@ -8,7 +8,6 @@
 #include <string.h>
 
 enum { UNKNOWN = 0, SURE, DOUBTED };
-#define NEAR 0.1 /* relative L2 distance of what two aligned ops gave, in a group with strangers */
 
 void lb_value_list_add(void *context, uint32_t value)
 {
@@ -58,11 +57,6 @@ bool lb_stretch_same_place(const lb_stretch_source *s, const lb_boundary *x, con
 {
     return x->output == y->output && y->value != LB_NONE && y->position == x->position && y->call == x->call &&
            !y->recompute && !strcmp(s->paths[0][x->scope], s->paths[1][y->scope]);
-}
-
-static bool bytes_of(const lb_finder *f, int side, uint32_t value, lb_tensor *tensor)
-{
-    return lb_stretch_bytes(f->source, side, value, tensor);
 }
 
 bool lb_finder_same_shape(const lb_finder *f, uint32_t va, uint32_t vb)
@@ -115,16 +109,16 @@ bool lb_stretch_meets(const lb_stretch_source *s, const lb_stretch *stretch, int
 /* ---- anchors ---- */
 
 /* Gradients of a mean over more rows are smaller by a factor: then directions are compared. */
-static bool are_near(const lb_finder *f, uint32_t va, uint32_t vb)
+bool lb_finder_is_near(const lb_finder *f, uint32_t va, uint32_t vb)
 {
     lb_tensor a, b;
     lb_difference d;
     const bool scaled = f->source->alignment->joins.rows != NULL;
     if (va == LB_NONE || vb == LB_NONE || !lb_finder_same_shape(f, va, vb)) return false;
     if (!lb_stretch_differs(f->source, va, vb)) return true;
-    if (!bytes_of(f, 0, va, &a) || !bytes_of(f, 1, vb, &b)) return false;
+    if (!lb_stretch_bytes(f->source, 0, va, &a) || !lb_stretch_bytes(f->source, 1, vb, &b)) return false;
     if (lb_compare_numbers(&a, &b, &d, NULL) != LB_OK) return false;
-    return d.rel_l2 < NEAR || (scaled && d.cosine > 0 && 1 - d.cosine * d.cosine < NEAR * NEAR);
+    return d.rel_l2 < LB_FINDER_NEAR || (scaled && d.cosine > 0 && 1 - d.cosine * d.cosine < LB_FINDER_NEAR * LB_FINDER_NEAR);
 }
 
 /* What stands for outcome `k` of op `i` of A where several ops of B make it; LB_NONE. */
@@ -175,8 +169,7 @@ static bool has_whole_inputs(lb_finder *f, uint32_t i)
     return all;
 }
 
-/* The op that gave what op `reader` reads as `value`; LB_NONE when it is not one. */
-static uint32_t maker_of(const lb_finder *f, int side, uint32_t reader, uint32_t value)
+uint32_t lb_finder_maker(const lb_finder *f, int side, uint32_t reader, uint32_t value)
 {
     uint32_t defs[2];
     return lb_flow_defs_of(f->flow[side], reader, value, defs, 2) == 1 ? defs[0] : LB_NONE;
@@ -223,7 +216,7 @@ static bool multiplies_other_parts(lb_finder *f, uint32_t i, uint32_t j)
     const bool same = open_terms(f, i, j, &t);
     for (uint32_t k = 0; same && k < t.x.n && !other; k++) {
         if (t.x.list[k] == LB_NONE || t.y.list[k] == LB_NONE) continue;
-        const uint32_t from = maker_of(f, 0, i, t.x.list[k]), by = maker_of(f, 1, j, t.y.list[k]);
+        const uint32_t from = lb_finder_maker(f, 0, i, t.x.list[k]), by = lb_finder_maker(f, 1, j, t.y.list[k]);
         other = from != LB_NONE && by != LB_NONE && f->source->alignment->b_of_a[from] == by &&
                 is_another_part(f, t.x.list[k], t.y.list[k]);
     }
@@ -241,7 +234,7 @@ static bool adds_other_terms(lb_finder *f, uint32_t i, uint32_t j)
     const bool same = open_terms(f, i, j, &t);
     for (uint32_t k = 0; same && k < t.x.n && !other; k++) {
         if (t.x.list[k] == LB_NONE || t.y.list[k] == LB_NONE) continue;
-        const uint32_t from = maker_of(f, 0, i, t.x.list[k]), by = maker_of(f, 1, j, t.y.list[k]);
+        const uint32_t from = lb_finder_maker(f, 0, i, t.x.list[k]), by = lb_finder_maker(f, 1, j, t.y.list[k]);
         if (from == LB_NONE || by == LB_NONE) continue;
         const uint32_t there = f->source->alignment->b_of_a[from];
         other = there != LB_NONE && (there != by || is_another_part(f, t.x.list[k], t.y.list[k]) ||
@@ -260,9 +253,9 @@ static bool goes_on_from_other_terms(lb_finder *f, uint32_t i, uint32_t j)
     const bool same = open_terms(f, i, j, &t);
     for (uint32_t k = 0; same && k < t.x.n && !other; k++) {
         if (t.x.list[k] == LB_NONE || t.y.list[k] == LB_NONE) continue;
-        const uint32_t from = maker_of(f, 0, i, t.x.list[k]), by = maker_of(f, 1, j, t.y.list[k]);
+        const uint32_t from = lb_finder_maker(f, 0, i, t.x.list[k]), by = lb_finder_maker(f, 1, j, t.y.list[k]);
         other = from != LB_NONE && by != LB_NONE && f->source->alignment->b_of_a[from] == by &&
-                is_add(f, from) && !lb_finder_is_trusted(f, from) && !are_near(f, t.x.list[k], t.y.list[k]);
+                is_add(f, from) && !lb_finder_is_trusted(f, from) && !lb_finder_is_near(f, t.x.list[k], t.y.list[k]);
     }
     close_terms(f, &t);
     return other;
@@ -289,7 +282,7 @@ static bool have_moved(const lb_finder *f, uint32_t va, uint32_t vb)
 {
     lb_tensor a, b;
     return va != LB_NONE && vb != LB_NONE && lb_finder_same_shape(f, va, vb) && lb_stretch_differs(f->source, va, vb) &&
-           bytes_of(f, 0, va, &a) && bytes_of(f, 1, vb, &b) && lb_rows_moved(&a, &b, NEAR);
+           lb_stretch_bytes(f->source, 0, va, &a) && lb_stretch_bytes(f->source, 1, vb, &b) && lb_rows_moved(&a, &b, LB_FINDER_NEAR);
 }
 
 /* Has a module of A ops without a partner, and does it give the same in spite of them? */
@@ -303,7 +296,7 @@ static bool gives_the_same(const lb_finder *f, uint32_t scope, uint8_t phase)
         const lb_boundary *x = &a->boundaries[i];
         if (x->scope != scope || !x->output || x->value == LB_NONE || x->recompute) continue;
         for (uint32_t k = 0; k < b->n_boundaries; k++)
-            if (lb_stretch_same_place(f->source, x, &b->boundaries[k])) return are_near(f, x->value, b->boundaries[k].value);
+            if (lb_stretch_same_place(f->source, x, &b->boundaries[k])) return lb_finder_is_near(f, x->value, b->boundaries[k].value);
     }
     return false;
 }
@@ -333,10 +326,14 @@ bool lb_finder_is_trusted(lb_finder *f, uint32_t i)
             return false;
         }
         const bool over_others = !b && is_over_others(f, i); /* nothing to be near to */
+        if (al->joins.rows && lb_finder_sorts(f, i)) {
+            f->trust[i] = DOUBTED;
+            return false;
+        }
         sure |= over_others;
-        if (!sure && !b) sure = are_near(f, lb_outcome(f->p[0], a, 0), lb_finder_joined_outcome(f, i, 0));
+        if (!sure && !b) sure = lb_finder_is_near(f, lb_outcome(f->p[0], a, 0), lb_finder_joined_outcome(f, i, 0));
         if (!sure && b && lb_outcomes(a) == lb_outcomes(b))
-            sure = are_near(f, lb_outcome(f->p[0], a, 0), lb_outcome(f->p[1], b, 0));
+            sure = lb_finder_is_near(f, lb_outcome(f->p[0], a, 0), lb_outcome(f->p[1], b, 0));
         f->trust[i] = sure ? SURE : DOUBTED;
     }
     return f->trust[i] == SURE;

@@ -5,11 +5,14 @@
 #include "slice.h"
 #include "stretch.h"
 
+#define LB_FINDER_NEAR 0.1 /* relative L2 distance of what two aligned ops gave, in a group with strangers */
+
 typedef struct lb_finder {
     const lb_stretch_source *source;
     const lb_program *p[2];
     lb_flow *flow[2];
     uint8_t *trust;          /* per op of A: is its pair believed? */
+    uint32_t *sorted;        /* per op of A: 1 + the scope in which rows of a larger batch were put into another order; 0: they were not */
     uint32_t *source_a_of_b; /* per op of B */
     uint32_t *ends[2]; /* per op: the op of the other side where a stretch ends together with it; LB_NONE */
     lb_stretches *out;
@@ -56,6 +59,17 @@ bool lb_finder_is_moved(const lb_finder *f, uint32_t scope, uint8_t phase, uint3
 uint32_t lb_finder_partner_op(lb_finder *f, int side, uint32_t i);
 /* The op of the other side where a stretch ends together with one that ends in op `i`; LB_NONE. */
 uint32_t lb_finder_end(const lb_finder *f, int side, uint32_t i);
+
+/* Are two values of one shape the same but for rounding, and for a factor where the batches have other sizes? */
+bool lb_finder_is_near(const lb_finder *f, uint32_t value_a, uint32_t value_b);
+/* The op that gave what op `reader` reads as `value`; LB_NONE when it is not one. */
+uint32_t lb_finder_maker(const lb_finder *f, int side, uint32_t reader, uint32_t value);
+
+/* ---- rows that are sorted in a larger batch (stretch_sorted.c) ---- */
+
+/* Does op `i` of A sort rows, count them, or go on with such a value, so that it lines up with no row of the larger batch's op? What comes
+ * of it does, once the rows are back where they were. */
+bool lb_finder_sorts(lb_finder *f, uint32_t i);
 
 /* ---- what follows from what (stretch_slice.c) ---- */
 

@@ -21,6 +21,10 @@ RECORDINGS = {
     "train.1": "train=1,rows=3,length=5", "train.8": f"train=1,rows={ALL},length=5",
     "train.gpt2.1": "train=1,model=gpt2,attention=eager,rows=3", "train.gpt2.8": f"train=1,model=gpt2,attention=eager,rows={ALL}",
     "train.bf16.2": "train=1,dtype=bfloat16,rows=3+0", "train.bf16.8": f"train=1,dtype=bfloat16,rows={ALL}",
+    **{f"{how}.{name}": f"model=mixture,length=6,experts={how},rows={rows}"
+       for how in ("eager", "grouped_mm") for name, rows in (("1", "3"), ("8", ALL))},
+    **{f"mixture.{fault}": f"model=mixture,length=6,experts=grouped_mm,rows={ALL},fault={fault}" for fault in ("element", "weight", "roll")},
+    "mixture.train.1": "model=mixture,length=6,rows=3,train=1", "mixture.train.8": f"model=mixture,length=6,rows={ALL},train=1",
 }
 
 
@@ -202,3 +206,34 @@ def test_other_precisions_in_batches_of_other_sizes(lastbit, batches, few, many,
     (missing,) = answer["missing"]
     assert "self_attn" in missing or "input_layernorm" in missing
     assert "what rows of a larger batch went through there cannot be run on them alone" in missing
+
+
+# ---- experts, whose tokens stand in another order in a larger batch
+
+EXPERTS = [f"model.layers.{i}.mlp.experts" for i in (0, 1)]
+
+
+@pytest.mark.parametrize("few, many", [("grouped_mm.1", "grouped_mm.8"), ("eager.1", "eager.8"), ("grouped_mm.8", "grouped_mm.1"), ("eager.1", "grouped_mm.8"),
+                                       ("mixture.train.1", "mixture.train.8")])
+def test_tokens_sorted_by_expert_are_followed(lastbit, batches, few, many):
+    found = own(explain(lastbit, batches, few, many))
+    assert not [f for f in found if f["cause"] not in ("kernel", "order")]
+    if "train" not in few:  # of training there is nothing that hooks see
+        apart = other_modules(batches, *sorted((few, many), key=lambda name: name.endswith("8")))
+        assert bool(apart) == bool(found)
+        if apart and apart[0] in EXPERTS:
+            assert min(found, key=lambda f: f["index"])["layer"] == apart[0]
+
+
+def test_faults_among_sorted_tokens(lastbit, batches):
+    """A wrong element in each expert's result; results that go to the next token; an expert's weight that is another."""
+    def found(fault):
+        return [f for f in explain(lastbit, batches, "grouped_mm.1", f"mixture.{fault}", expect=1)["findings"] if f["cause"] != "input" or f["op"] == "lb::source"]
+
+    (f,) = [f for f in found("element") if f["cause"] == "unexplained"]
+    assert f["layer"] == EXPERTS[1] and f["matched"] < f["elements"]
+    (f,) = [f for f in found("roll") if f["cause"] == "unexplained"]
+    assert (f["layer"], f["op"]) == ("model.layers.0", "aten::add.Tensor") and f["matched"] < f["elements"]
+    (f,) = [f for f in found("weight") if f["op"] == "lb::source"]
+    assert f["layer"] == EXPERTS[1] and f["schedule"] == f"parameter {EXPERTS[1]}.down_proj" and f["elements"] - f["matched"] == 1
+    assert not [f for f in found("weight") if f["cause"] == "unexplained"]

@@ -66,6 +66,39 @@ static void one_row_instead_of_another_has_not(void **state)
     assert_false(moved());
 }
 
+/* The first `n` rows of `other`, among those of `base`. */
+static bool among(int64_t n)
+{
+    const int64_t shape[] = {n, WIDTH};
+    const lb_tensor few = {other, LB_F32, lb_layout_contiguous(2, shape)}, many = tensor_of(base);
+    return lb_rows_among(&few, &many, 0.1);
+}
+
+static void rows_are_found_among_more(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 9; i++) put(i, (i * 5 + 2) % ROWS, i % 2 ? 1.004f : 0.997f);
+    assert_true(among(9));
+    put(3, 7, 0.125f); /* a gradient of a mean over fewer rows */
+    assert_true(among(9));
+    put(3, 7, -1);
+    assert_false(among(9));
+    put(3, 7, 1);
+    other[3 * WIDTH + 5] += 0.5f;
+    assert_false(among(9));
+}
+
+static void integers_are_the_same_or_not(void **state)
+{
+    (void)state;
+    int64_t few[] = {0, 3, 3, 9}, many[] = {9, 1, 3, 4, 0, 8};
+    const int64_t n = 4, m = 6;
+    const lb_tensor a = {few, LB_I64, lb_layout_contiguous(1, &n)}, b = {many, LB_I64, lb_layout_contiguous(1, &m)};
+    assert_true(lb_rows_among(&a, &b, 0.1));
+    few[1] = 2;
+    assert_false(lb_rows_among(&a, &b, 0.1));
+}
+
 static void other_numbers_are_no_moved_rows(void **state)
 {
     (void)state;
@@ -80,6 +113,8 @@ int main(void)
         cmocka_unit_test_setup(a_few_roundings_between_them_do_not_matter, fill),
         cmocka_unit_test_setup(rows_that_stand_where_they_were_have_not, fill),
         cmocka_unit_test_setup(one_row_instead_of_another_has_not, fill),
+        cmocka_unit_test_setup(rows_are_found_among_more, fill),
+        cmocka_unit_test_setup(integers_are_the_same_or_not, fill),
         cmocka_unit_test_setup(other_numbers_are_no_moved_rows, fill),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
