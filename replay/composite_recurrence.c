@@ -1,9 +1,10 @@
-/* Recognises selective scans that are written step by step, a loop over time whose outputs are stacked.
+/* Recognises selective scans that are written step by step, a loop over time whose outputs, or states, are stacked.
  *
  *   whole       h = E[:, i] h + D[:, i]                               E = exp(e) and D for all of time: Mamba in Hugging Face, its slow
  *                                                                    path, mamba-minimal, selective_scan_ref
  *   in the loop h = exp(dt_i A) h + dt_i B_i u_i                     dt, B and u for all of time, the rest for a step
- *   both        y_i = sum of h C_i over states, a product of matrices or of elements; in the loop also plus S u_i
+ *   both        y_i = sum of h C_i over states, a product of matrices or of elements; in the loop also plus S u_i. Or states are stacked,
+ *               and the sum is one for all steps (mamba.py)
  *
  * Every step has to be the same formula on the next slices, from a state of zeros on. */
 #include "scan_parts.h"
@@ -139,6 +140,12 @@ static bool read_output(const lb_recogniser *t, lb_reading y, uint32_t before, s
     return false;
 }
 
+/* C_i, where the step reads one. */
+static bool reads_next(recurrence *r, const step *s, int64_t i)
+{
+    return s->c.op == LB_NONE || is_next(r, LB_SCAN_C, s->c, r->states, i);
+}
+
 /* ---- whole -------------------------------------------------------------------------------------------------------------------- */
 
 /* E and D of the first step: results with time among their dimensions. */
@@ -162,8 +169,7 @@ static bool begins_whole(recurrence *r, const step *s)
 static bool goes_on_whole(recurrence *r, const step *s, int64_t i)
 {
     return s->skip.op == LB_NONE && is_slice(r->t, s->decay.value, r->decays, r->axis, i) &&
-           is_slice(r->t, s->drive.value, r->composite.inputs[LB_SCAN_U], r->axis, i) &&
-           is_next(r, LB_SCAN_C, s->c, r->states, i);
+           is_slice(r->t, s->drive.value, r->composite.inputs[LB_SCAN_U], r->axis, i) && reads_next(r, s, i);
 }
 
 /* ---- in the loop -------------------------------------------------------------------------------------------------------------- */
@@ -209,7 +215,7 @@ static bool goes_on_inside(recurrence *r, const step *s, int64_t i)
         else if (has_shape(r, drive[k], d, 1))
             roles |= is_next(r, LB_SCAN_U, drive[k], d, i) ? 4 : 0;
     }
-    return roles == 7 && is_next(r, LB_SCAN_C, s->c, n, i);
+    return roles == 7 && reads_next(r, s, i);
 }
 
 /* S u_i, in every step or in none. */
@@ -236,12 +242,16 @@ static int stacked_along(const lb_recogniser *t, uint32_t stack)
     return (int)(axis < 0 ? axis + 3 : axis);
 }
 
-static bool read_steps(recurrence *r, uint32_t stack)
+/* Steps whose outputs were stacked, or whose states: `states`. */
+static bool read_steps(recurrence *r, uint32_t stack, bool states)
 {
     bool whole = false;
     step s = {.state = LB_NONE};
     for (int64_t i = 0; i < r->time; i++) {
-        if (!read_output(r->t, lb_recogniser_item(r->t, stack, 0, (uint32_t)i), s.state, &s)) return false;
+        const lb_reading item = lb_recogniser_item(r->t, stack, 0, (uint32_t)i);
+        const uint32_t before = s.state;
+        if (states) s.c = s.skip = s.u = nothing;
+        if (states ? !read_state(r->t, item, before, &s) : !read_output(r->t, item, before, &s)) return false;
         if (i == 0) whole = begins_whole(r, &s);
         if (i == 0 && !whole && !begins_inside(r, &s)) return false;
         if (whole ? !goes_on_whole(r, &s, i) : !goes_on_inside(r, &s, i) || !skips_on(r, &s, i)) return false;
@@ -249,21 +259,95 @@ static bool read_steps(recurrence *r, uint32_t stack)
     return true;
 }
 
+static lb_status outputs_stacked(lb_recogniser *t, recurrence *r, uint32_t stack)
+{
+    bool added;
+    if (lb_scan_layout(t, lb_recogniser_result(t, stack))->ndim != 3 || !read_steps(r, stack, false))
+        return LB_OK;
+    r->composite.outputs[LB_SCAN_Y] = lb_recogniser_result(t, stack);
+    return lb_recogniser_add_between(t, &r->composite, stack, &added);
+}
+
+/* ---- stacked states ----------------------------------------------------------------------------------------------------------- */
+
+/* Whether x shows the elements of y in their order, y (batch, time, states): both dense, or in the same places but for dimensions of one. */
+static bool same_order(const lb_layout *x, const lb_layout *y)
+{
+    int from = 0;
+    if (x->offset != y->offset || lb_layout_numel(x) != lb_layout_numel(y)) return false;
+    if (lb_layout_is_contiguous(x) && lb_layout_is_contiguous(y)) return true;
+    for (int d = 0; d < x->ndim; d++) {
+        if (x->shape[d] == 1) continue;
+        while (from < y->ndim && y->shape[from] == 1) from++;
+        if (from == y->ndim || x->shape[d] != y->shape[from] || x->stride[d] != y->stride[from]) return false;
+        from++;
+    }
+    return true;
+}
+
+/* C of all steps, as the sum over states reads it. */
+static bool reads_whole(recurrence *r, lb_reading c)
+{
+    lb_scan_maker(r->t, &c);
+    const lb_value *read = lb_recogniser_value(r->t, c.value);
+    for (uint32_t v = 0; v < r->t->program->n_values; v++) {
+        const lb_value *whole = lb_recogniser_value(r->t, v);
+        const lb_layout *l = &whole->layout;
+        if (whole->storage != read->storage || whole->version != read->version || l->ndim != 3 ||
+            l->shape[0] != r->batch || l->shape[1] != r->time || l->shape[2] != r->states ||
+            !same_order(&read->layout, l))
+            continue;
+        r->composite.inputs[LB_SCAN_C] = v;
+        return true;
+    }
+    return false;
+}
+
+/* The op that sums over states what was stacked times C; LB_NONE. */
+static uint32_t sum_over_states(const lb_recogniser *t, uint32_t stack, lb_reading *c)
+{
+    uint32_t users[4], sums[2];
+    const uint32_t n = lb_recogniser_users(t, stack, users, 4);
+    for (uint32_t u = 0; u < n && u < 4; u++) {
+        const bool product = lb_scan_is_product(t, users[u]);
+        const uint32_t k = lb_scan_maker_of_arg(t, users[u], 0) == stack ? 0 : 1;
+        *c = lb_recogniser_arg(t, users[u], 1 - k);
+        if (c->op == LB_NONE || lb_scan_maker_of_arg(t, users[u], k) != stack) continue;
+        if (product && k == 0) return users[u];
+        if (lb_recogniser_is(t, users[u], "mul") && lb_recogniser_users(t, users[u], sums, 2) == 1 &&
+            lb_recogniser_is(t, sums[0], "sum") && lb_recogniser_last_dim(t, sums[0], 1, 4))
+            return sums[0];
+    }
+    return LB_NONE;
+}
+
+static lb_status states_stacked(lb_recogniser *t, recurrence *r, uint32_t stack)
+{
+    bool added;
+    lb_reading c;
+    const lb_layout *l = lb_scan_layout(t, lb_recogniser_result(t, stack));
+    if (l->ndim != 4 || r->axis != 1 || !read_steps(r, stack, true)) return LB_OK;
+    const uint32_t sum = sum_over_states(t, stack, &c);
+    if (sum == LB_NONE || !reads_whole(r, c)) return LB_OK;
+    r->composite.outputs[LB_SCAN_Y] = lb_recogniser_result(t, sum);
+    if (lb_layout_numel(lb_scan_layout(t, r->composite.outputs[LB_SCAN_Y])) != r->batch * r->time * r->channels)
+        return LB_OK;
+    return lb_recogniser_add_between(t, &r->composite, sum, &added);
+}
+
 lb_status lb_recogniser_recurrences(lb_recogniser *t)
 {
     for (uint32_t i = 0; i < t->program->n_ops; i++) {
         if (!lb_recogniser_forward(t, i) || !lb_recogniser_is(t, i, "stack")) continue;
         const lb_arg *list = &lb_op_args(t->program, &t->program->ops[i])[0];
-        recurrence r = {.t = t,
-                        .axis = stacked_along(t, i),
-                        .time = list->tag == LB_ARG_LIST ? list->count : 0,
-                        .composite = lb_recogniser_composite(t, LB_COMPOSITE_SELECTIVE_SCAN)};
-        bool added;
-        if (r.time < 2 || (r.axis != 1 && r.axis != 2) ||
-            lb_scan_layout(t, lb_recogniser_result(t, i))->ndim != 3 || !read_steps(&r, i))
-            continue;
-        r.composite.outputs[LB_SCAN_Y] = lb_recogniser_result(t, i);
-        LB_TRY(lb_recogniser_add_between(t, &r.composite, i, &added));
+        const recurrence begun = {.t = t,
+                                  .axis = stacked_along(t, i),
+                                  .time = list->tag == LB_ARG_LIST ? list->count : 0,
+                                  .composite = lb_recogniser_composite(t, LB_COMPOSITE_SELECTIVE_SCAN)};
+        recurrence outputs = begun, states = begun;
+        if (begun.time < 2 || (begun.axis != 1 && begun.axis != 2)) continue;
+        LB_TRY(outputs_stacked(t, &outputs, i));
+        LB_TRY(states_stacked(t, &states, i));
     }
     return LB_OK;
 }

@@ -34,6 +34,32 @@ def loop_channels_first(x, dt, a, b, c, d):
     return torch.stack(ys, dim=2)
 
 
+def states(x, dt, a, b):
+    """As mamba.py has it: the states of all steps, then one sum."""
+    decay, drive = torch.exp(dt.unsqueeze(-1) * a), dt.unsqueeze(-1) * b.unsqueeze(2) * x.unsqueeze(-1)
+    h, hs = zeros(x), []
+    for i in range(TIME):
+        h = decay[:, i] * h + drive[:, i]
+        hs.append(h)
+    return torch.stack(hs, dim=1)
+
+
+def loop_of_states(x, dt, a, b, c, d):
+    return (states(x, dt, a, b) @ c.unsqueeze(-1)).squeeze(3) + d * x
+
+
+def loop_of_states_by_elements(x, dt, a, b, c, d):
+    return (states(x, dt, a, b) * c.unsqueeze(2)).sum(-1)
+
+
+def no_own_steps(x, dt, a, b, c, d):
+    return (states(x, dt, a, b) * c.flip(1).unsqueeze(2)[:, :1]).sum(-1)
+
+
+def no_sum_over_channels(x, dt, a, b, c, d):
+    return (states(x, dt, a, b) * c.unsqueeze(2)).sum(2)
+
+
 def step(x, dt, a, b, c, d, i, h):
     h = torch.exp(dt[:, i, :, None] * a) * h + dt[:, i, :, None] * b[:, i, None, :] * x[:, i, :, None]
     return h, (h * c[:, i, None, :]).sum(-1)
@@ -133,9 +159,9 @@ def no_steps_in_order(x, dt, a, b, c, d):
     return torch.stack(ys[::-1], 1)
 
 
-LOOPS = ["loop_minimal", "loop_channels_first", "loop_inside", "loop_with_skip", "loop_in_another_order"]
+LOOPS = ["loop_minimal", "loop_channels_first", "loop_inside", "loop_with_skip", "loop_in_another_order", "loop_of_states", "loop_of_states_by_elements"]
 NONE = ["no_exp", "no_dt", "no_own_dt", "no_sum_over_states", "no_skip_at_first", "no_skip_of_this_step", "no_later_output", "no_zeros", "no_time_in_order",
-        "no_steps_in_order"]
+        "no_steps_in_order", "no_own_steps", "no_sum_over_channels"]
 
 
 class Loop(nn.Module):
