@@ -103,7 +103,7 @@ static lb_status add_tensor(lb_recorder *recorder, lb_pending *p, const lb_opera
         if (!reserve((void **)&p->written, &p->cap_written, p->n_written + 1, sizeof p->written[0])) return no_memory(err);
         p->written[p->n_written++] = (target){*seen, flags & LB_OPERAND_OVERWRITTEN};
     } else if (recorder->program->values[*row].flags & LB_VALUE_UNDEFINED) {
-        p->undefined = true;
+        p->undefined |= lb_layout_numel(&seen->layout) > 0; /* empty(0) stands for an argument that is not there */
     }
     return LB_OK;
 }
