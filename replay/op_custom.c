@@ -22,7 +22,7 @@
 #include <math.h>
 #include <string.h>
 
-typedef enum gate { SILU, GELU, GELU_TANH, GELU_QUICK, SWIGLU_OAI } gate;
+typedef enum gate { SILU, GELU, GELU_TANH, GELU_QUICK, RELU, RELU_SQUARED, SWIGLU_OAI } gate;
 
 typedef struct form {
     uint8_t x, residual, weight, eps, bias, flag, lse;
@@ -138,12 +138,14 @@ static lb_status layer(lb_call *call, const form *f, bool twin)
 /* Without cancellation for the twin: |x| times the largest that the factor can be. */
 static double activated(gate kind, double x, bool twin)
 {
-    if (twin) return fabs(x);
+    if (twin) return kind == RELU_SQUARED ? x * x : fabs(x);
     switch (kind) {
     case SILU: return x * lb_sigmoid(x);
     case GELU: return 0.5 * x * (1 + lb_erf(x * 0.70710678118654752440));
     case GELU_TANH: return 0.5 * x * (1 + lb_tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
     case GELU_QUICK: return x * lb_sigmoid(1.702 * x);
+    case RELU: return x > 0 ? x : 0 * x; /* NaN stays */
+    case RELU_SQUARED: return x > 0 ? x * x : 0 * x;
     case SWIGLU_OAI: break;
     }
     return x;
@@ -162,6 +164,7 @@ static lb_status gated(lb_call *call, const form *f, bool twin)
 {
     work w = begin(call, f->x, twin);
     const lb_tensor *in = at(call, f->x);
+    if (!lb_dtype_is_float(call->results[0].dtype)) return refuse(&w, "a result that is quantised");
     const int64_t width = last(in) / 2, rows = width ? lb_tensor_numel(in) / (2 * width) : 0;
     const void *x = lb_frame_tensor(&w.frame, in);
     void *y = lb_frame_output(&w.frame, 0, rows * width);
@@ -183,6 +186,7 @@ static lb_status gated(lb_call *call, const form *f, bool twin)
 static lb_status activation(lb_call *call, const form *f, bool twin)
 {
     work w = begin(call, f->x, twin);
+    if (!lb_dtype_is_float(call->results[0].dtype)) return refuse(&w, "a result that is quantised");
     const int64_t n = lb_tensor_numel(at(call, f->x));
     const void *x = lb_frame_tensor(&w.frame, at(call, f->x));
     void *y = lb_frame_output(&w.frame, 0, n);
@@ -426,6 +430,12 @@ OP(gated, gelu_tanh_mul, .x = AT(1), .gate = GELU_TANH)
 OP(gated, swiglu_oai, .x = AT(1), .gate = SWIGLU_OAI)
 OP(activation, gelu_tanh_only, .x = AT(1), .gate = GELU_TANH)
 OP(activation, gelu_quick, .x = AT(1), .gate = GELU_QUICK)
+OP(gated, gelu_tanh_mul_given, .x = AT(0), .gate = GELU_TANH)
+OP(gated, relu_mul_given, .x = AT(0), .gate = RELU)
+OP(activation, gelu_tanh_given, .x = AT(0), .gate = GELU_TANH)
+OP(activation, gelu_quick_given, .x = AT(0), .gate = GELU_QUICK)
+OP(activation, relu_given, .x = AT(0), .gate = RELU)
+OP(activation, relu_squared_given, .x = AT(0), .gate = RELU_SQUARED)
 OP(rotary, rotary_write, .x = AT(1))
 OP(merge, merge_vllm, .x = AT(2), .weight = AT(3), .residual = AT(4), .lse = AT(5), .second = true)
 OP(merge, merge_flashinfer, .x = AT(0), .weight = AT(1), .residual = AT(2), .lse = AT(3), .flag = 1)
@@ -438,6 +448,7 @@ OP(expert_sum, moe_sum, .x = AT(0))
 #define GIVES(NAME, ARGS, ID, ROUNDINGS) {NAME, ARGS, ID##_kernel, ID##_twin, ROUNDINGS, 0, 0, NULL, "custom"},
 /* Squares are summed in trees, whose depth counts, and half of that error enters. */
 #define NORM(NAME, ARGS, ID) ROW(NAME, ARGS, ID, 16)
+#define TE_ARGS "input scale amax scale_inv fp8_tensor otype" /* scales are empty but for fp8 */
 /* clang-format off */
 const lb_op_row lb_rows_custom[] = {
     NORM("_C::rms_norm", "result input weight epsilon", rms_out)
@@ -480,6 +491,13 @@ const lb_op_row lb_rows_custom[] = {
     ROW("trtllm::flashinfer_apply_rope_with_cos_sin_cache_inplace", "positions query key head_size cos_sin_cache is_neox", rotary_write, 4)
     GIVES("tex_ts::rmsnorm_fwd_inf_ts", "input weight eps sm_margin zero_centered_gamma", rms_te, 16)
     GIVES("tex_ts::layernorm_fwd_inf_ts", "input weight bias eps sm_margin zero_centered_gamma", layer_te, 16)
+    GIVES("tex_ts::gelu_ts", TE_ARGS, gelu_tanh_given, 8)
+    GIVES("tex_ts::relu_ts", TE_ARGS, relu_given, 2)
+    GIVES("tex_ts::srelu_ts", TE_ARGS, relu_squared_given, 2)
+    GIVES("tex_ts::qgelu_ts", TE_ARGS, gelu_quick_given, 8)
+    GIVES("tex_ts::geglu_ts", TE_ARGS, gelu_tanh_mul_given, 8)
+    GIVES("tex_ts::reglu_ts", TE_ARGS, relu_mul_given, 4)
+    GIVES("tex_ts::swiglu_ts", TE_ARGS, silu_mul_given, 8)
     {"fsdp::split_with_sizes_copy", "all_gather_output all_gather_input_split_sizes dim", split_copy, NULL, 0, 0,
      LB_ROW_EXACT | LB_ROW_OUT, NULL, "custom"},
     {"fsdp::chunk_cat", "tensors dim num_chunks", chunk_cat, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_OUT, NULL, "custom"},

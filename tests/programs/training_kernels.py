@@ -196,6 +196,64 @@ def rwkv_keys_backward(dk, down, dm, k, a, k_k, k_a, size, *there):
     return packed(gradients(lambda *t: rwkv_keys(*t, size), (k, a, k_k, k_a), given))
 
 
+# ---- softmax
+
+def masks(x, mask, causal, aligned):
+    if mask is not None:
+        return mask.bool().expand(x.shape)
+    distance = torch.arange(x.shape[-1])[None] - torch.arange(x.shape[-2])[:, None] - (x.shape[-1] - x.shape[-2] if aligned else 0)
+    return (distance > 0).expand(x.shape) if causal else torch.zeros_like(x, dtype=torch.bool)
+
+
+def softmax(x, mask, scale, causal=False, aligned=False):
+    """Masked by a tensor, a row that is hidden wholly vanishes; causal masks hide altogether."""
+    hidden = masks(x, mask, causal, aligned)
+    y = torch.softmax((x * scale).masked_fill(hidden, -torch.inf if causal else -10000.0), -1)
+    return y * ~hidden.all(-1, keepdim=True) if mask is not None else torch.nan_to_num(y) * ~hidden if causal else y
+
+
+def softmax_forward(**how):
+    return lambda x, *rest: softmax(x.double(), *(rest if len(rest) == 2 else (None, *rest)), **how).to(x.dtype)
+
+
+def softmax_backward(dy, y, scale):
+    return (torch.ops.aten._softmax_backward_data(dy.double(), y.double(), -1, torch.float64) * scale).to(dy.dtype)
+
+
+def softmaxes(r, name):
+    shape = (2, 3, 5, 9) if "aligned" in name else (6, 7, 7) if "triang" in name else (2, 3, 5, 8)
+    if name.endswith("backward"):
+        yield r(*shape), torch.softmax(r(*shape).float(), -1).to(r(1).dtype), 0.35
+    elif "_masked_" in name and "triang" not in name and "causal" not in name:
+        for batch in (1, 2):
+            mask = (torch.arange(batch * 40).view(batch, 1, 5, 8) % 3 == 0).to(torch.uint8)
+            mask[:, :, 4] = 1
+            yield r(*shape), mask, 0.35
+    else:
+        yield r(*shape) * 4, 0.35
+
+
+# ---- activations of Transformer Engine
+
+def halves(function):
+    def run(x):
+        a, b = x.chunk(2, -1)
+        return function(a) * b
+    return run
+
+
+def activation(function):
+    return lambda x, *_: function(x.double()).to(x.dtype)
+
+
+def gelu_tanh(x):
+    return F.gelu(x, approximate="tanh")
+
+
+def activations(r, name):
+    yield r(6, 32) * 2, torch.empty(0), torch.empty(0), torch.empty(0), 0, 0
+
+
 CHANNELS = "Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z, Tensor? delta_bias, bool delta_softplus"
 HEADS = "Tensor? D=None, Tensor? z=None, Tensor? dt_bias=None, Tensor? initial_states=None, Tensor? seq_idx=None, "
 # name: schema, definition, what it is called with
@@ -227,6 +285,18 @@ OPS = {
     "fla::kk_pre_rwkv7_bwd": ("(Tensor dk_new, Tensor dneg_kk, Tensor dkka, Tensor k, Tensor a, Tensor k_k, Tensor k_a, int head_dim, "
                               "bool has_dk_new, bool has_dneg_kk, bool has_dkka) -> Tensor", rwkv_keys_backward, rwkvs),
 }
+
+
+for space in ("transformer_engine", "transformer_engine_stable"):
+    for kind, how in (("", {}), ("_masked", {}), ("_upper_triang_masked", {"causal": True}), ("_aligned_causal_masked", {"causal": True, "aligned": True})):
+        mask = "Tensor mask, " if kind == "_masked" else ""
+        OPS[f"{space}::scaled{kind}_softmax_forward"] = f"(Tensor input, {mask}float scale_factor) -> Tensor", softmax_forward(**how), softmaxes
+        OPS[f"{space}::scaled{kind}_softmax_backward"] = ("(Tensor output_grad, Tensor softmax_results, float scale_factor) -> Tensor",
+                                                          softmax_backward, softmaxes)
+for short, function in (("gelu", gelu_tanh), ("relu", F.relu), ("srelu", lambda x: F.relu(x) ** 2), ("qgelu", lambda x: x * torch.sigmoid(1.702 * x)),
+                        ("geglu", halves(gelu_tanh)), ("reglu", halves(F.relu)), ("swiglu", halves(F.silu))):
+    OPS[f"tex_ts::{short}_ts"] = ("(Tensor input, Tensor scale, Tensor amax, Tensor scale_inv, int fp8_tensor, int otype) -> Tensor",
+                                  activation(function), activations)
 
 
 class Train(torch.nn.Module):
