@@ -515,7 +515,7 @@ static lb_status align_sources(const lb_side *a, const lb_side *b, const lb_map_
         done = join_sources(&al, a, b, &sa, &sb, taken);
     else if (status == LB_OK)
         pair_sources(&al, a, b, &sa, &sb, taken);
-    if (!done) status = lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for sources");
+    if (!done) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for sources");
     free_sources(&sa), free_sources(&sb);
     free(taken);
     return status;
@@ -571,7 +571,7 @@ static lb_status align_ops(const lb_side *a, const lb_side *b, char **paths_a, c
     bool done = list_a && list_b && !al.failed;
     free(list_a), free(list_b);
     return done ? LB_OK
-                : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory while aligning %u with %u ops",
+                : lb_fail(err, LB_ERR_NOMEM, "out of memory while aligning %u with %u ops",
                           a->program->n_ops, b->program->n_ops);
 }
 
@@ -596,7 +596,7 @@ lb_status lb_alignment_make(const lb_side *a, const lb_side *b, const lb_map_rul
     bool room = open_alignment(out, pa->n_ops, pb->n_ops) && paths_a && paths_b;
     out->joins.rows = rows;
     lb_status status = room ? align_ops(a, b, paths_a, paths_b, out, err)
-                            : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory while aligning %u with %u ops",
+                            : lb_fail(err, LB_ERR_NOMEM, "out of memory while aligning %u with %u ops",
                                       pa->n_ops, pb->n_ops);
     if (status == LB_OK) status = align_sources(a, b, rules_a, rules_b, out, err);
     if (status != LB_OK) lb_alignment_release(out);

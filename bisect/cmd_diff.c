@@ -258,7 +258,9 @@ static int run_diff(const lb_arguments *arguments, lb_diff_options *o)
     lb_progress_end();
     if (status == LB_OK && arguments->json) print_report_json(report);
     if (status == LB_OK && !arguments->json) status = print_report_text(report, arguments->args, all, &err);
-    int rc = status == LB_OK ? exit_code(report) : lb_command_fail("diff", &err);
+    int rc = status == LB_OK            ? exit_code(report)
+             : status == LB_ERR_INVALID ? lb_command_misused("diff", "%s", err.message)
+                                        : lb_command_fail("diff", &err);
     lb_diff_report_free(report);
     close_sides(&s);
     return rc;
@@ -275,6 +277,8 @@ int lb_cmd_diff(int argc, const char **argv)
     if (!arguments.json) o.progress = lb_progress;
     if (steps && !parse_range(steps, &o.first_step, &o.last_step))
         rc = lb_command_misused("diff", "--steps %s: expected N or A-B", steps);
+    else if (memory_mb < 0)
+        rc = lb_command_misused("diff", "--memory %ld: expected megabytes", memory_mb);
     else
         rc = run_diff(&arguments, &o);
     free_texts(maps), free_texts(noise);

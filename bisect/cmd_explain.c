@@ -292,6 +292,7 @@ static int run_explain(const lb_arguments *arguments, const lb_explain_options *
     char *text = NULL;
     lb_status status = lb_capture_open(arguments->args[0], &a, &err);
     if (status == LB_OK && arguments->n_args > 1) status = lb_capture_open(arguments->args[1], &b, &err);
+    const bool opened = status == LB_OK;
     if (status == LB_OK) status = lb_explain_run(a, b, o, &report, &err);
     lb_progress_end();
     if (status == LB_OK && arguments->json) print_report_json(report);
@@ -305,6 +306,7 @@ static int run_explain(const lb_arguments *arguments, const lb_explain_options *
     }
     int rc = status == LB_OK               ? exit_code(report)
              : status == LB_ERR_INVALID    ? lb_command_misused("explain", "%s", err.message)
+             : !opened                     ? lb_command_fail("explain", &err)
              : status == LB_ERR_NOT_FOUND  ? (lb_command_fail("explain", &err), LB_EXIT_UNTESTABLE)
                                            : lb_command_fail("explain", &err);
     free(text);

@@ -112,7 +112,8 @@ int lb_arguments_parse(const lb_command *command, int argc, const char **argv, l
     while (arguments->args && arguments->args[arguments->n_args]) arguments->n_args++;
     if (arguments->n_args < command->min_args ||
         (command->max_args >= 0 && arguments->n_args > command->max_args)) {
-        int code = lb_command_misused(command->name, "expected %s, got %d argument%s", command->synopsis,
+        int code = lb_command_misused(command->name, "expected %s, got %d argument%s",
+                                      *command->synopsis ? command->synopsis : "options alone",
                                       arguments->n_args, arguments->n_args == 1 ? "" : "s");
         lb_arguments_release(arguments);
         return code;

@@ -181,7 +181,7 @@ static lb_status add_parameters(lb_walk *w, lb_err *err)
     lb_status status = LB_ERR_NOMEM;
     if (paired_a && paired_b) status = LB_OK, add_lone_parameters(w, paired_a, paired_b);
     free(paired_a), free(paired_b);
-    return status == LB_OK ? status : lb_fail(err, status, "diff: out of memory");
+    return status == LB_OK ? status : lb_fail(err, status, "out of memory");
 }
 
 /* ---- a step ---- */
@@ -271,7 +271,7 @@ static lb_status diff_step(lb_walk *w, const session *s, lb_err *err)
     LB_TRY(lb_alignment_make(w->a, w->b, rules_a, rules_b, NULL, &w->alignment, err));
     w->differs = calloc(w->pa->n_ops + 1, 1), w->settled = calloc(w->pa->n_ops + 1, 1);
     if (!w->differs || !w->settled)
-        return lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for %u ops", w->pa->n_ops);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", w->pa->n_ops);
     /* A write that one side alone makes shows in no pair, but in what a parameter holds at the end. */
     LB_TRY(lb_shadow_pair_init(w->a, w->b, &w->alignment, &w->shadows, err));
     uint32_t differing = find_differences(w) + w->shadows.n_finals;
@@ -297,7 +297,7 @@ typedef struct half {
 static lb_status open_half(half *h, int64_t step, lb_err *err)
 {
     const lb_program **programs = malloc(h->n_ranks * sizeof *programs);
-    lb_status status = programs ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory");
+    lb_status status = programs ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; i < h->n_ranks && status == LB_OK; i++)
         status = lb_capture_program(h->capture, h->ranks[i], step, &programs[i], err);
     if (status == LB_OK) status = lb_side_init(h->capture, programs, h->n_ranks, &h->side, err);
@@ -424,10 +424,13 @@ lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *optio
     lb_map_rules *rules = NULL;
     LB_TRY(lb_map_rules_new(options->maps, options->n_maps, &rules, err));
     session s = {.a = a, .b = b, .options = options, .rules = rules, .report = calloc(1, sizeof *s.report)};
-    lb_status status = s.report ? diff_ranks(&s, err) : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory");
+    lb_status status = s.report ? diff_ranks(&s, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    const int64_t *steps;
+    for (int k = 0; k < 2 && status == LB_OK && s.shared == 0; k++)
+        if (!lb_capture_steps(k ? b : a, &steps)) status = lb_capture_lacks(k ? b : a, INT64_MIN, INT64_MAX, err);
     if (status == LB_OK && s.shared == 0)
         status = lb_fail(err, LB_ERR_NOT_FOUND,
-                         "diff: %s and %s share no step of one rank; see `lastbit ls` for what each holds",
+                         "%s and %s share no step of one rank; see `lastbit ls` for what each holds",
                          lb_capture_path(a), lb_capture_path(b));
     lb_map_rules_free(rules);
     if (status == LB_OK && s.report->n_missing)

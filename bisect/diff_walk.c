@@ -559,7 +559,7 @@ static lb_status walk_ranks(lb_walk *w, lb_err *err)
 {
     LB_TRY(lb_meetings_find(w->a, &w->meetings, err));
     uint32_t *order = lb_diff_order(w->a, &w->meetings);
-    if (!order) return lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for %u ops", w->pa->n_ops);
+    if (!order) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", w->pa->n_ops);
     for (uint32_t k = 0; k < w->pa->n_ops; k++) {
         const uint32_t number = w->meetings.of_op[order[k]];
         if (number != LB_NONE && w->meetings.ops[w->meetings.list[number].first] == order[k])

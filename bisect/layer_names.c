@@ -249,5 +249,5 @@ lb_status lb_names_meet(char **a, uint32_t na, char **b, uint32_t nb, lb_err *er
     free_texts(spelled_a, na), free_texts(spelled_b, nb);
     lb_map_rules_free(known);
     return done ? LB_OK
-                : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for the names of %u and %u layers", na, nb);
+                : lb_fail(err, LB_ERR_NOMEM, "out of memory for the names of %u and %u layers", na, nb);
 }

@@ -122,6 +122,7 @@ static void run_child(const char *command, const int out[2])
     dup2(out[1], STDOUT_FILENO);
     dup2(out[1], STDERR_FILENO);
     signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_DFL);
     execl("/bin/sh", "sh", "-c", command, (char *)NULL);
     _exit(127);
 }

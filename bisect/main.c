@@ -2,6 +2,7 @@
  */
 #include "command_line.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -33,17 +34,28 @@ static void print_usage(FILE *out)
     fprintf(out, "\n`lastbit COMMAND --help` explains each with an example.\n");
 }
 
+/* An answer that did not arrive is none, whatever it said. */
+static int deliver(const char *name, int code)
+{
+    const int had = ferror(stdout);
+    if (fflush(stdout) == 0 && !had) return code;
+    fprintf(stderr, "lastbit %s: its answer could not be written%s%s\n", name, had ? "" : ": ", had ? "" : strerror(errno));
+    return LB_EXIT_FAILED;
+}
+
 int main(int argc, const char **argv)
 {
-    /* A reader that goes away (`lastbit ls … | head`) is no failure of ours: end quietly as other tools do. */
+    /* A reader that goes away (`lastbit ls … | head`) is no failure of ours: end quietly as other tools do. A file that grows too large
+     * (ulimit -f) is a write that fails, which is said. */
     signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_IGN);
     if (argc < 2) {
         print_usage(stderr);
         return LB_EXIT_MISUSED;
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         print_usage(stdout);
-        return LB_EXIT_SAME;
+        return deliver("--help", LB_EXIT_SAME);
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("lastbit %s\n", LB_VERSION);
@@ -51,7 +63,7 @@ int main(int argc, const char **argv)
     }
     for (size_t i = 0; i < ENTRIES; i++)
         if (strcmp(argv[1], entries[i].name) == 0) {
-            if (entries[i].run) return entries[i].run(argc - 1, argv + 1);
+            if (entries[i].run) return deliver(argv[1], entries[i].run(argc - 1, argv + 1));
             fprintf(stderr, "lastbit: this build has no `%s`\n", argv[1]);
             return LB_EXIT_UNTESTABLE;
         }

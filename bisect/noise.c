@@ -49,7 +49,7 @@ static lb_status measure_run(const other_run *r, lb_err *err)
 static lb_status take_run(lb_capture *run, const lb_side *first, lb_side *side, bool *found, lb_err *err)
 {
     const lb_program **programs = malloc(first->n_parts * sizeof *programs);
-    if (!programs) return lb_fail(err, LB_ERR_NOMEM, "diff: out of memory");
+    if (!programs) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     *found = true;
     for (uint32_t p = 0; p < first->n_parts && *found; p++) {
         const lb_program *part = first->parts[p].program;
@@ -68,7 +68,7 @@ lb_status lb_noise_measure(const lb_side *a, lb_capture *const *runs, uint32_t n
     noise->max_abs = calloc(pa->n_values + 1, sizeof *noise->max_abs);
     noise->rel_l2 = calloc(pa->n_values + 1, sizeof *noise->rel_l2);
     lb_status status =
-        noise->max_abs && noise->rel_l2 ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory");
+        noise->max_abs && noise->rel_l2 ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; i < n_runs && status == LB_OK; i++) {
         other_run r = {.a = a, .pa = pa, .noise = noise};
         bool found = false;

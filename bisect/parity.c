@@ -327,7 +327,7 @@ static lb_status compare_parts(lb_witness *wa, lb_witness *wb, const lb_diff_opt
 {
     const uint32_t na = wa->side->n_parts, nb = wb->side->n_parts, groups = na < nb ? na : nb;
     heads *x = calloc(groups, sizeof *x), *y = calloc(groups, sizeof *y);
-    lb_status status = x && y ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory");
+    lb_status status = x && y ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t g = 0; status == LB_OK && g < groups; g++) {
         x[g] = open_heads(wa, g * (na / groups), na / groups);
         y[g] = open_heads(wb, g * (nb / groups), nb / groups);

@@ -182,14 +182,14 @@ lb_status lb_reorder_find(const lb_side *a, const lb_side *b, const lb_alignment
     *out = NULL;
     if (a->n_parts > 1 || b->n_parts > 1) return LB_OK;
     t.wanted = calloc(pa->n_ops + 1, 1);
-    if (!t.wanted) return lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for %u ops", pa->n_ops);
+    if (!t.wanted) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", pa->n_ops);
     for (uint32_t i = 0; i < pa->n_ops && t.left < MOST; i++)
         if (differs[i] && is_candidate(&t, shadows, i)) t.wanted[i] = 1, t.left++;
     lb_status status = LB_OK;
     if (t.left) {
         t.rows = calloc(pa->n_ops + 1, sizeof *t.rows);
         status = t.rows ? try_orders(&t, err)
-                        : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for %u ops", pa->n_ops);
+                        : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", pa->n_ops);
     }
     free(t.wanted);
     if (status == LB_OK)

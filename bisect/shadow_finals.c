@@ -106,5 +106,5 @@ lb_status lb_shadow_pair_init(const lb_side *side_a, const lb_side *side_b, cons
     free(values);
     if (room) return LB_OK;
     lb_shadow_pair_release(out);
-    return lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for %u ops", pa->n_ops);
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", pa->n_ops);
 }

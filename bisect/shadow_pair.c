@@ -457,7 +457,7 @@ lb_status lb_side_replay(const lb_side *side, lb_plan plan, const lb_observer *o
 {
     lb_replay *replay = NULL;
     int32_t *ranks = malloc(side->n_parts * sizeof *ranks);
-    if (!ranks) return lb_fail(err, LB_ERR_NOMEM, "diff: out of memory");
+    if (!ranks) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     plan.first_step = INT64_MAX, plan.last_step = INT64_MIN, plan.ranks = ranks;
     for (uint32_t p = 0; p < side->n_parts; p++) {
         const lb_program *program = side->parts[p].program;
@@ -506,7 +506,7 @@ lb_status lb_shadow_pair_run(const lb_side *a, const lb_side *b, const lb_alignm
         calloc(3 * (out->n_finals + 1), sizeof *finals); /* of A's whole, and both sides' images */
     lb_status status = LB_OK;
     if (!out->rows || !shadows || !finals || !assemblies)
-        status = lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for %u ops", n);
+        status = lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", n);
     for (uint32_t i = 0; status == LB_OK && i < n; i++)
         out->rows[i] = (lb_shadow_row){LB_SHADOW_UNKNOWN, {LB_VERDICT_MISSING, LB_VERDICT_MISSING}, {NAN, NAN}};
     runner sides[2] = {

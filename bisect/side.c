@@ -118,7 +118,7 @@ static lb_status append(lb_side *side, const lb_program *from, lb_err *err)
     side->parts[side->n_parts++] = (lb_side_part){from, m.first_op, m.first_value};
     bool done = m.scopes && !m.failed;
     free(m.scopes);
-    return done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for %u ops", from->n_ops);
+    return done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", from->n_ops);
 }
 
 lb_status lb_side_init(lb_capture *capture, const lb_program *const *programs, uint32_t n, lb_side *side,
@@ -126,13 +126,13 @@ lb_status lb_side_init(lb_capture *capture, const lb_program *const *programs, u
 {
     *side = (lb_side){.capture = capture, .program = programs[0]};
     side->parts = calloc(n, sizeof *side->parts);
-    if (!side->parts) return lb_fail(err, LB_ERR_NOMEM, "diff: out of memory");
+    if (!side->parts) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (n == 1) {
         side->parts[side->n_parts++] = (lb_side_part){programs[0], 0, 0};
         return LB_OK;
     }
     side->program = side->merged = lb_program_new();
-    lb_status status = side->merged ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory");
+    lb_status status = side->merged ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; i < n && status == LB_OK; i++) status = append(side, programs[i], err);
     if (status != LB_OK) {
         lb_side_release(side);

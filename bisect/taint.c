@@ -7,7 +7,7 @@ lb_status lb_taints_init(lb_taints *t, lb_err *err)
 {
     t->mask = 1023, t->count = 0;
     t->slots = calloc((size_t)t->mask + 1, sizeof *t->slots);
-    return t->slots ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "diff: out of memory");
+    return t->slots ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
 }
 
 void lb_taints_release(lb_taints *t)

@@ -157,7 +157,7 @@ lb_status lb_taking_init(const lb_side *side, const lb_side *other, const lb_ali
     const uint32_t n = side->program->n_values;
     *taking = (lb_taking){.side = side, .other = other, .alignment = alignment, .parts = parts};
     taking->taken = malloc((n + 1) * sizeof *taking->taken);
-    if (!taking->taken) return lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for %u values", n);
+    if (!taking->taken) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u values", n);
     for (uint32_t v = 0; v < n; v++) taking->taken[v] = (lb_taken){LB_NONE, -1, 0};
     map_sources(taking), map_joined_sources(taking), map_decisions(taking);
     return LB_OK;

@@ -14,7 +14,7 @@ lb_status lb_witness_init(const lb_side *side, lb_witness *w, lb_err *err)
     w->wanted = calloc(program->n_values + 1, 1), w->exact = calloc(program->n_values + 1, 1);
     if (w->bytes && w->wanted && w->exact) return LB_OK;
     lb_witness_release(w);
-    return lb_fail(err, LB_ERR_NOMEM, "diff: out of memory for %u values", program->n_values);
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u values", program->n_values);
 }
 
 void lb_witness_release(lb_witness *w)

@@ -143,6 +143,7 @@ static void restore_signals(const struct sigaction before[PASSED_ON])
 /* In the child. exec failing is told through the pipe, which exec succeeding closes. */
 static void become(const char *const *argv, int tell)
 {
+    signal(SIGXFSZ, SIG_DFL); /* which we ignore ourselves */
     execvp(argv[0], (char *const *)argv);
     int why = errno;
     ssize_t told = write(tell, &why, sizeof why);

@@ -75,6 +75,7 @@ static lb_status recover_archive(const char *path, const char *out, lb_recovery 
             status = lb_writer_close(w, err);
         else
             lb_writer_abandon(w);
+        if (status != LB_OK) unlink(out); /* the old one is still there */
     }
     lb_archive_close(a);
     return status;
@@ -110,6 +111,7 @@ lb_status lb_capture_recover(const char *path, const char *out, lb_recovery *res
         free(to);
     }
     free(ranks);
+    if (status != LB_OK && status != LB_ERR_EXISTS) rmdir(out); /* empty, unless others were written before */
     if (status == LB_OK && recovered == 0) return lb_fail(err, LB_ERR_CORRUPT, "%s: no archive in it holds a whole record", path);
     return status;
 }

@@ -274,14 +274,14 @@ static lb_status list(listing *l, lb_err *err)
     for (uint32_t s = 0; s < l->n_steps; s++)
         for (uint32_t r = 0; r < l->n_ranks; r++) chosen += is_chosen(l, s, r);
     if (chosen == 0 && (step_text || rank_text))
-        return lb_fail(err, LB_ERR_NOT_FOUND, "%s: no such step or rank was recorded", lb_capture_path(l->capture));
+        return lb_fail(err, LB_ERR_NOT_FOUND, "%s: no such step or rank was recorded; `lastbit ls` lists those that were", lb_capture_path(l->capture));
     bool brief = chosen >= MANY && !layers && !ops && !values;
     if (!l->programs) print_capture(l->capture, l->ranks, l->n_ranks, l->steps, l->n_steps);
     for (uint32_t s = 0; s < l->n_steps; s++)
         for (uint32_t r = 0; r < l->n_ranks; r++)
             if (is_chosen(l, s, r)) LB_TRY(list_program(l, s, r, brief, err));
     if (l->shown || (!step_text && !rank_text)) return LB_OK;
-    return lb_fail(err, LB_ERR_NOT_FOUND, "%s: no such step or rank was recorded", lb_capture_path(l->capture));
+    return lb_fail(err, LB_ERR_NOT_FOUND, "%s: no such step or rank was recorded; `lastbit ls` lists those that were", lb_capture_path(l->capture));
 }
 
 static void print_listing(listing *l)

@@ -20,7 +20,7 @@ static const lb_command command = {
              "programs, and\n"
              "whether the bytes that programs call kept are there. What a killed writer left behind its last "
              "commit is\n"
-             "no damage. Exit code 1 when something is damaged.",
+             "no damage. Exit code 1 when something is damaged, or nothing was committed.",
     .example = "  lastbit verify run.lb || lastbit recover run.lb -o whole.lb",
     .options = options,
     .min_args = 1,
@@ -47,9 +47,15 @@ static void found(void *context, const lb_damage *damage)
         printf("%s: %s\n", lb_damage_kind_name(damage->kind), damage->message);
 }
 
+/* Records, and none of them part of the capture: stopped before its first commit, or cut off before it. */
+static bool is_empty(const lb_verification *v)
+{
+    return !v->programs && !v->blobs && !v->tables;
+}
+
 static const char *verdict_of(const lb_verification *v)
 {
-    return v->damages ? "damaged" : "whole";
+    return v->damages ? "damaged" : is_empty(v) ? "empty" : "whole";
 }
 
 static void print_json(const char *path, const lb_verification *v, findings *f)
@@ -75,6 +81,9 @@ static void print_text(const char *path, const lb_verification *v)
            " damaged, %" PRIu64 " missing\n",
            path, verdict_of(v), v->archives, v->archives == 1 ? "" : "s", v->closed, v->records, v->blobs,
            lb_bytes_text(v->bytes, bytes), v->programs, v->tables, v->uncommitted, v->damages, v->missing);
+    if (v->closed < v->archives)
+        printf("%" PRIu32 " not closed: the writer was stopped, or the file was cut; what stood behind the last commit is gone\n",
+               v->archives - v->closed);
     if (v->damages || v->uncommitted)
         printf("next: `lastbit recover %s` writes what is whole into a new capture\n", path);
 }
@@ -91,7 +100,7 @@ int lb_cmd_verify(int argc, const char **argv)
         json_decref(f.list);
         code = lb_command_fail("verify", &err);
     } else {
-        code = v.damages ? LB_EXIT_DIFFERENT : LB_EXIT_SAME;
+        code = v.damages || is_empty(&v) ? LB_EXIT_DIFFERENT : LB_EXIT_SAME;
         if (arguments.json)
             print_json(arguments.args[0], &v, &f);
         else if (!quiet)

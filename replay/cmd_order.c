@@ -3,6 +3,7 @@
 
 #include <lastbit/order.h>
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -172,7 +173,7 @@ static lb_status store(const char *path, const lb_probe_group *g, lb_err *err)
     bool fine = file && fputs(text, file) >= 0 && fputc('\n', file) >= 0;
     if (file) fine &= !fclose(file);
     free(text);
-    return fine ? LB_OK : lb_fail(err, LB_ERR_IO, "%s cannot be written", path);
+    return fine ? LB_OK : lb_fail(err, LB_ERR_IO, "%s: %s", path, strerror(errno));
 }
 
 /* ---- the command -------------------------------------------------------------------------------------------------- */

@@ -15,7 +15,7 @@ static lb_status parse_steps(const char *text, lb_plan *plan, lb_err *err)
         plan->last_step = *second ? strtoll(second, &end, 10) : INT64_MAX;
         if (!*second) end++;
     }
-    if (end == text || *end)
+    if (end == text || *end || plan->last_step < plan->first_step)
         return lb_fail(err, LB_ERR_INVALID, "--steps %s: expected a step or a range like 3-5", text);
     return LB_OK;
 }
@@ -31,12 +31,13 @@ static lb_status parse_ranks(const char *text, int32_t *ranks, uint32_t *n, lb_e
             last = strtol(p, &end, 10);
             if (end == p) break;
         }
-        for (long r = first; r <= last && *n < MAX_RANKS; r++) ranks[(*n)++] = (int32_t)r;
+        if (last < first || last - first >= MAX_RANKS - (long)*n) break;
+        for (long r = first; r <= last; r++) ranks[(*n)++] = (int32_t)r;
         if (!*end) return LB_OK;
         if (*end != ',') break;
         p = end + 1;
     }
-    return lb_fail(err, LB_ERR_INVALID, "--ranks %s: expected ranks and ranges like 0,2-3", text);
+    return lb_fail(err, LB_ERR_INVALID, "--ranks %s: expected ranks and ranges like 0,2-3, %d at most", text, MAX_RANKS);
 }
 
 static lb_status parse_memory(const char *text, uint64_t *bytes, lb_err *err)
@@ -93,6 +94,9 @@ lb_status lb_replay_request_plan(const lb_replay_request *o, lb_plan *plan, lb_e
     if (!known) return lb_fail(err, LB_ERR_INVALID, "--mode %s: modes are isolated, layer, chained", o->mode);
     if (o->steps) LB_TRY(parse_steps(o->steps, plan, err));
     if (o->memory) LB_TRY(parse_memory(o->memory, &plan->memory_bytes, err));
+    if (o->threads < 0 || o->worst < 0)
+        return lb_fail(err, LB_ERR_INVALID, "--%s %d: expected a number from 0 on", o->threads < 0 ? "threads" : "worst",
+                       o->threads < 0 ? o->threads : o->worst);
     if (o->ranks) {
         LB_TRY(parse_ranks(o->ranks, ranks, &plan->n_ranks, err));
         plan->ranks = ranks;

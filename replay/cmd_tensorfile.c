@@ -107,7 +107,9 @@ static void assemble(lb_tensorfile *file)
         free(header);
         return;
     }
-    fchmod(fileno(out), 0600);
+    struct stat st;
+    const bool is_ours = fstat(fileno(out), &st) == 0 && S_ISREG(st.st_mode); /* no device, no pipe */
+    if (is_ours) fchmod(fileno(out), 0600);
     const size_t used = strlen(header);
     const uint64_t length = (used + 7) / 8 * 8;
     static const char spaces[8] = "       ";
@@ -120,7 +122,7 @@ static void assemble(lb_tensorfile *file)
     fine &= !ferror(file->data);
     fine &= fclose(out) == 0;
     if (!fine) lb_fail(&file->err, LB_ERR_IO, "%s: %s", file->path, strerror(errno));
-    if (!fine) unlink(file->path);
+    if (!fine && is_ours) unlink(file->path);
     free(header);
 }
 

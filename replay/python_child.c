@@ -3,6 +3,7 @@
 #include "python_child.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,6 +91,7 @@ lb_status lb_python_child_start(lb_python_child *child, const char *const *argum
     if (child->process == 0) {
         dup2(ends[1], 0);
         dup2(ends[1], 1);
+        signal(SIGXFSZ, SIG_DFL);
         execvpe(arguments[0], (char *const *)arguments, env);
         fprintf(stderr, "%s: %s\n", arguments[0], strerror(errno));
         _exit(127);

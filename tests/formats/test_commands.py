@@ -1,6 +1,7 @@
 """ls, show, verify, recover and pack on captures as people have them: recorded from a real run, one process and four."""
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from conftest import BUILD, ROOT
 from second_reader import Capture
 
 SAMPLE = ROOT / "samples" / "hybrid_lm.py"
+CLEAN = ROOT / "samples" / "clean.lbz"
 
 
 @pytest.fixture(scope="module")
@@ -343,3 +345,62 @@ def test_a_step_that_is_not_there_is_named_beside_those_that_are(lastbit, run):
     for command in ("bisect", "replay"):
         assert "no step from 7 to 9 was recorded; it has steps 0 to 1 of 1 rank" in lastbit.run(command, run, "--steps", "7-9").stderr
         assert "no step 7 was recorded" in lastbit.run(command, run, "--steps", "7").stderr
+
+
+# ---- nothing is lost in silence ----------------------------------------------------------------------------------------
+
+
+def test_an_answer_that_cannot_be_written_is_a_failure(lastbit):
+    with open("/dev/full", "w") as full:
+        for args in (("ls", CLEAN), ("replay", CLEAN, "--json"), ("diff", CLEAN, CLEAN), ("--help",), ("verify", "--help")):
+            done = subprocess.run([lastbit.path, *args], stdout=full, stderr=subprocess.PIPE, text=True)
+            assert done.returncode == 128 and "its answer could not be written" in done.stderr, args
+
+
+@pytest.mark.parametrize("command,left", [(("pack", CLEAN, "-o", "out.lbz"), "out.lbz"), (("recover", CLEAN, "-o", "out.lbz"), "out.lbz"),
+                                          (("replay", CLEAN, "--write", "out.st"), "out.st")])
+def test_a_file_that_may_not_grow_is_an_error_that_leaves_nothing(lastbit, tmp_path, command, left):
+    done = subprocess.run([lastbit.path, *command], cwd=tmp_path, capture_output=True, text=True,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20480, 20480)))
+    assert done.returncode == 128 and "File too large" in done.stderr, (done.returncode, done.stderr)
+    assert left in done.stderr and list(tmp_path.iterdir()) == []
+
+
+def test_a_program_under_record_dies_of_the_limit_as_ever(lastbit, tmp_path):
+    program = ["/bin/sh", "-c", "ulimit -f 1; head -c 9999 /dev/zero > x; echo $?"]
+    alone, recorded = (subprocess.run([*head, *program], cwd=tmp_path, capture_output=True, text=True).stdout
+                       for head in ((), (lastbit.path, "record", "-o", tmp_path / "x.lb", "--")))
+    assert alone == recorded == f"{128 + signal.SIGXFSZ}\n"
+
+
+def test_write_leaves_what_is_no_file_of_its_own_alone(lastbit, tmp_path):
+    (tmp_path / "full").symlink_to("/dev/full")
+    done = lastbit.run("replay", CLEAN, "--write", tmp_path / "full", "--select", "op=aten::mean", expect=128)
+    assert "No space left on device" in done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["full"] and (tmp_path / "full").is_char_device()
+
+
+def test_a_pack_that_was_cut_before_its_commit_is_empty(lastbit, tmp_path):
+    (tmp_path / "cut.lbz").write_bytes(CLEAN.read_bytes()[:20000])
+    told = lastbit.json("verify", tmp_path / "cut.lbz", expect=1)
+    assert told["verdict"] == "empty" and told["closed"] == 0
+    assert "1 not closed" in lastbit.run("verify", tmp_path / "cut.lbz", expect=1).stdout
+    assert "no step was recorded to its end" in lastbit.run("diff", CLEAN, tmp_path / "cut.lbz", expect=128).stderr
+
+
+@pytest.mark.parametrize("args,code,words", [
+    (("explain", CLEAN, "missing.lb"), 128, "No such file"),
+    (("diff", CLEAN, CLEAN, "--steps", "7"), 128, "lastbit diff: "),
+    (("diff", CLEAN, CLEAN, "--map", "s/(/x/"), 129, "missing closing parenthesis"),
+    (("diff", CLEAN, CLEAN, "--memory", "-1"), 129, "--memory -1"),
+    (("replay", CLEAN, "--threads", "-3"), 129, "--threads -3"),
+    (("replay", CLEAN, "--worst", "-1"), 129, "--worst -1"),
+    (("replay", CLEAN, "--steps", "5-3"), 129, "--steps 5-3"),
+    (("replay", CLEAN, "--ranks", "0-99999999"), 129, "4096 at most"),
+    (("order", "more", "--engine", "pairwise", "-n", "8"), 129, "expected options alone, got 1 argument"),
+    (("order", "--engine", "pairwise", "-n", "8", "-o", "/dev/full"), 128, "/dev/full: No space left on device"),
+    (("ls", CLEAN, "--step", "99"), 128, "no such step or rank was recorded; `lastbit ls` lists"),
+])
+def test_bad_input_is_told_what_is_wrong(lastbit, args, code, words):
+    told = lastbit.run(*args, expect=code).stderr
+    assert words in told and "diff: diff" not in told
