@@ -17,11 +17,11 @@ typedef struct moments {
 LB_INLINE void combine(moments *to, int64_t n, const float *m1, const float *m2)
 {
     int64_t total = to->n + n;
-    float c = total ? (float)n / (float)total : 0, cm = c * (float)to->n;
+    float c = total ? (float)n / (float)total : 0, before = (float)to->n;
     for (int l = 0; l < LANES; l++) {
-        float delta = m1[l] - to->m1[l];
-        to->m1[l] = to->m1[l] + c * delta;
-        to->m2[l] = __builtin_fmaf(delta * delta, cm, to->m2[l] + m2[l]);
+        float delta = m1[l] - to->m1[l], part = c * delta;
+        to->m1[l] += part;
+        to->m2[l] = __builtin_fmaf(part, delta * before, to->m2[l] + m2[l]);
     }
     to->n = total;
 }

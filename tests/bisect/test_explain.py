@@ -925,6 +925,39 @@ def test_a_fused_norm_that_replay_does_not_know(lastbit, tmp_path):
     assert (f["cause"], f["schedule"]) == ("precision", "f32") and "rms_norm:butterfly" in f["also"]
 
 
+BY_HAND = """
+import sys, torch
+torch.manual_seed(0)
+class Norm(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.bias = (torch.nn.Parameter(one + torch.randn(512) / 8) for one in (1, 0))
+    def forward(self, x):
+        if sys.argv[1] == "torch": return torch.nn.functional.layer_norm(x, (512,), self.weight, self.bias, 1e-5)
+        centred = x - x.mean(-1, keepdim=True)
+        eps = float(sys.argv[2])
+        return centred / torch.sqrt(centred.pow(2).mean(-1, keepdim=True) + eps) * self.weight + self.bias
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.norm, self.down = torch.nn.Linear(64, 512, bias=False), Norm(), torch.nn.Linear(512, 32, bias=False)
+    def forward(self, x): return self.down(self.norm(self.up(x)))
+model = Model()
+with torch.no_grad(): model(torch.randn(64, 64))
+"""
+
+
+def test_a_layer_norm_by_hand_against_torchs(lastbit, tmp_path):
+    """Nine ops on one side, one on the other: they are one layer norm, and torch's own kernel in their place gives its bits. With another
+    eps they are another function, which no kernel explains."""
+    ours, torchs, other = (record(lastbit, tmp_path, name, BY_HAND, *args) for name, args in
+                           {"hand": ("hand", "1e-5"), "torch": ("torch",), "other": ("hand", "1e-3")}.items())
+    (f,) = own(lastbit.json("explain", ours, torchs, expect=1))
+    assert (f["layer"], f["cause"], f["schedule"], f["proof"]) == ("norm", "kernel", "layer_norm:welford", "bits")
+    assert f["matched"] == f["elements"] == 64 * 512 and f["excluded"] >= 20 and f["other_op"] == "aten::native_layer_norm"
+    assert {f["cause"] for f in own(lastbit.json("explain", other, torchs, expect=1))} == {"unexplained"}
+
+
 def test_a_row_in_batches_of_other_sizes(lastbit, norms):
     """Our own kernels do not look at the batch; launch rules of fused norms do, and so may libraries."""
     eager = norms["eager"]

@@ -75,6 +75,18 @@ def test_layer_norm_has_the_bits_of_its_passes(dtype):
     assert same_bits(ours[0], y) and same_bits(ours[1], mean) and same_bits(ours[2], rstd)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_welford_has_torchs_bits_in_every_row(dtype):
+    """Thousands of rows: how chunks are joined shows in one of a hundred."""
+    g = torch.Generator().manual_seed(2)
+    for size in (20, 300, 384, 720, 1000, 1280, 4096):
+        x = torch.randn(2000, size, generator=g).to(dtype)
+        _, mean, rstd = torch.native_layer_norm(x, (size,), None, None, 1e-5)
+        outputs = [torch.empty_like(x), torch.empty_like(mean, dtype=torch.float32), torch.empty_like(rstd, dtype=torch.float32)]
+        ours = compute("layer_norm", "welford", [x], outputs, [1e-5])
+        assert same_bits(ours[1].to(mean.dtype), mean) and same_bits(ours[2].to(rstd.dtype), rstd), size
+
+
 def test_layer_norm_with_std_and_eps_behind_it():
     """(x - mean) / (std + eps), with torch's std of n - 1; against torch, and by bits."""
     g = torch.Generator().manual_seed(1)
