@@ -210,13 +210,17 @@ static uint64_t ops_of_window(const lb_inquiry *q)
     return ops;
 }
 
+static void drop_folder(const lb_inquiry *q)
+{
+    if (lb_reproducer_folder(q->options->reproducer, true, NULL) == LB_OK) rmdir(q->options->reproducer);
+}
+
 static lb_status report(shrinking *s)
 {
     lb_bisection *b = s->q->out;
     if (!s->written) {
         add_note(b, "no smaller capture fails in the same way by itself: the capture is its own reproducer");
-        LB_TRY(lb_reproducer_folder(s->q->options->reproducer, true, s->err));
-        rmdir(s->q->options->reproducer);
+        drop_folder(s->q);
         return LB_OK;
     }
     b->reproducer = strdup(s->q->options->reproducer);
@@ -247,6 +251,7 @@ lb_status lb_shrink(lb_inquiry *q, lb_err *err)
     s.loose = false;
     if (status == LB_OK && !s.written) status = try_steps(&s);
     if (status == LB_OK) status = report(&s);
+    if (status != LB_OK) drop_folder(q); /* half a reproducer is none */
     lb_cone_release(&s.cone);
     return status;
 }

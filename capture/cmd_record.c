@@ -196,7 +196,7 @@ static void explain_steps(const lb_record_options *o, const lb_launch_report *no
     else if (o->steps)
         snprintf(why, size, "%s, but none that --steps %s%s%s asks for", steps, o->steps, o->ranks ? " and --ranks " : "",
                  o->ranks ? o->ranks : "");
-    else snprintf(why, size, "%s, and none was finished", steps);
+    else snprintf(why, size, "%s, and none was recorded to its end", steps);
 }
 
 static void explain_nothing(const lb_record_options *o, const lb_recorded *recorded, const lb_launch_report *notes, char *why,

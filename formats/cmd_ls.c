@@ -184,7 +184,7 @@ static void print_gaps(lb_capture *capture, const int32_t *ranks, uint32_t n)
         if (json_is_false(closed))
             printf(
                 "  rank %" PRId32
-                " has not closed its archive: it records still, or was cut off; every step listed is whole\n",
+                " did not end its recording: it records still, or was cut off; every step listed is whole\n",
                 ranks[r]);
         if (skipped)
             printf("  rank %" PRId32 ": %lld values were not kept for lack of room\n", ranks[r],

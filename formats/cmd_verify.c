@@ -82,7 +82,7 @@ static void print_text(const char *path, const lb_verification *v)
            path, verdict_of(v), v->archives, v->archives == 1 ? "" : "s", v->closed, v->records, v->blobs,
            lb_bytes_text(v->bytes, bytes), v->programs, v->tables, v->uncommitted, v->damages, v->missing);
     if (v->closed < v->archives)
-        printf("%" PRIu32 " not closed: the writer was stopped, or the file was cut; what stood behind the last commit is gone\n",
+        printf("%" PRIu32 " not closed: it records still, was stopped, or was cut; what stands behind the last commit is not part of it\n",
                v->archives - v->closed);
     if (v->damages || v->uncommitted)
         printf("next: `lastbit recover %s` writes what is whole into a new capture\n", path);

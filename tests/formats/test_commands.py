@@ -60,7 +60,7 @@ def test_ls_says_what_was_recorded_and_kept(lastbit, run):
                  r"^  kept: (\d+) of \1 sources \(\S+ KB\), (\d+) of \2 layer inputs and outputs \(", r"^  loss \S+, item \d+ times, grad_norm ",
                  r"^  Muon group 0: 19 parameters, lr 0.02,", r"^  AdamW group 0: .*weight_decay 0.01"):
         assert re.search(line, text, re.M), line
-    assert "not closed" not in text
+    assert "did not end its recording" not in text
 
 
 def test_ls_json_agrees_with_itself(lastbit, run):
@@ -233,7 +233,7 @@ def test_a_killed_recording_is_whole_up_to_its_last_step(lastbit, tmp_path):
     job.wait()
     listed = lastbit.json("ls", path, expect=0)
     assert len(listed["steps"]) > 1 and all(program["complete"] for program in listed["programs"])
-    assert "has not closed its archive" in lastbit.run("ls", path, expect=0).stdout
+    assert "did not end its recording" in lastbit.run("ls", path, expect=0).stdout
     told = lastbit.json("verify", path, expect=0)
     assert told["closed"] == 0 and told["damages"] == told["missing"] == 0
     lastbit.run("recover", path, expect=(0, 1))
@@ -358,7 +358,8 @@ def test_an_answer_that_cannot_be_written_is_a_failure(lastbit):
 
 
 @pytest.mark.parametrize("command,left", [(("pack", CLEAN, "-o", "out.lbz"), "out.lbz"), (("recover", CLEAN, "-o", "out.lbz"), "out.lbz"),
-                                          (("replay", CLEAN, "--write", "out.st"), "out.st")])
+                                          (("replay", CLEAN, "--write", "out.st"), "out.st"),
+                                          (("bisect", "-q", ROOT / "samples" / "scan-overflow.lbz", "-o", "out.lb"), "out.lb")])
 def test_a_file_that_may_not_grow_is_an_error_that_leaves_nothing(lastbit, tmp_path, command, left):
     done = subprocess.run([lastbit.path, *command], cwd=tmp_path, capture_output=True, text=True,
                           preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20480, 20480)))
