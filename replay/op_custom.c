@@ -222,7 +222,7 @@ static void rotate(const work *w, const rotation *r, const void *x, void *y, int
         }
 }
 
-/* positions, query, key, head_size, cos_sin_cache, is_neox; query and key are written. */
+/* positions, query, key, head_size, cos_sin_cache, is_neox[, rope_dim_offset, inverse]; query and key are written. */
 static lb_status rotary(lb_call *call, const form *f, bool twin)
 {
     work w = begin(call, f->x, twin);
@@ -232,6 +232,7 @@ static lb_status rotary(lb_call *call, const form *f, bool twin)
                   .size = last(cache),
                   .neox = lb_call_int(call, 5, 1) != 0};
     const int64_t n = lb_tensor_numel(q), n_key = k ? lb_tensor_numel(k) : 0;
+    if (lb_call_int(call, 6, 0) || lb_call_int(call, 7, 0)) return refuse(&w, "offsets and inverse rotations are not computed");
     if (r.head < r.size || r.head < 1 || r.size % 2 || !r.tokens || n % (r.tokens * r.head) ||
         n_key % (r.tokens * r.head))
         return refuse(&w, "heads that are smaller than what is rotated");
@@ -475,7 +476,7 @@ const lb_op_row lb_rows_custom[] = {
     ROW("flashinfer::silu_and_mul", "out input enable_pdl", silu_mul, 8)
     ROW("flashinfer::gelu_and_mul", "out input enable_pdl", gelu_mul, 8)
     ROW("flashinfer::gelu_tanh_and_mul", "out input enable_pdl", gelu_tanh_mul, 8)
-    ROW("_C::rotary_embedding", "positions query key head_size cos_sin_cache is_neox", rotary_write, 4)
+    ROW("_C::rotary_embedding", "positions query key head_size cos_sin_cache is_neox rope_dim_offset inverse", rotary_write, 4)
     ROW("sgl_kernel::rotary_embedding", "positions query key head_size cos_sin_cache is_neox", rotary_write, 4)
     ROW("_C::merge_attn_states", "output output_lse prefix_output prefix_lse suffix_output suffix_lse", merge_vllm, 8)
     {"flashinfer::merge_state", "v_a s_a v_b s_b", merge_flashinfer_kernel, merge_flashinfer_twin, 8, 0, 0, NULL, "custom"},

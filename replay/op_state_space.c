@@ -13,6 +13,7 @@ typedef struct conv {
     lb_frame frame;
     int64_t batch, channels, length, taps;
     const void *x, *weight, *bias, *initial;
+    const int64_t *documents; /* (batch, length): a tap does not reach into another number; NULL: all one */
     void *y, *last;
     bool silu, twin;
 } conv;
@@ -33,6 +34,26 @@ static double at(const conv *c, int64_t r, int64_t t)
     return c->initial ? get(c, c->initial, r * (c->taps - 1) + c->taps - 1 + t) : 0;
 }
 
+/* The element `lag` before time t, as the convolution at t sees it. */
+static double seen(const conv *c, int64_t r, int64_t t, int64_t lag)
+{
+    const int64_t *document = c->documents ? c->documents + r / c->channels * c->length + t : NULL;
+    if (document && (t < lag || document[-lag] != *document)) return 0;
+    return at(c, r, t - lag);
+}
+
+/* seq_idx at arg `i`; a negative number, which is padding, is not computed. */
+static void read_documents(conv *c, uint32_t i)
+{
+    const lb_tensor *t = lb_call_tensor(c->frame.call, i);
+    if (!t) return;
+    c->documents = lb_frame_integers(&c->frame, t);
+    if (lb_tensor_numel(t) != c->batch * c->length)
+        lb_frame_fail(&c->frame, LB_ERR_INVALID, "seq_idx of another size");
+    for (int64_t k = 0; lb_frame_ok(&c->frame) && k < c->batch * c->length; k++)
+        if (c->documents[k] < 0) lb_frame_fail(&c->frame, LB_ERR_UNSUPPORTED, "padding in seq_idx");
+}
+
 static void row(const conv *c, int64_t r, double slack)
 {
     const int64_t channel = r % c->channels;
@@ -40,7 +61,7 @@ static void row(const conv *c, int64_t r, double slack)
         double sum = c->bias ? get(c, c->bias, channel) : 0;
         if (c->twin) sum = fabs(sum);
         for (int64_t k = 0; k < c->taps; k++) {
-            const double term = get(c, c->weight, channel * c->taps + k) * at(c, r, t - (c->taps - 1 - k));
+            const double term = get(c, c->weight, channel * c->taps + k) * seen(c, r, t, c->taps - 1 - k);
             sum += c->twin ? fabs(term) : term;
         }
         if (c->silu && !c->twin) sum *= lb_sigmoid(sum);
@@ -59,9 +80,8 @@ static lb_status causal_conv(lb_call *call, bool twin)
     const lb_tensor *x = lb_call_tensor(call, X), *weight = lb_call_tensor(call, WEIGHT),
                     *bias = lb_call_tensor(call, BIAS), *initial = lb_call_tensor(call, INITIAL);
     if (!x || !weight || x->layout.ndim != 3 || weight->layout.ndim != 2 ||
-        weight->layout.shape[0] != x->layout.shape[1] || lb_call_given(call, SEQ_IDX))
-        lb_frame_fail(&c.frame, LB_ERR_UNSUPPORTED,
-                      "(batch, channels, length) by (channels, taps), one sequence each");
+        weight->layout.shape[0] != x->layout.shape[1])
+        lb_frame_fail(&c.frame, LB_ERR_UNSUPPORTED, "(batch, channels, length) by (channels, taps)");
     if (!lb_frame_ok(&c.frame)) return lb_frame_end(&c.frame);
     c.batch = x->layout.shape[0], c.channels = x->layout.shape[1], c.length = x->layout.shape[2],
     c.taps = weight->layout.shape[1];
@@ -71,6 +91,7 @@ static lb_status causal_conv(lb_call *call, bool twin)
     c.x = lb_frame_tensor(&c.frame, x), c.weight = lb_frame_tensor(&c.frame, weight),
     c.bias = lb_frame_tensor(&c.frame, bias);
     c.initial = lb_frame_tensor(&c.frame, initial);
+    read_documents(&c, SEQ_IDX);
     c.y = lb_frame_output(&c.frame, 0, rows * c.length);
     const bool keeps = call->n_results > 1 && call->results[1].data;
     c.last = keeps ? lb_frame_output(&c.frame, 1, rows * (c.taps - 1)) : NULL;
@@ -158,10 +179,10 @@ enum {
 
 typedef struct conv_backward {
     conv c;
-    const void *dout;
+    const void *dout, *dfinal;
     double *dweight, *dbias; /* sums; NULL: not wanted */
     double *g;               /* of one row: gradient of what SiLU was applied to */
-    void *dx;
+    void *dx, *dinitial;
 } conv_backward;
 
 /* Gradient of the sum before SiLU. The twin: the derivative is below 1.1 and changes by at most half of what the sum does. */
@@ -171,7 +192,7 @@ static double inner_gradient(const conv_backward *b, int64_t r, int64_t t)
     const int64_t channel = r % c->channels;
     double sum = c->bias ? get(c, c->bias, channel) : 0, magnitude = fabs(sum);
     for (int64_t k = 0; k < c->taps; k++) {
-        const double term = get(c, c->weight, channel * c->taps + k) * at(c, r, t - (c->taps - 1 - k));
+        const double term = get(c, c->weight, channel * c->taps + k) * seen(c, r, t, c->taps - 1 - k);
         sum += term, magnitude += fabs(term);
     }
     const double d = get(c, b->dout, r * c->length + t), s = lb_sigmoid(sum);
@@ -179,46 +200,82 @@ static double inner_gradient(const conv_backward *b, int64_t r, int64_t t)
     return c->silu ? d * s * (1 + sum * (1 - s)) : d;
 }
 
+/* Gradient of the element at time t, which may be before the start: of what it was multiplied into, and of the final state. */
+static double outer_gradient(const conv_backward *b, int64_t r, int64_t t)
+{
+    const conv *c = &b->c;
+    const int64_t channel = r % c->channels, kept = c->taps - 1,
+                  *document = c->documents ? c->documents + r / c->channels * c->length : NULL;
+    const int64_t held = t - (c->length - kept);
+    double sum = b->dfinal && held >= 0 ? get(c, b->dfinal, r * kept + held) : 0;
+    if (c->twin) sum = fabs(sum);
+    for (int64_t k = 0; k < c->taps; k++) {
+        const int64_t to = t + kept - k;
+        const double w = get(c, c->weight, channel * c->taps + k);
+        if (to >= 0 && to < c->length && (!document || document[to] == document[t]))
+            sum += (c->twin ? fabs(w) : w) * b->g[to];
+    }
+    return sum;
+}
+
 static void backward_row(conv_backward *b, int64_t r, double slack)
 {
     const conv *c = &b->c;
-    const int64_t channel = r % c->channels;
+    const int64_t channel = r % c->channels, kept = c->taps - 1;
+    if (!c->twin) slack = 1;
     for (int64_t t = 0; t < c->length; t++) b->g[t] = inner_gradient(b, r, t);
     for (int64_t t = 0; t < c->length; t++) {
-        double sum = 0;
         for (int64_t k = 0; k < c->taps; k++) {
-            const int64_t to = t + c->taps - 1 - k;
-            const double w = get(c, c->weight, channel * c->taps + k), x = at(c, r, t - (c->taps - 1 - k));
-            if (to < c->length) sum += (c->twin ? fabs(w) : w) * b->g[to];
+            const double x = seen(c, r, t, kept - k);
             b->dweight[channel * c->taps + k] += b->g[t] * (c->twin ? fabs(x) : x);
         }
         if (b->dbias) b->dbias[channel] += b->g[t];
-        put(c, b->dx, r * c->length + t, c->twin ? sum * slack : sum);
+        put(c, b->dx, r * c->length + t, outer_gradient(b, r, t) * slack);
     }
+    for (int64_t k = 0; b->dinitial && k < kept; k++)
+        put(c, b->dinitial, r * kept + k, outer_gradient(b, r, k - kept) * slack);
 }
 
-/* Results: dx, dweight and dbias; the latter two are added to. */
+/* Results are what is written, in the order of the schema; absent ones may have a place. */
+static uint32_t result_of(const lb_call *call, uint32_t arg)
+{
+    static const uint32_t written[] = {B_DFINAL, B_DX, B_DWEIGHT, B_DBIAS, B_DINITIAL};
+    uint32_t place = 0, given = 0;
+    for (uint32_t i = 0; i < 5; i++) given += lb_call_given(call, written[i]);
+    for (uint32_t i = 0; i < 5 && written[i] != arg; i++)
+        place += call->n_results > given || lb_call_given(call, written[i]);
+    return place;
+}
+
+/* dweight and dbias are added to; dfinal_states stays as it is. */
 static lb_status conv_backward_run(lb_call *call, bool twin)
 {
     conv_backward b = {.c = {.frame = lb_frame_begin(call), .twin = twin}};
     conv *c = &b.c;
     const lb_tensor *x = lb_call_tensor(call, B_X), *weight = lb_call_tensor(call, B_WEIGHT),
                     *bias = lb_call_tensor(call, B_BIAS);
-    if (!x || !weight || x->layout.ndim != 3 || weight->layout.ndim != 2 || lb_call_given(call, B_SEQ_IDX) ||
-        lb_call_given(call, B_INITIAL) || lb_call_given(call, B_DFINAL) || lb_call_given(call, B_DINITIAL))
-        lb_frame_fail(&c->frame, LB_ERR_UNSUPPORTED, "gradients of states that were handed in or out");
+    const lb_tensor *initial = lb_call_tensor(call, B_INITIAL), *dfinal = lb_call_tensor(call, B_DFINAL);
+    if (!x || !weight || x->layout.ndim != 3 || weight->layout.ndim != 2 ||
+        weight->layout.shape[0] != x->layout.shape[1])
+        lb_frame_fail(&c->frame, LB_ERR_UNSUPPORTED, "(batch, channels, length) by (channels, taps)");
     if (!lb_frame_ok(&c->frame)) return lb_frame_end(&c->frame);
-    c->channels = x->layout.shape[1], c->length = x->layout.shape[2], c->taps = weight->layout.shape[1];
-    const int64_t rows = x->layout.shape[0] * c->channels;
+    c->batch = x->layout.shape[0], c->channels = x->layout.shape[1], c->length = x->layout.shape[2],
+    c->taps = weight->layout.shape[1];
+    const int64_t rows = c->batch * c->channels, states = rows * (c->taps - 1);
+    if ((initial && lb_tensor_numel(initial) != states) || (dfinal && lb_tensor_numel(dfinal) != states))
+        lb_frame_fail(&c->frame, LB_ERR_INVALID, "states of another shape");
+    c->initial = lb_frame_tensor(&c->frame, initial), b.dfinal = lb_frame_tensor(&c->frame, dfinal);
+    read_documents(c, B_SEQ_IDX);
     c->x = lb_frame_tensor(&c->frame, x), c->weight = lb_frame_tensor(&c->frame, weight),
     c->bias = lb_frame_tensor(&c->frame, bias), b.dout = lb_frame_input(&c->frame, B_DOUT);
     c->silu = lb_call_int(call, B_SILU, 0) != 0;
-    const uint32_t first =
-        call->n_results > 3 ? 1 : 0; /* behind dfinal_states where absent ones have a place */
     const void *dweight = lb_frame_input(&c->frame, B_DWEIGHT), *dbias = lb_frame_input(&c->frame, B_DBIAS);
-    b.dx = lb_frame_output(&c->frame, first, rows * c->length);
-    void *dw = lb_frame_output(&c->frame, first + 1, c->channels * c->taps),
-         *db = dbias ? lb_frame_output(&c->frame, first + 2, c->channels) : NULL;
+    b.dx = lb_frame_output(&c->frame, result_of(call, B_DX), rows * c->length);
+    void *dw = lb_frame_output(&c->frame, result_of(call, B_DWEIGHT), c->channels * c->taps),
+         *db = dbias ? lb_frame_output(&c->frame, result_of(call, B_DBIAS), c->channels) : NULL,
+         *same = dfinal ? lb_frame_output(&c->frame, result_of(call, B_DFINAL), states) : NULL;
+    if (lb_call_given(call, B_DINITIAL))
+        b.dinitial = lb_frame_output(&c->frame, result_of(call, B_DINITIAL), states);
     b.g = lb_frame_scratch(&c->frame, (size_t)c->length * sizeof *b.g);
     b.dweight = lb_frame_scratch(&c->frame, (size_t)(c->channels * c->taps) * sizeof *b.dweight);
     b.dbias = dbias ? lb_frame_scratch(&c->frame, (size_t)c->channels * sizeof *b.dbias) : NULL;
@@ -228,6 +285,7 @@ static lb_status conv_backward_run(lb_call *call, bool twin)
     for (int64_t i = 0; dbias && i < c->channels; i++)
         b.dbias[i] = twin ? fabs(get(c, dbias, i)) : get(c, dbias, i);
     for (int64_t r = 0; r < rows; r++) backward_row(&b, r, 1 + lb_twin_rounding(call, B_X));
+    for (int64_t i = 0; same && i < states; i++) put(c, same, i, get(c, b.dfinal, i));
     for (int64_t i = 0; i < c->channels * c->taps; i++) put(c, dw, i, b.dweight[i]);
     for (int64_t i = 0; dbias && i < c->channels; i++) put(c, db, i, b.dbias[i]);
     return lb_frame_end(&c->frame);

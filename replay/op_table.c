@@ -317,6 +317,7 @@ const char *lb_op_known_as(const char *name)
 /* Sources: vllm-project/vllm vllm/attention/layer.py, vllm/model_executor/layers/fused_moe/layer.py, csrc/torch_bindings.cpp,
  * csrc/moe/moe_align_sum_kernels.cu; sgl-project/sglang sgl-kernel/csrc/common_extension.cc. */
 #define NO_CACHE "the cache of keys and values that it reads is no argument of it, but an object of vLLM found by the layer's name"
+#define NO_STATES "the states that it reads and writes are no arguments of it, but of an object of vLLM found by the layer's name"
 #define NO_RANKS "it reads the other ranks' inputs through memory that is no argument of it, and the record names no group"
 #define BY_ARRIVAL "tokens of one expert stand in the order in which threads of the GPU arrived"
 static const struct unknown {
@@ -327,6 +328,12 @@ static const struct unknown {
     {"vllm::unified_mla_attention", NO_CACHE},
     {"vllm::unified_mla_attention_with_output", NO_CACHE},
     {"vllm::unified_kv_cache_update", NO_CACHE},
+    {"vllm::mamba_mixer", NO_STATES},
+    {"vllm::mamba_mixer2", NO_STATES},
+    {"vllm::short_conv", NO_STATES},
+    {"vllm::linear_attention", NO_STATES},
+    {"vllm::gdn_attention", NO_STATES},
+    {"vllm::gdn_attention_core", NO_STATES},
     {"vllm::moe_forward", "the experts' weights are no arguments of it, but of an object of vLLM found by the layer's name"},
     {"_C_custom_ar::all_reduce", NO_RANKS},
     {"sgl_kernel::all_reduce", NO_RANKS},

@@ -98,8 +98,12 @@ def te_layer_norm(x, weight, bias, eps, margin, zero_centered):
 
 def causal_conv(x, weight, bias, seq_idx, initial, out, final, silu):
     before = torch.zeros_like(x[..., :weight.shape[1] - 1]) if initial is None else initial
-    whole = torch.cat([before, x], -1)
-    y = F.conv1d(whole.float(), weight.float()[:, None], None if bias is None else bias.float(), groups=x.shape[1])
+    whole, taps = torch.cat([before, x], -1), weight.shape[1]
+    y = torch.zeros_like(x, dtype=torch.float32) if bias is None else bias.float()[:, None].expand(x.shape).clone()
+    for k in range(taps):  # as long as what it reaches back to is of the same sequence
+        lag = taps - 1 - k
+        same = torch.ones(len(x), x.shape[2]) if seq_idx is None else F.pad(seq_idx[:, :x.shape[2] - lag] == seq_idx[:, lag:], (lag, 0)).float()
+        y += weight.float()[:, k, None] * whole.float()[..., k:k + x.shape[2]] * same[:, None]
     out.copy_(F.silu(y) if silu else y)
     if final is not None:
         final.copy_(whole[..., whole.shape[-1] - weight.shape[1] + 1:])
@@ -111,16 +115,6 @@ def causal_conv_update(x, state, weight, bias, out, silu, seqlens, indices):
     state.copy_(whole[..., -state.shape[-1]:])
     y = F.conv1d(whole.float(), weight.float()[:, None], None if bias is None else bias.float(), groups=weight.shape[0])[..., -tokens.shape[-1]:]
     out.copy_((F.silu(y) if silu else y).view(out.shape))
-
-
-def causal_conv_backward(x, weight, bias, dout, seq_idx, initial, dfinal, dx, dweight, dbias, dinitial, silu):
-    padded, taps = F.pad(x.float(), (weight.shape[1] - 1, 0)), weight.float()[:, None]
-    y = F.conv1d(padded, taps, None if bias is None else bias.float(), groups=x.shape[1])
-    g = torch.ops.aten.silu_backward(dout.float(), y) if silu else dout.float()
-    dx.copy_(torch.nn.grad.conv1d_input(padded.shape, taps, g, groups=x.shape[1])[..., weight.shape[1] - 1:])
-    dweight.add_(torch.nn.grad.conv1d_weight(padded, taps.shape, g, groups=x.shape[1])[:, 0])
-    if bias is not None:
-        dbias.add_(g.sum((0, 2)))
 
 
 def rwkv_k(k, a, ka):
@@ -187,9 +181,6 @@ OPS = {
     "tex_ts::layernorm_fwd_inf_ts": ("(Tensor _0, Tensor _1, Tensor _2, float _3, int _4, bool _5) -> Tensor", te_layer_norm),
     "DaoAILab::_causal_conv1d_fwd_cpp": ("(Tensor x, Tensor weight, Tensor? bias, Tensor? seq_idx, Tensor? initial_states, Tensor! out, "
                                          "Tensor!? final_states_out, bool silu_activation) -> ()", causal_conv),
-    "DaoAILab::_causal_conv1d_bwd_cpp": ("(Tensor x, Tensor weight, Tensor? bias, Tensor dout, Tensor? seq_idx, Tensor? initial_states, "
-                                         "Tensor!? dfinal_states, Tensor! dx, Tensor! dweight, Tensor!? dbias, Tensor!? dinitial_states, "
-                                         "bool silu_activation) -> ()", causal_conv_backward),
     "DaoAILab::_causal_conv1d_update_cpp": ("(Tensor x, Tensor! conv_state, Tensor weight, Tensor? bias, Tensor! out, bool silu_activation, "
                                             "Tensor? cache_seqlens, Tensor? conv_state_indices) -> ()", causal_conv_update),
     "fla::fused_k_rwkv7": ("(Tensor k, Tensor a, Tensor ka) -> Tensor", rwkv_k),
@@ -261,10 +252,6 @@ class Serve(torch.nn.Module):
             if name.startswith("tex_ts"):
                 for zero_centered in (False, True):
                     call(name, r(6, 64) + 1, r(64), *([r(64)] if "layer" in name else []), 1e-5, 0, zero_centered)
-            elif "conv1d_bwd" in name:
-                for silu, bias in ((True, r(12)), (False, None)):
-                    call(name, r(2, 12, 10), r(12, 4), bias, r(2, 12, 10), None, None, None, torch.empty(2, 12, 10, dtype=dtype), torch.zeros(12, 4),
-                         None if bias is None else torch.zeros(12), None, silu)
             elif "conv1d_update" in name:
                 call(name, r(2, 12), r(2, 12, 3), r(12, 4), r(12), torch.empty(2, 12, dtype=dtype), True, None, None)
                 call(name, r(2, 12, 2), r(2, 12, 5), r(12, 4), None, torch.empty(2, 12, 2, dtype=dtype), False, None, None)
@@ -277,6 +264,8 @@ class Serve(torch.nn.Module):
                 call(name, r(2, 5, 32), r(2, 5, 4, 8), r(2, 5, 4, 8), r(4, 8), r(2, 5, 4, 8), r(2, 5, 32))
             elif "conv1d" in name:
                 call(name, r(2, 12, 10), r(12, 4), r(12), None, None, torch.empty(2, 12, 10, dtype=dtype), None, True)
+                call(name, r(2, 12, 10), r(12, 4), r(12), torch.tensor([[0, 0, 0, 1, 1, 2, 2, 2, 2, 3]] * 2, dtype=torch.int32), None,
+                     torch.empty(2, 12, 10, dtype=dtype), None, True)
                 call(name, r(2, 12, 10), r(12, 4), None, None, r(2, 12, 3), torch.empty(2, 12, 10, dtype=dtype), torch.empty(2, 12, 3, dtype=dtype), False)
             elif name in ("trtllm::flashinfer_rmsnorm", "trtllm::flashinfer_gemma_rmsnorm"):
                 call(name, r(6, 64), r(64), 1e-6)

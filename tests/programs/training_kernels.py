@@ -145,6 +145,41 @@ def mamba2s(r, name):
             yield r(*x.shape), x, dt, A, B, C, gated if rest[1] is None else y, chunk, *rest, softplus, limits
 
 
+# ---- causal convolutions
+
+def conv(x, weight, bias, initial, documents, silu):
+    """y and the last inputs, which are the next call's initial state."""
+    length, taps = x.shape[2], weight.shape[1]
+    whole = torch.cat([torch.zeros_like(x[..., :1]).expand(-1, -1, taps - 1) if initial is None else initial, x], -1)
+    y = torch.zeros_like(x) if bias is None else bias[:, None].expand(x.shape)
+    for k in range(taps):
+        lag = taps - 1 - k
+        same = 1 if documents is None else F.pad(documents[:, :length - lag] == documents[:, lag:], (lag, 0))[:, None]
+        y = y + weight[:, k, None] * whole[..., k:k + length] * same
+    return F.silu(y) if silu else y, whole[..., length:]
+
+
+def conv_backward(x, weight, bias, dout, documents, initial, dfinal, dx, dweight, dbias, dinitial, silu):
+    douts = [dout, torch.zeros(*x.shape[:2], weight.shape[1] - 1) if dfinal is None else dfinal]
+    found = gradients(lambda *t: conv(*t, documents, silu), (x, weight.float(), None if bias is None else bias.float(), initial), douts)
+    dx.copy_(found[0])
+    dweight.add_(found[1])
+    if bias is not None:
+        dbias.add_(found[2])
+    if dinitial is not None:
+        dinitial.copy_(found[3])
+
+
+def convs(r, name):
+    documents = torch.tensor([[0, 0, 0, 1, 1, 2, 2, 2, 2, 3]] * 2, dtype=torch.int32)
+    for bias, initial, dfinal, given, length, silu in ((r(12), None, None, None, 10, True), (None, None, None, None, 10, False),
+                                                       (r(12), None, None, documents, 10, True), (r(12), r(2, 12, 3), r(2, 12, 3), None, 10, True),
+                                                       (None, r(2, 12, 3), r(2, 12, 3), None, 2, False)):
+        x = r(2, 12, length)
+        yield (x, r(12, 4), bias, r(2, 12, length), given, initial, dfinal, torch.empty_like(x), torch.zeros(12, 4),
+               None if bias is None else torch.zeros(12), None if initial is None else torch.empty_like(initial), silu)
+
+
 # ---- RWKV-7
 
 def packed(tensors):
@@ -273,6 +308,9 @@ OPS = {
     "mamba_ssm::ssm_chunk_scan_combined_bwd": (f"(Tensor dout, Tensor x, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor out, int chunk_size, {HEADS}"
                                                "bool dt_softplus=False, float[]? dt_limit=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor, "
                                                "Tensor, Tensor, Tensor, Tensor)", mamba2_backward, mamba2s),
+    "DaoAILab::_causal_conv1d_bwd_cpp": ("(Tensor x, Tensor weight, Tensor? bias, Tensor dout, Tensor? seq_idx, Tensor? initial_states, "
+                                         "Tensor!? dfinal_states, Tensor! dx, Tensor! dweight, Tensor!? dbias, Tensor!? dinitial_states, "
+                                         "bool silu_activation) -> ()", conv_backward, convs),
     "fla::kk_pre_rwkv7": ("(Tensor k, Tensor a, Tensor k_k, Tensor k_a, int head_dim) -> Tensor",
                           lambda k, a, k_k, k_a, size: torch.stack(rwkv_keys(*wide(k, a, k_k.flatten(), k_a.flatten()), size)).to(k.dtype), rwkvs),
     "fla::fused_k_rwkv7_bwd": ("(Tensor dy, Tensor k, Tensor a, Tensor ka) -> Tensor",
