@@ -58,14 +58,22 @@ static lb_reading of_squares(const lb_recogniser *t, lb_reading variance, lb_nor
     return x;
 }
 
+/* Whether `r` is result 0 of the op: var_mean gives the mean besides. */
+static bool gives_first(const lb_recogniser *t, uint32_t op, lb_reading r)
+{
+    const uint32_t first = op == LB_NONE ? LB_NONE : lb_recogniser_result(t, op);
+    return first != LB_NONE &&
+           lb_recogniser_value(t, first)->storage == lb_recogniser_value(t, r.value)->storage;
+}
+
 /* The x whose variance stands in the root. */
 static lb_reading spread_of(const lb_recogniser *t, const lb_norm_root *root, lb_norm_parts *n)
 {
-    static const char *const variances[] = {"var", "var_mean", NULL}, *const deviations[] = {"std", "std_mean",
-                                                                                             NULL};
+    static const char *const variances[] = {"var", "var_mean", NULL}, *const deviations[] = {"std", NULL};
     if (root->variance.op == LB_NONE) return of_op(t, root->spread, n, deviations);
     const lb_norm_parts before = *n;
-    lb_reading x = of_op(t, lb_recogniser_maker(t, root->variance), n, variances);
+    const uint32_t op = lb_recogniser_maker(t, root->variance);
+    lb_reading x = gives_first(t, op, root->variance) ? of_op(t, op, n, variances) : nothing;
     if (x.op == LB_NONE) *n = before, x = of_differences(t, root->variance, n);
     if (x.op == LB_NONE) *n = before, x = of_squares(t, root->variance, n);
     return x;

@@ -122,9 +122,9 @@ static lb_reading mean_of(const lb_recogniser *t, lb_reading mean, lb_norm_parts
     if (op == LB_NONE || !lb_recogniser_is(t, op, "var_mean")) return lb_norm_averaged(t, op, n);
     const lb_reading x = lb_recogniser_arg(t, op, 0);
     const lb_op *row = &t->program->ops[op];
-    if (x.op == LB_NONE || row->results < 2 ||
-        lb_recogniser_value(t, lb_op_results(t->program, row)[1])->storage !=
-            lb_recogniser_value(t, mean.value)->storage ||
+    const uint32_t second = row->results == 2 ? lb_op_results(t->program, row)[1] : LB_NONE;
+    if (x.op == LB_NONE || second == LB_NONE ||
+        lb_recogniser_value(t, second)->storage != lb_recogniser_value(t, mean.value)->storage ||
         !lb_recogniser_last_dim(t, op, 1, lb_recogniser_value(t, x.value)->layout.ndim))
         return nothing;
     lb_norm_take(n, op);

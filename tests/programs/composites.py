@@ -112,6 +112,8 @@ NONE = {
     "no_own_variance": lambda x, y, w, b: (x - mean(x)) * torch.rsqrt(y.var(-1, unbiased=False, keepdim=True) + 1e-5) * w + b,
     "no_square_of_mean": lambda x, w, b: (x - mean(x)) * torch.rsqrt(mean(x * x) - mean(x) + 4) * w + b,
     "no_half_mean": lambda x, w, b: (x - 0.5 * mean(x)) * torch.rsqrt(x.var(-1, unbiased=False, keepdim=True) + 1e-5) * w + b,
+    "no_mean_for_variance": lambda x, w, b: (lambda v, m: (x - m) * torch.rsqrt(m + 4) * w + b)(*torch.var_mean(x, -1, unbiased=False, keepdim=True)),
+    "no_variance_for_mean": lambda x, w, b: (lambda v, m: (x - v) * torch.rsqrt(v + 1e-5) * w + b)(*torch.var_mean(x, -1, unbiased=False, keepdim=True)),
     "no_glu": lambda x, y: torch.sigmoid(x) * y,
     "no_gate_of_other": lambda x, y: x * torch.sigmoid(y) * y.flip(0),
     "no_silu_alone": lambda x: x * torch.sigmoid(x),
