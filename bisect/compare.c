@@ -8,6 +8,7 @@
 #include <lastbit/compare.h>
 #include <lastbit/processor.h>
 
+#include "complex.h"
 #include "pattern.h"
 
 #include <float.h>
@@ -263,6 +264,9 @@ static void finish(const pass *p, int64_t elements, lb_difference *d)
 
 lb_status lb_compare_numbers(const lb_tensor *a, const lb_tensor *b, lb_difference *d, lb_err *err)
 {
+    lb_tensor x, y;
+    if (lb_dtype_is_complex(a->dtype) && lb_dtype_is_complex(b->dtype) && lb_tensor_parts(a, &x) && lb_tensor_parts(b, &y))
+        return lb_compare_numbers(&x, &y, d, err);
     memset(d, 0, sizeof *d);
     d->first = -1, d->cosine = 1;
     if (!lb_layout_same_shape(&a->layout, &b->layout))

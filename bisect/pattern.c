@@ -6,6 +6,8 @@
  */
 #include "pattern.h"
 
+#include "complex.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -298,6 +300,9 @@ static void decide_large(const lb_tensor *ta, const lb_tensor *tb, sides *s, uin
 
 void lb_pattern_find(const lb_tensor *ta, const lb_tensor *tb, lb_difference *d)
 {
+    lb_tensor x, y;
+    if (lb_dtype_is_complex(ta->dtype) && lb_dtype_is_complex(tb->dtype) && lb_tensor_parts(ta, &x) && lb_tensor_parts(tb, &y))
+        ta = &x, tb = &y;
     d->pattern = LB_PATTERN_NONE;
     if (d->differing == 0) return;
     int64_t n = d->elements, longest = 1;

@@ -1,6 +1,7 @@
 /* Both sides of an aligned step replayed: see shadow_pair.h. */
 #include "shadow_pair.h"
 
+#include "complex.h"
 #include "final_image.h"
 #include "shadow_numbers.h"
 #include "taking.h"
@@ -53,33 +54,14 @@ typedef struct runner {
 
 /* ---- complex numbers ---- */
 
-/* Layouts of numbers: a complex one is two, along a dimension of their own at the end. */
-static lb_layout numbers_layout(const lb_layout *layout, lb_dtype dtype)
-{
-    lb_layout l = *layout;
-    if (!lb_dtype_is_complex(dtype) || l.ndim == LB_MAX_DIMS) return l;
-    for (int d = 0; d < l.ndim; d++) l.stride[d] *= 2;
-    l.offset *= 2;
-    l.shape[l.ndim] = 2, l.stride[l.ndim] = 1;
-    l.ndim++;
-    return l;
-}
-
-/* False: it has too many dimensions for that. */
-static bool as_numbers(const lb_tensor *tensor, lb_tensor *numbers)
-{
-    *numbers = (lb_tensor){tensor->data, lb_dtype_part(tensor->dtype), numbers_layout(&tensor->layout, tensor->dtype)};
-    return !lb_dtype_is_complex(tensor->dtype) || tensor->layout.ndim < LB_MAX_DIMS;
-}
-
 /* The event with its complex results as numbers; `room` for two lists of tensors. */
 static lb_event numbers_of(const lb_event *event, lb_tensor *room)
 {
     lb_event e = *event;
     lb_tensor *computed = room, *shadow = room + event->n_results;
     for (uint32_t i = 0; i < event->n_results; i++) {
-        const bool fits = as_numbers(&event->computed[i], &computed[i]);
-        if (!as_numbers(&event->shadow[i], &shadow[i]) || !fits) computed[i].data = shadow[i].data = NULL;
+        const bool fits = lb_tensor_parts(&event->computed[i], &computed[i]);
+        if (!lb_tensor_parts(&event->shadow[i], &shadow[i]) || !fits) computed[i].data = shadow[i].data = NULL;
     }
     e.computed = computed, e.shadow = shadow;
     return e;
@@ -224,7 +206,7 @@ static void add_part(runner *s, const lb_join *join, assembly *y, const kept *k,
         i < whole->results ? lb_op_results(pa, whole)[i] : lb_op_written(pa, whole)[i - whole->results];
     if (dim >= 0) {
         const lb_join_piece piece = {.to = at, .size = event->shadow[i].layout.shape[dim]};
-        const lb_layout all = numbers_layout(&pa->values[v].layout, pa->values[v].dtype);
+        const lb_layout all = lb_layout_parts(&pa->values[v].layout, pa->values[v].dtype);
         lb_join_place(&all, dim, &piece, &event->shadow[i].layout, sizeof *x, x,
                       y->numbers + start);
     } else {
@@ -361,7 +343,7 @@ static kept_final *image_of(runner *s, uint32_t f)
     kept_final *image = &s->images[f];
     lb_tensor t;
     if (image->numbers) return image;
-    if (lb_side_value(s->side, source, &t, NULL) != LB_OK || !as_numbers(&t, &t)) return NULL;
+    if (lb_side_value(s->side, source, &t, NULL) != LB_OK || !lb_tensor_parts(&t, &t)) return NULL;
     image->elements = lb_layout_numel(&t.layout);
     image->numbers = malloc((size_t)image->elements * sizeof *image->numbers + 1);
     if (image->numbers) lb_shadow_numbers(&t, image->numbers);
@@ -378,7 +360,7 @@ static void paint_final(runner *s, uint32_t f, const lb_event *event)
         if (v == source || v->storage != source->storage || v->dtype != source->dtype || !event->shadow[i].data)
             continue;
         kept_final *image = image_of(s, f);
-        const lb_layout whole = numbers_layout(&source->layout, source->dtype), part = numbers_layout(&v->layout, v->dtype);
+        const lb_layout whole = lb_layout_parts(&source->layout, source->dtype), part = lb_layout_parts(&v->layout, v->dtype);
         double error = 0, *x = image ? shadow_of(event, i, lb_layout_numel(&part), &error) : NULL;
         if (x) {
             lb_image_paint(image->numbers, &whole, &part, sizeof *x, x);

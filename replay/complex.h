@@ -11,6 +11,10 @@
 #include "ops.h"
 
 bool lb_call_is_complex(const lb_call *call);
+/* A complex tensor as one of reals that has another dimension of two at its end; any other as it is. False: it has no room for that
+ * dimension. */
+bool lb_tensor_parts(const lb_tensor *tensor, lb_tensor *parts);
+lb_layout lb_layout_parts(const lb_layout *layout, lb_dtype dtype);
 /* The row's kernel, or its twin; of complex numbers as above. A twin that neither has leaves the results as they are and gives
  * LB_ERR_NOT_FOUND: |y| stands for it. */
 lb_status lb_row_run(const lb_call *call);

@@ -106,6 +106,23 @@ bool lb_call_is_complex(const lb_call *call)
     return false;
 }
 
+lb_layout lb_layout_parts(const lb_layout *layout, lb_dtype dtype)
+{
+    lb_layout l = *layout;
+    if (!lb_dtype_is_complex(dtype) || l.ndim == LB_MAX_DIMS) return l;
+    for (int d = 0; d < l.ndim; d++) l.stride[d] *= 2;
+    l.offset *= 2;
+    l.shape[l.ndim] = 2, l.stride[l.ndim] = 1;
+    l.ndim++;
+    return l;
+}
+
+bool lb_tensor_parts(const lb_tensor *tensor, lb_tensor *parts)
+{
+    *parts = (lb_tensor){tensor->data, lb_dtype_part(tensor->dtype), lb_layout_parts(&tensor->layout, tensor->dtype)};
+    return !lb_dtype_is_complex(tensor->dtype) || tensor->layout.ndim < LB_MAX_DIMS;
+}
+
 static lb_status refuse(const lb_call *call)
 {
     return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: not computed with complex numbers", call->row->name);

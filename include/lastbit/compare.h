@@ -36,7 +36,8 @@ typedef enum lb_pattern {
 LB_API const char *lb_pattern_text(lb_pattern pattern);
 
 /* a is the reference. NaNs compare equal to NaNs (payloads differ between processors), +0 and -0 differ. Metrics over
- * elements that are finite on both sides; `nonfinite` counts the others that differ in class. Empty tensors: all zero,
+ * elements that are finite on both sides; `nonfinite` counts the others that differ in class. A complex number is two elements, along a dimension of its
+ * own at the end. Empty tensors: all zero,
  * cosine 1. */
 typedef struct lb_difference {
     int64_t elements, differing, nonfinite;

@@ -238,10 +238,33 @@ static void a_stale_tail_of_a_flat_buffer_is_named(void **state)
     assert_int_equal(d.first, 1000);
 }
 
+/* Of the imaginary parts alone nothing must be lost; strided, as a conjugate's window may be. */
+static void complex_numbers_differ_in_either_part(void **state)
+{
+    (void)state;
+    float a[16], b[16];
+    const int64_t shape[] = {2, 4};
+    for (int i = 0; i < 16; i++) a[i] = b[i] = (float)(i + 1);
+    lb_tensor ta = {a, LB_C64, lb_layout_contiguous(2, shape)}, tb = {b, LB_C64, lb_layout_contiguous(2, shape)};
+    lb_difference d;
+    b[7] = -b[7]; /* the imaginary part of number 3 */
+    assert_int_equal(lb_compare(&ta, &tb, &d, NULL), LB_OK);
+    assert_int_equal(d.elements, 16);
+    assert_int_equal(d.differing, 1);
+    assert_int_equal(d.first, 7);
+    assert_true(d.max_abs == 16 && d.max_rel == 2);
+    assert_int_equal(d.pattern, LB_PATTERN_ONE_BIT);
+    ta.layout.stride[0] = tb.layout.stride[0] = 1, ta.layout.stride[1] = tb.layout.stride[1] = 2;
+    assert_int_equal(lb_compare(&ta, &tb, &d, NULL), LB_OK);
+    assert_int_equal(d.differing, 1);
+    assert_int_equal(d.first, 11); /* number 3 stands at (1, 1) of those strides */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(metrics_equal_plain_loops),
+        cmocka_unit_test(complex_numbers_differ_in_either_part),
         cmocka_unit_test(outcome_does_not_depend_on_the_instruction_set),
         cmocka_unit_test(narrow_floats_are_measured_as_their_f64_values_are),
         cmocka_unit_test(equal_bits_and_equal_nans_are_no_difference),

@@ -21,6 +21,7 @@ def test_a_fault_in_a_complex_rotary_embedding_is_not_rounding(lastbit, right, t
     assert told["verdict"] == told["first"]["verdict"] == "diverged" and not told["missing"]
     if fault == "flipped":
         assert told["first"]["op"] == "lb::source" and told["first"]["layer"] == "angles"
+        assert told["first"]["differing"] == 1 and told["first"]["elements"] == 128 and "one flipped bit" in told["first"]["pattern"]
     else:
         assert told["first"]["phase"] == "forward" and told["first"]["op"] == "aten::mul.Tensor"
 
