@@ -1,6 +1,6 @@
 /* Gated activations written out: see written_gate.h.
  *
- * Products are a tree whose leaves may stand in any order. The leaf that is a function of another one (sigmoid, 1 + tanh, 1 + erf) says
+ * Products are a tree whose leaves may stand in any order. The leaf that is a function of another one (sigmoid, 1 + exp, 1 + tanh, 1 + erf) says
  * which of them is the gate; what is left is the other factor. What the function is taken of is compared as a polynomial of the gate, so
  * that it doesn't matter how that was written. */
 #include "written_gate.h"
@@ -48,6 +48,10 @@ static bool polynomial(const lb_recogniser *t, lb_reading r, lb_reading x, doubl
                multiplies = lb_recogniser_is(t, op, "mul");
     if (a.op == LB_NONE || !polynomial(t, a, x, p, w, depth + 1)) return false;
     take(w, op);
+    if (lb_recogniser_is(t, op, "neg")) {
+        for (int i = 0; i <= DEGREE; i++) p[i] = -p[i];
+        return true;
+    }
     if (lb_recogniser_is(t, op, "pow") && numbered && (number == 2 || number == 3)) {
         for (int i = 0; i <= DEGREE; i++) q[i] = p[i];
         for (int i = 1; i < (int)number; i++)
@@ -78,31 +82,33 @@ static bool is_function(const lb_recogniser *t, uint32_t op)
            (lb_recogniser_is(t, op, "add") && lb_recogniser_number(t, op, 1, &one) && one == 1);
 }
 
-/* Whether that is one of x: sigmoid(x), 1 + erf(…), 1 + tanh(…). */
-static bool is_function_of(const lb_recogniser *t, uint32_t op, lb_reading x, lb_written_gate *w)
+/* Whether that is one of x: sigmoid(x), 1 + erf(…), 1 + tanh(…), or 1 + exp(-x), which has to stand under the others: `*under`. */
+static bool is_function_of(const lb_recogniser *t, uint32_t op, lb_reading x, lb_written_gate *w, bool *under)
 {
     static const struct {
         const char *name;
         lb_gate_act act;
         double p[DEGREE + 1];
     } functions[] = {
+        {"exp", LB_GATE_SILU, {0, -1, 0, 0}},
         {"erf", LB_GATE_GELU, {0, 0.70710678118654752440, 0, 0}},
         {"tanh", LB_GATE_GELU_TANH, {0, 0.79788456080286535588, 0, 0.79788456080286535588 * 0.044715}}};
     double p[DEGREE + 1];
     const lb_written_gate before = *w;
+    *under = false;
     take(w, op);
     if (lb_recogniser_is(t, op, "sigmoid")) {
         w->act = LB_GATE_SILU;
         return lb_recogniser_same(t, lb_recogniser_arg(t, op, 0), x);
     }
     const uint32_t inner = lb_recogniser_maker(t, lb_recogniser_arg(t, op, 0));
-    for (int i = 0; inner != LB_NONE && i < 2; i++) {
+    for (int i = 0; inner != LB_NONE && i < 3; i++) {
         if (!lb_recogniser_is(t, inner, functions[i].name) ||
             !polynomial(t, lb_recogniser_arg(t, inner, 0), x, p, w, 0))
             continue;
         bool same = true;
         for (int k = 0; k <= DEGREE; k++) same &= near(p[k], functions[i].p[k]);
-        w->act = functions[i].act;
+        w->act = functions[i].act, *under = i == 0;
         take(w, inner);
         if (same) return true;
     }
@@ -116,7 +122,9 @@ typedef struct product {
     const lb_recogniser *t;
     lb_reading x;
     uint32_t function;
+    bool under;                        /* the function stands under the others */
     uint32_t gates, functions, others; /* how many leaves are what */
+    uint32_t strays;                   /* leaves on the wrong side of a division */
     double factor;
     lb_written_gate *written;
 } product;
@@ -126,13 +134,11 @@ static uint32_t maker_of(const lb_recogniser *t, lb_reading r)
     return lb_recogniser_maker(t, lb_recogniser_peel(t, r));
 }
 
-/* Multiplies elements, or divides them by a number. */
+/* Multiplies elements, or divides them. */
 static bool is_product(const lb_recogniser *t, uint32_t op)
 {
-    double number;
-    if (op == LB_NONE || !lb_recogniser_forward(t, op)) return false;
-    return lb_recogniser_is(t, op, "mul") ||
-           (lb_recogniser_is(t, op, "div") && lb_recogniser_number(t, op, 1, &number));
+    static const char *const names[] = {"mul", "div", "reciprocal", NULL};
+    return op != LB_NONE && lb_recogniser_forward(t, op) && lb_recogniser_is_any(t, op, names);
 }
 
 static uint32_t product_behind(const lb_recogniser *t, lb_reading r)
@@ -151,28 +157,35 @@ static bool holds(const product *p, lb_reading r, int depth)
                              holds(p, lb_recogniser_arg(p->t, op, 1), depth + 1));
 }
 
-static void gather(product *p, lb_reading r, int depth);
+static void gather(product *p, lb_reading r, bool under, int depth);
 
-static void gather_operands(product *p, uint32_t op, int depth)
+static void gather_operands(product *p, uint32_t op, bool under, int depth)
 {
+    const bool inverts = lb_recogniser_is(p->t, op, "reciprocal"), divides = lb_recogniser_is(p->t, op, "div");
     double number;
     take(p->written, op);
-    gather(p, lb_recogniser_arg(p->t, op, 0), depth + 1);
+    gather(p, lb_recogniser_arg(p->t, op, 0), under != inverts, depth + 1);
+    if (inverts) return;
     if (!lb_recogniser_number(p->t, op, 1, &number))
-        gather(p, lb_recogniser_arg(p->t, op, 1), depth + 1);
+        gather(p, lb_recogniser_arg(p->t, op, 1), under != divides, depth + 1);
     else
-        p->factor *= lb_recogniser_is(p->t, op, "div") ? 1 / number : number;
+        p->factor *= under != divides ? 1 / number : number;
 }
 
-static void gather(product *p, lb_reading r, int depth)
+static void gather(product *p, lb_reading r, bool under, int depth)
 {
     const uint32_t op = r.op == LB_NONE ? LB_NONE : product_behind(p->t, r);
-    if (r.op != LB_NONE && lb_recogniser_same(p->t, r, p->x))
+    const bool is_gate = r.op != LB_NONE && lb_recogniser_same(p->t, r, p->x),
+               is_its_function = r.op != LB_NONE && !is_gate && maker_of(p->t, r) == p->function;
+    if (!is_gate && !is_its_function && op != LB_NONE && holds(p, r, depth)) {
+        gather_operands(p, op, under, depth);
+        return;
+    }
+    p->strays += under != (is_its_function && p->under);
+    if (is_gate)
         p->gates++, p->written->gate = r;
-    else if (r.op != LB_NONE && maker_of(p->t, r) == p->function)
+    else if (is_its_function)
         p->functions++;
-    else if (op != LB_NONE && holds(p, r, depth))
-        gather_operands(p, op, depth);
     else
         p->others++, p->written->up = r;
 }
@@ -198,11 +211,11 @@ bool lb_written_gate_read(const lb_recogniser *t, uint32_t mul, lb_written_gate 
         for (uint32_t x = 0; x < n && is_function(t, function); x++) {
             *written = (lb_written_gate){.up = {LB_NONE, LB_NONE}};
             product p = {.t = t, .x = leaves[x], .function = function, .factor = 1, .written = written};
-            if (x == f || !is_function_of(t, function, leaves[x], written)) continue;
-            gather_operands(&p, mul, 0);
+            if (x == f || !is_function_of(t, function, leaves[x], written, &p.under)) continue;
+            gather_operands(&p, mul, false, 0);
             if (p.gates == 2 && !p.others)
                 p.gates = 1, p.others = 1, written->up = written->gate; /* gated by itself */
-            if (p.gates == 1 && p.functions == 1 && p.others == 1 && written->up.op != LB_NONE &&
+            if (p.gates == 1 && p.functions == 1 && p.others == 1 && !p.strays && written->up.op != LB_NONE &&
                 near(p.factor, written->act == LB_GATE_SILU ? 1 : 0.5))
                 return true;
         }

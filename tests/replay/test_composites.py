@@ -65,7 +65,7 @@ def test_spellings_are_found_and_look_alikes_are_not(steps, dtype):
 WRITTEN = {
     "layer_norm": {**{f"layer_{name}": (1e-5, 0, 0) for name in ("torch", "differences", "divided", "var", "var_mean", "squares", "wide", "bare", "no_bias")},
                    "layer_std": (1e-3, 1, 1)},
-    "swiglu": {**{f"gate_{name}": (0,) for name in ("torch", "silu", "silu_last", "silu_first", "silu_product")},
+    "swiglu": {**{f"gate_{name}": (0,) for name in ("torch", "silu", "silu_last", "silu_first", "silu_product", "exp", "exp_last", "reciprocal")},
                **{f"gate_{name}": (2,) for name in ("tanh", "tanh_factored")}, **{f"gate_{name}": (1,) for name in ("erf", "erf_last")}},
     "cross_entropy": {f"loss_{name}": (-100,) for name in ("torch", "logsumexp", "picked_first", "gather", "neg_first", "index", "divided", "sum")},
 }
