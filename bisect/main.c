@@ -2,9 +2,12 @@
  */
 #include "command_line.h"
 
+#include <lastbit/processor.h>
+
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct lb_entry {
@@ -34,6 +37,15 @@ static void print_usage(FILE *out)
     fprintf(out, "\n`lastbit COMMAND --help` explains each with an example.\n");
 }
 
+/* The library passes over a word that it does not know, and whoever doubts the instructions would not hear of it. */
+static bool is_known_isa(const char *text)
+{
+    bool known = !text || !*text;
+    for (int level = LB_ISA_SCALAR; level <= LB_ISA_AVX512 && !known; level++)
+        known = strcmp(text, lb_isa_name((lb_isa)level)) == 0;
+    return known;
+}
+
 /* An answer that did not arrive is none, whatever it said. */
 static int deliver(const char *name, int code)
 {
@@ -61,6 +73,8 @@ int main(int argc, const char **argv)
         printf("lastbit %s\n", LB_VERSION);
         return LB_EXIT_SAME;
     }
+    if (!is_known_isa(getenv("LASTBIT_ISA")))
+        return lb_command_misused(argv[1], "LASTBIT_ISA=%s in the environment: expected scalar, avx2 or avx512", getenv("LASTBIT_ISA"));
     for (size_t i = 0; i < ENTRIES; i++)
         if (strcmp(argv[1], entries[i].name) == 0) {
             if (entries[i].run) return deliver(argv[1], entries[i].run(argc - 1, argv + 1));

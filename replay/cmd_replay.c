@@ -428,8 +428,9 @@ int lb_cmd_replay(int argc, const char **argv)
     lb_replay_request o = {.worst = WORST};
     const struct poptOption *swaps = lb_swap_options(&o.swaps);
     const struct poptOption options[] = {
-        {"mode", 'm', POPT_ARG_STRING, &o.mode, 0, "isolated (default): each op from its recorded inputs; layer; chained",
-         "MODE"},
+        {"mode", 'm', POPT_ARG_STRING, &o.mode, 0,
+         "isolated (default): each op from its recorded inputs, which leaves no room for routing, source, skip, muon and update; layer: "
+         "each layer from its own; chained: all from what the window begins with", "MODE"},
         {"steps", 0, POPT_ARG_STRING, &o.steps, 0, "recorded steps to replay", "A-B"},
         {"ranks", 0, POPT_ARG_STRING, &o.ranks, 0, "ranks to replay; collectives with ranks left out take recorded results",
          "LIST"},

@@ -405,3 +405,9 @@ def test_a_pack_that_was_cut_before_its_commit_is_empty(lastbit, tmp_path):
 def test_bad_input_is_told_what_is_wrong(lastbit, args, code, words):
     told = lastbit.run(*args, expect=code).stderr
     assert words in told and "diff: diff" not in told
+
+
+def test_an_instruction_set_nobody_knows_is_told_of(lastbit):
+    told = lastbit.run("ls", CLEAN, expect=129, env={**os.environ, "LASTBIT_ISA": "avx3"}).stderr
+    assert "LASTBIT_ISA=avx3" in told and "scalar, avx2 or avx512" in told
+    lastbit.run("ls", CLEAN, expect=0, env={**os.environ, "LASTBIT_ISA": ""})
