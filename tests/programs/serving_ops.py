@@ -203,7 +203,7 @@ def spoil(tensors, by=0.05, which=0):
     elif found.element_size() == 1:  # to another number, by more than its rounding
         found.view(-1)[0] = torch.where(found.view(-1)[0].float().abs() > 100, 32.0, 256.0).to(found.dtype)
     else:
-        found[(0,) * found.dim()] += by * found.abs().max()
+        found[(0,) * found.dim()] += by * (found.float().abs().max().item() or 1.0)
 
 
 def implementation(name, schema, function, wrong, which=0):
