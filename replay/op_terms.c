@@ -78,7 +78,7 @@ static const struct {
     {"mamba_ssm::ssm_chunk_scan_combined_fwd", STEPS, 0}, {"mamba_ssm::ssm_chunk_scan_combined_bwd", ELEMENTS, 2},
     {"fla::fused_k_rwkv7_bwd", WEIGHED, 3}, {"fla::fused_addcmul_rwkv7_bwd", WEIGHED, 6},
     {"fla::gate_output_correction_rwkv7_bwd", WEIGHED, 4}, {"fla::kk_pre_rwkv7_bwd", WEIGHED, 5},
-    {"transformer_engine*", INNER, 0},
+    {"transformer_engine*", INNER, 0}, {"fla::chunk_dplr*", STEPS, 2}, {"fla::fused_recurrent_rwkv7", STEPS, 2},
     {"flash_attn::*backward", TOKENS, 1}, {"flash_attn::*", TOKENS, 0},
     {"_C::cutlass_scaled_mm", INNER, 1}, {"sgl_kernel::fp8_*", INNER, 0}, {"sgl_kernel::int8_scaled_mm", INNER, 0}, {"*::cutlass_scaled_fp4_mm", PAIRS, 1},
     {"_addmm_activation", INNER, 1}, {"conv_transpose*", TRANSPOSED, 1},

@@ -231,6 +231,63 @@ def rwkv_keys_backward(dk, down, dm, k, a, k_k, k_a, size, *there):
     return packed(gradients(lambda *t: rwkv_keys(*t, size), (k, a, k_k, k_a), given))
 
 
+# ---- the generalised delta rule
+
+def delta_rule(q, k, v, a, b, g, h0, borders, scale):
+    """Outputs and final states; the parts of one batch that borders tell apart are sequences of their own."""
+    if borders is not None:
+        found = [delta_rule(*(t[:, first:end] for t in (q, k, v, a, b, g)), None if h0 is None else h0[i:i + 1], None, scale)
+                 for i, (first, end) in enumerate(zip(borders.tolist(), borders[1:].tolist()))]
+        return torch.cat([o for o, _ in found], 1), torch.cat([s for _, s in found])
+    s = q.new_zeros(q.shape[0], *q.shape[2:], v.shape[-1]) if h0 is None else h0
+    outs = []
+    for t in range(q.shape[1]):
+        along = (a[:, t, :, :, None] * s).sum(-2, keepdim=True)
+        s = g[:, t].exp()[..., None] * s + b[:, t, :, :, None] * along + k[:, t, :, :, None] * v[:, t, :, None]
+        outs.append(scale * (q[:, t, :, :, None] * s).sum(-2))
+    return torch.stack(outs, 1), s
+
+
+def delta_forward(kept):
+    def run(q, k, v, a, b, g, h0, borders, scale, begun, last, ragged, chunk):
+        o, s = delta_rule(*wide(q, k, v, a, b, g), h0.double() if begun else None, borders if ragged else None, scale)
+        none = torch.zeros(0, 2, dtype=torch.int32), torch.zeros(0, dtype=torch.int32)
+        return o.to(v.dtype), s.float() if last else torch.empty(0), *none, *(torch.zeros(3) for _ in range(kept))
+    return run
+
+
+def delta_backward(do, dht, q, k, v, a, b, g, h0, borders, *rest):
+    scale, begun, ragged, _ = rest[-4:]
+    inputs = (q, k, v, a, b, g, h0 if begun else None)
+    def states(*t):
+        return delta_rule(*t, borders if ragged else None, scale)
+    found = gradients(states, inputs, [do, dht if dht.numel() else torch.zeros_like(states(*wide(*inputs))[1])])
+    return *(t.contiguous() for t in found[:6]), found[6] if begun else h0.new_empty(0)
+
+
+def delta_recurrent(q, g, k, v, a, b, scale, h0, last, borders):
+    o, s = delta_rule(*wide(q, k, v, a, b, g, h0), borders, scale)
+    return o.to(q.dtype), s.float()
+
+
+def deltas(r, name):
+    for begun, ragged in ((True, False), (False, False), (True, True)):
+        batch, tokens, count = (1, 7, 3) if ragged else (2, 6, 2)
+        borders = torch.tensor([0, 3, 4, 7] if ragged else [], dtype=torch.int32)
+        unit = F.normalize(r(batch, tokens, 2, 8), dim=-1)
+        q, k, v, g = r(batch, tokens, 2, 8), r(batch, tokens, 2, 8), r(batch, tokens, 2, 4), F.logsigmoid(r(batch, tokens, 2, 8))
+        h0 = r(count, 2, 8, 4, of=torch.float32)
+        one = q, k, v, -unit, unit * torch.sigmoid(r(batch, tokens, 2, 1)), g
+        none = torch.zeros(0, 2, dtype=torch.int32), torch.zeros(0, dtype=torch.int32)
+        if "recurrent" in name:
+            yield q, g, *one[1:5], 0.35, h0 if begun else None, True, borders if ragged else None
+        elif "fwd" in name:
+            yield *one, h0, borders, 0.35, begun, begun, ragged, 32
+        else:
+            kept = [torch.zeros(3) for _ in range(11 if "ctx" in name else 0)]
+            yield r(*v.shape), h0 * 0.5 if begun else h0.new_empty(0), *one, h0, borders, *none, *kept, 0.35, begun, ragged, 32
+
+
 # ---- softmax
 
 def masks(x, mask, causal, aligned):
@@ -325,6 +382,18 @@ OPS = {
 }
 
 
+RULE = "Tensor q, Tensor k, Tensor v, Tensor a, Tensor b, Tensor gk, Tensor h0, Tensor cu_seqlens, "
+KEPT = ["h", "v_new", "qg", "kg", "ag", "bg", "w", "A_ab_inv", "A_ak", "A_qk", "A_qb"]
+for ending, kept in (("", []), ("_ctx", KEPT)):
+    results = ", ".join(["Tensor"] * (4 + len(kept)))
+    OPS[f"fla::chunk_dplr_delta_rule_fwd{ending}"] = (f"({RULE}float scale, bool has_initial_state, bool output_final_state, bool is_varlen, "
+                                                      f"int chunk_size) -> ({results})", delta_forward(len(kept)), deltas)
+    OPS[f"fla::chunk_dplr_delta_rule_bwd{ending}"] = (f"(Tensor do, Tensor dht, {RULE}Tensor chunk_indices, Tensor chunk_offsets, "
+                                                      + "".join(f"Tensor {name}_ctx, " for name in kept) + "float scale, bool has_initial_state, "
+                                                      "bool is_varlen, int chunk_size) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+                                                      delta_backward, deltas)
+OPS["fla::fused_recurrent_rwkv7"] = ("(Tensor r, Tensor w, Tensor k, Tensor v, Tensor a, Tensor b, float scale, Tensor? initial_state, "
+                                     "bool output_final_state, Tensor? cu_seqlens) -> (Tensor, Tensor?)", delta_recurrent, deltas)
 for space in ("transformer_engine", "transformer_engine_stable"):
     for kind, how in (("", {}), ("_masked", {}), ("_upper_triang_masked", {"causal": True}), ("_aligned_causal_masked", {"causal": True, "aligned": True})):
         mask = "Tensor mask, " if kind == "_masked" else ""
