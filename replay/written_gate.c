@@ -1,8 +1,8 @@
 /* Gated activations written out: see written_gate.h.
  *
- * Products are a tree whose leaves may stand in any order. The leaf that is a function of another one (sigmoid, 1 + exp, 1 + tanh, 1 + erf) says
- * which of them is the gate; what is left is the other factor. What the function is taken of is compared as a polynomial of the gate, so
- * that it doesn't matter how that was written. */
+ * Products are a tree whose leaves may stand in any order. The leaf that is a function of another one (sigmoid, 1 + exp, 1 + tanh,
+ * 1 + erf) says which of them is the gate; what is left is the other factor. What the function is taken of is compared as a polynomial of
+ * the gate, so that it doesn't matter how that was written. */
 #include "written_gate.h"
 
 #include <math.h>
