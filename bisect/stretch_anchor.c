@@ -108,17 +108,22 @@ bool lb_stretch_meets(const lb_stretch_source *s, const lb_stretch *stretch, int
 
 /* ---- anchors ---- */
 
-/* Gradients of a mean over more rows are smaller by a factor: then directions are compared. */
-bool lb_finder_is_near(const lb_finder *f, uint32_t va, uint32_t vb)
+/* The same but for rounding, and, where `scaled`, for a factor. */
+static bool are_alike(const lb_finder *f, uint32_t va, uint32_t vb, bool scaled)
 {
     lb_tensor a, b;
     lb_difference d;
-    const bool scaled = f->source->alignment->joins.rows != NULL;
     if (va == LB_NONE || vb == LB_NONE || !lb_finder_same_shape(f, va, vb)) return false;
     if (!lb_stretch_differs(f->source, va, vb)) return true;
     if (!lb_stretch_bytes(f->source, 0, va, &a) || !lb_stretch_bytes(f->source, 1, vb, &b)) return false;
     if (lb_compare_numbers(&a, &b, &d, NULL) != LB_OK) return false;
     return d.rel_l2 < LB_FINDER_NEAR || (scaled && d.cosine > 0 && 1 - d.cosine * d.cosine < LB_FINDER_NEAR * LB_FINDER_NEAR);
+}
+
+/* Gradients of a mean over more rows are smaller by a factor. */
+bool lb_finder_is_near(const lb_finder *f, uint32_t va, uint32_t vb)
+{
+    return are_alike(f, va, vb, f->source->alignment->joins.rows != NULL);
 }
 
 /* What stands for outcome `k` of op `i` of A where several ops of B make it; LB_NONE. */
@@ -266,6 +271,22 @@ static bool sums_otherwise(lb_finder *f, uint32_t i, uint32_t j)
     return multiplies_other_parts(f, i, j) || adds_other_terms(f, i, j) || goes_on_from_other_terms(f, i, j);
 }
 
+/* Of ops that give alike numbers: is what they read of one shape, but not alike, and not only scaled? An exp of small numbers is near to
+ * another's. */
+static bool reads_other_numbers(lb_finder *f, uint32_t i, uint32_t j)
+{
+    terms t;
+    bool other = false;
+    const bool same = open_terms(f, i, j, &t);
+    for (uint32_t k = 0; same && k < t.x.n && !other; k++) {
+        const uint32_t x = t.x.list[k], y = t.y.list[k];
+        other = x != LB_NONE && y != LB_NONE && lb_dtype_is_float(f->p[0]->values[x].dtype) && lb_finder_same_shape(f, x, y) &&
+                !are_alike(f, x, y, true);
+    }
+    close_terms(f, &t);
+    return other;
+}
+
 /* Does an op of a larger batch give, from its rows, a value of one shape first? */
 static bool is_over_others(lb_finder *f, uint32_t i)
 {
@@ -333,7 +354,7 @@ bool lb_finder_is_trusted(lb_finder *f, uint32_t i)
         sure |= over_others;
         if (!sure && !b) sure = lb_finder_is_near(f, lb_outcome(f->p[0], a, 0), lb_finder_joined_outcome(f, i, 0));
         if (!sure && b && lb_outcomes(a) == lb_outcomes(b))
-            sure = lb_finder_is_near(f, lb_outcome(f->p[0], a, 0), lb_outcome(f->p[1], b, 0));
+            sure = lb_finder_is_near(f, lb_outcome(f->p[0], a, 0), lb_outcome(f->p[1], b, 0)) && !reads_other_numbers(f, i, j);
         f->trust[i] = sure ? SURE : DOUBTED;
     }
     return f->trust[i] == SURE;

@@ -41,19 +41,24 @@ def foreign(environment, but):
 
 
 def run(path, arguments):
-    if split(arguments)[1]:
-        with socket.socket(socket.AF_UNIX) as line:
+    code = asked(path, arguments) if split(arguments)[1] else None
+    if code is None:
+        os.execv(sys.executable, [sys.executable, *arguments])
+    end_as(code)
+
+
+def asked(path, arguments):
+    """How the program ended; None: the server is gone, or has another environment."""
+    with socket.socket(socket.AF_UNIX) as line:
+        try:
             line.connect(path)
-            request = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
-            socket.send_fds(line, [b"!"], [0, 1, 2])
-            line.sendall(json.dumps(request).encode() + b"\n")
-            answer = line.makefile().readline()
-        if not answer:
-            sys.exit("warm_python: the server ended")
-        code = json.loads(answer)
-        if code is not None:
-            end_as(code)
-    os.execv(sys.executable, [sys.executable, *arguments])
+        except OSError:
+            return None
+        request = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
+        socket.send_fds(line, [b"!"], [0, 1, 2])
+        line.sendall(json.dumps(request).encode() + b"\n")
+        answer = line.makefile().readline()
+    return json.loads(answer) if answer else 1
 
 
 def end_as(code):

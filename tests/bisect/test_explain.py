@@ -492,7 +492,7 @@ def test_the_backward_of_a_layer_norm_by_four_threads(lastbit, tmp_path):
 def test_one_order_explains_all_products_of_bf16(lastbit, tmp_path):
     """Products of a few rows fit many orders once they are rounded to bf16; together they fit one on each side."""
     one, other = record_pair(lastbit, tmp_path, NARROW, ["rows"], ["columns"])
-    found = own(lastbit.json("explain", one, other, expect=1))
+    found = own(lastbit.json("explain", one, other, "--seconds", 60, expect=1))
     assert len(found) >= 3 and {f["op"] for f in found} == {"aten::mm"}
     assert {(f["cause"], f["first"], f["schedule"]) for f in found} == {("order", "lanes:4", "torchdot")}
     assert all(f["matched"] == f["elements"] for f in found)
@@ -706,6 +706,17 @@ def test_attention_with_sinks(lastbit, tmp_path):
         assert f["matched"] == f["elements"] == 2 * 24 * 64 and f["excluded"] >= 100
         # bf16 hides the base of the exponential and how the end is divided; not whether the sink comes first, nor eager's roundings.
         assert set(f["also"].split("; ")) <= {f"attention:flash:512{x}{y}" for x in ("", ",exp:2") for y in ("", ",end:divide")}
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_chunks_and_steps_of_a_gated_delta_rule(lastbit, tmp_path, turned):
+    """A prefill takes 64 tokens at once, by a triangular system, decoding one after the other: one function, in ops that have nothing in
+    common. A state that grows a little too much is another."""
+    chunks, steps, wrong = (record(lastbit, tmp_path, how, DELTA, how) for how in ("chunks", "steps", "wrong"))
+    found = own(lastbit.json("explain", *((steps, chunks) if turned else (chunks, steps)), expect=1))
+    assert [(f["layer"], f["cause"], f["proof"]) for f in found] == [(f"model.layers.{i}.linear_attn", "kernel", "exact") for i in (0, 1)]
+    found = own(lastbit.json("explain", *((wrong, chunks) if turned else (chunks, wrong)), expect=1))
+    assert [(f["layer"], f["cause"]) for f in found] == [(f"model.layers.{i}.linear_attn", "unexplained") for i in (0, 1)]
 
 
 def test_the_state_of_a_gated_delta_rule_in_bf16(lastbit, tmp_path):
