@@ -316,8 +316,8 @@ static bool same_choice(const lb_choice *a, const lb_choice *b)
            a->routing == b->routing && a->region == b->region && a->widen_only == b->widen_only &&
            a->swapped == b->swapped && a->reordered == b->reordered && a->order == b->order &&
            a->contribution == b->contribution && a->contents == b->contents && a->contents_step == b->contents_step &&
-           a->finite == b->finite && a->by_torch == b->by_torch && a->recipe == b->recipe && a->storage == b->storage && a->wide_compute == b->wide_compute &&
-           a->wide_accumulate == b->wide_accumulate;
+           a->finite == b->finite && a->by_torch == b->by_torch && a->recipe == b->recipe && a->storage == b->storage &&
+           a->wide_compute == b->wide_compute && a->wide_accumulate == b->wide_accumulate;
 }
 
 /* What PyTorch's kernels are not told. */

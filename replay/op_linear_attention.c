@@ -2,8 +2,9 @@
  *
  * Names, schemas and definitions as in the modules that register them with torch.library (`fla::fused_k_rwkv7`,
  * `fla::fused_addcmul_rwkv7`, `fla::gate_output_correction_rwkv7`, `fla::kk_pre_rwkv7`, each with a `_bwd`). Its chunked and recurrent
- * attention kernels (GLA, retention, the delta rules but for that of op_delta_rule.c) are autograd functions around Triton and no registered ops. One rounding to the
- * result's dtype, but that addcmul computes in the dtype of its inputs. Gradients come one behind the other in one result. */
+ * attention kernels (GLA, retention, DeltaNet, the gated delta rule) are autograd functions around Triton and no registered ops, but for
+ * RWKV-7's: see op_delta_rule.c. One rounding to the result's dtype, but that addcmul computes in the dtype of its inputs. Gradients come
+ * one behind the other in one result. */
 #include "frame.h"
 
 #include <math.h>

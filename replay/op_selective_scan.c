@@ -14,7 +14,7 @@
  *                      ssd_chunk_state.py and ssd_chunk_scan.py of mamba_ssm/ops/triton
  *
  * mamba_ssm's other kernels (mamba_chunk_scan_combined by itself, selective_state_update) are autograd functions around Triton and no
- * registered ops, so nothing of theirs is recorded but casts and copies; Apex' fused softmax and norms are pybind11 functions in the same way. */
+ * registered ops, so nothing of theirs is recorded but casts and copies. */
 #include "elementary.h"
 #include "frame.h"
 
