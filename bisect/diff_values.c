@@ -15,13 +15,7 @@ enum { PATTERN_ELEMENTS = 1 << 18 };
 bool lb_walk_value_differs(const lb_walk *w, uint32_t va, uint32_t vb)
 {
     if (va == LB_NONE || vb == LB_NONE) return (va == LB_NONE) != (vb == LB_NONE);
-    const lb_value *a = &w->pa->values[va], *b = &w->pb->values[vb];
-    lb_tensor x, y;
-    if (lb_digest_is_none(a->logical) || lb_digest_is_none(b->logical)) return false;
-    if (lb_digest_equal(a->logical, b->logical)) return false;
-    /* NaN is NaN, whatever bits a processor gave it. */
-    return lb_side_value(w->a, va, &x, NULL) != LB_OK || lb_side_value(w->b, vb, &y, NULL) != LB_OK ||
-           !lb_tensor_same(&x, &y);
+    return lb_side_values_differ(w->a, va, w->b, vb);
 }
 
 bool lb_walk_pair_differs(const lb_walk *w, uint32_t ia, uint32_t ib)

@@ -27,12 +27,6 @@ static bool find_last(const lb_program *p, uint32_t source, lb_shadow_part *last
     return last->op != LB_NONE;
 }
 
-static bool same_digest(const lb_program *pa, uint32_t a, const lb_program *pb, uint32_t b)
-{
-    lb_digest x = pa->values[a].logical, y = pb->values[b].logical;
-    return lb_digest_is_none(x) || lb_digest_is_none(y) || lb_digest_equal(x, y);
-}
-
 static bool is_part(const lb_program *p, uint32_t source, const lb_shadow_part *last)
 {
     const lb_value *whole = &p->values[lb_op_results(p, &p->ops[source])[0]];
@@ -66,9 +60,10 @@ static bool add_pieces(const lb_program *pa, const lb_program *pb, uint32_t i, u
 }
 
 /* `sources`: those of B that A's source `i` stands for. */
-static void add_final(const lb_program *pa, const lb_program *pb, uint32_t i, const uint32_t *sources,
-                      uint32_t n, uint32_t *values, lb_shadow_pair *out)
+static void add_final(const lb_side *a, const lb_side *b, uint32_t i, const uint32_t *sources, uint32_t n,
+                      uint32_t *values, lb_shadow_pair *out)
 {
+    const lb_program *pa = a->program, *pb = b->program;
     lb_shadow_final f = {.first = out->n_final_parts, .parts = n, .agreement = LB_SHADOW_UNKNOWN};
     lb_shadow_part *parts = out->final_parts + f.first;
     if (n == 1 && add_pieces(pa, pb, i, sources[0], out)) return;
@@ -77,7 +72,7 @@ static void add_final(const lb_program *pa, const lb_program *pb, uint32_t i, co
     for (uint32_t k = 0; k < n; k++) {
         if (!find_last(pb, sources[k], &parts[k])) return;
         values[k] = parts[k].value;
-        same &= same_digest(pa, f.whole.value, pb, values[k]);
+        same = same && !lb_side_values_differ(a, f.whole.value, b, values[k]);
     }
     f.dim = lb_join_dim(NULL, pa, f.whole.value, pb, values, n);
     if (f.dim == LB_JOIN_NONE || (f.dim == LB_JOIN_SAME && same)) return;
@@ -98,10 +93,10 @@ lb_status lb_shadow_pair_init(const lb_side *side_a, const lb_side *side_b, cons
         uint32_t j = alignment->source_b_of_a[i], join = alignment->join_of_a[i];
         bool source = strcmp(lb_op_name(pa, &pa->ops[i]), "lb::source") == 0 && pa->ops[i].results;
         if (!source || !*lb_program_text(pa, pa->values[lb_op_results(pa, &pa->ops[i])[0]].name)) continue;
-        if (j != LB_NONE) add_final(pa, pb, i, &j, 1, values, out);
+        if (j != LB_NONE) add_final(side_a, side_b, i, &j, 1, values, out);
         if (join == LB_NONE) continue;
         const lb_join *parts = &alignment->joins.list[join];
-        add_final(pa, pb, i, alignment->joins.part_ops + parts->first, parts->parts, values, out);
+        add_final(side_a, side_b, i, alignment->joins.part_ops + parts->first, parts->parts, values, out);
     }
     free(values);
     if (room) return LB_OK;

@@ -1,6 +1,8 @@
 /* Programs put one after the other: see side.h. */
 #include "side.h"
 
+#include "memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -196,4 +198,14 @@ lb_status lb_side_value(const lb_side *side, uint32_t value, lb_tensor *tensor, 
     uint32_t row;
     const lb_program *recorded = lb_side_recorded(side, value, &row);
     return lb_capture_value(side->capture, recorded, row, tensor, err);
+}
+
+bool lb_side_values_differ(const lb_side *a, uint32_t va, const lb_side *b, uint32_t vb)
+{
+    const lb_value *u = &a->program->values[va], *v = &b->program->values[vb];
+    lb_tensor x, y;
+    if (lb_digest_is_none(u->logical) || lb_digest_is_none(v->logical)) return false;
+    if (lb_digest_equal(u->logical, v->logical)) return false;
+    /* NaN is NaN, whatever bits a processor gave it. */
+    return lb_side_value(a, va, &x, NULL) != LB_OK || lb_side_value(b, vb, &y, NULL) != LB_OK || !lb_tensor_same(&x, &y);
 }

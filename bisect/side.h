@@ -34,6 +34,8 @@ uint32_t lb_side_op(const lb_side *side, const lb_program *recorded, uint32_t op
 uint32_t lb_side_value_of(const lb_side *side, const lb_program *recorded, uint32_t value);
 /* As lb_capture_value, of a value of the whole. */
 lb_status lb_side_value(const lb_side *side, uint32_t value, lb_tensor *tensor, lb_err *err);
+/* By digests, and where these differ by what was kept: NaNs are equal to each other. What has no digest does not differ. */
+bool lb_side_values_differ(const lb_side *a, uint32_t value_a, const lb_side *b, uint32_t value_b);
 /* The recorded program and row of a value of the whole. */
 const lb_program *lb_side_recorded(const lb_side *side, uint32_t value, uint32_t *row);
 

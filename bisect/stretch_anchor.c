@@ -1,6 +1,7 @@
 /* Which ops and values of two programs correspond: see stretch_finder.h. */
 #include "stretch_finder.h"
 
+#include "memory.h"
 #include "moved_rows.h"
 
 #include <lastbit/compare.h>
@@ -69,11 +70,12 @@ bool lb_stretch_differs(const lb_stretch_source *s, uint32_t va, uint32_t vb)
 {
     const lb_value *a = lb_stretch_value(s, 0, va), *b = lb_stretch_value(s, 1, vb);
     if ((a->flags | b->flags) & LB_VALUE_UNDEFINED) return false;
-    if (a->dtype == b->dtype && !lb_digest_is_none(a->logical) && !lb_digest_is_none(b->logical))
-        return !lb_digest_equal(a->logical, b->logical);
+    const bool known = a->dtype == b->dtype && !lb_digest_is_none(a->logical) && !lb_digest_is_none(b->logical);
+    if (known && lb_digest_equal(a->logical, b->logical)) return false;
     lb_tensor ta, tb;
     lb_difference d;
     if (!lb_stretch_bytes(s, 0, va, &ta) || !lb_stretch_bytes(s, 1, vb, &tb)) return true;
+    if (known) return !lb_tensor_same(&ta, &tb); /* NaN is NaN, whatever bits a processor gave it */
     return lb_compare_numbers(&ta, &tb, &d, NULL) != LB_OK || d.differing > 0;
 }
 

@@ -339,15 +339,21 @@ model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Lin
 x = torch.randn(3, 4)
 x[1, 2] = float("nan")
 x.view(torch.int32)[1, 2] = {"quiet": 0x7FC00000, "negative": 0x7FC00000 - (1 << 31), "full": 0x7FFFFFFF, "number": 0x3F800000}[sys.argv[1]]
-model(x)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(2):
+    model(x).sum().backward()
+    optimizer.step()
 """
 
 
 def test_nan_is_nan_whatever_its_bits(lastbit, tmp_path):
-    """Processors leave other bits in it; the decoy, a number in its place, is a difference."""
+    """Processors leave other bits in it, and parameters then hold them; the decoy, a number in its place, is a difference."""
     (tmp_path / "program.py").write_text(NAN_INSIDE)
     for how in ("quiet", "negative", "full", "number"):
-        lastbit.run("record", "-o", tmp_path / f"{how}.lb", "--level", "ops", "--", sys.executable, tmp_path / "program.py", how, expect=0)
+        lastbit.record(tmp_path / f"{how}.lb", tmp_path / "program.py", how, options=("--level", "ops"), expect=0)
     for how in ("negative", "full"):
         assert lastbit.json("diff", tmp_path / "quiet.lb", tmp_path / f"{how}.lb", "--exact", expect=0)["verdict"] == "identical"
+        told = lastbit.json("explain", tmp_path / "quiet.lb", tmp_path / f"{how}.lb", expect=0)
+        assert not told["findings"], told
     assert lastbit.json("diff", tmp_path / "quiet.lb", tmp_path / "number.lb", expect=1)["first"]["op"] == "lb::source"
+    assert lastbit.json("explain", tmp_path / "quiet.lb", tmp_path / "number.lb", expect=1)["findings"]
