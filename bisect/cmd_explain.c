@@ -228,6 +228,17 @@ static void print_size(const lb_invariance_row *r, const lb_invariance_size *s)
     printf(")");
 }
 
+/* "1 to 512", or each, where some could not be run. */
+static void print_sizes(const lb_invariance_row *r)
+{
+    bool all = true;
+    for (uint32_t k = 1; k < r->n_sizes; k++) all &= r->sizes[k].rows == 2 * r->sizes[k - 1].rows;
+    if (all && r->n_sizes > 1)
+        printf(" %lld to %lld", (long long)r->sizes[0].rows, (long long)r->sizes[r->n_sizes - 1].rows);
+    for (uint32_t k = 0; (!all || r->n_sizes == 1) && k < r->n_sizes; k++)
+        printf("%s %lld", k ? "," : "", (long long)r->sizes[k].rows);
+}
+
 static void print_invariance_text(const lb_invariance *v)
 {
     for (uint32_t i = 0; i < v->n_rows; i++) {
@@ -236,11 +247,11 @@ static void print_invariance_text(const lb_invariance *v)
         bool alike = true;
         for (uint32_t k = 0; k < r->n_sizes; k++) alike &= !strcmp(r->sizes[k].launch, r->launch);
         printf("%s, %s (op %u), %s: ", *r->layer ? r->layer : "(top level)", r->name, r->op, r->kernel);
-        if (!r->varies)
-            printf("the same bits in batches of 1 to %lld %ss%s\n",
-                   r->n_sizes ? (long long)r->sizes[r->n_sizes - 1].rows : 0, unit_of(r),
-                   alike ? "" : ", though they are not all launched alike");
-        else
+        if (!r->varies) {
+            printf("the same bits in batches of");
+            print_sizes(r);
+            printf(" %ss%s\n", unit_of(r), alike ? "" : ", though they are not all launched alike");
+        } else
             printf("other bits than in the recorded batch of %lld %ss%s%s in batches of",
                    (long long)r->recorded, unit_of(r), alike ? "" : ", as ", alike ? "" : r->launch);
         for (uint32_t k = 0; r->varies && k < r->n_sizes; k++) {

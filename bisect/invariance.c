@@ -153,6 +153,7 @@ static lb_status try_launch(const lb_row_batch *b, const launch *how, int64_t wa
         row.varies |= size->differing > 0, row.n_sizes++;
     }
     free(base);
+    if (!row.n_sizes) return LB_OK; /* nothing is known of other batches */
     lb_invariance_row *grown = realloc(out->rows, (out->n_rows + 1) * sizeof *grown);
     if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for rows");
     out->rows = grown, out->rows[out->n_rows++] = row;

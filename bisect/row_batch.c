@@ -2,6 +2,7 @@
 #include "row_batch.h"
 
 #include "ops.h"
+#include "recogniser.h"
 #include "rehearsal.h"
 
 #include <stdlib.h>
@@ -63,6 +64,27 @@ static bool is_weight(const lb_program *p, uint32_t value)
     return false;
 }
 
+/* Is every row of the result a sum of its own, along the last dimension? Norms of batches, convolutions and recurrences are not. */
+static bool sums_in_rows(const lb_program *p, const lb_op *op, int ndim)
+{
+    static const char *const norms[] = {"layer_norm", "layernorm", "rms_norm", "rmsnorm"};
+    const lb_recogniser t = {.program = p};
+    uint32_t at;
+    if (lb_recogniser_position(&t, (uint32_t)(op - p->ops), "dim", &at))
+        return lb_recogniser_last_dim(&t, (uint32_t)(op - p->ops), at, ndim);
+    for (size_t i = 0; i < sizeof norms / sizeof *norms; i++)
+        if (strstr(lb_op_name(p, op), norms[i])) return true;
+    return false;
+}
+
+/* Where the rows of a product's result come from: what is added to it has as many, and a square factor on its right. */
+static bool is_left_factor(const lb_program *p, const lb_op *op, uint32_t argument)
+{
+    const lb_recogniser t = {.program = p};
+    uint32_t at;
+    return argument == (lb_recogniser_position(&t, (uint32_t)(op - p->ops), "mat1", &at) ? at : 0);
+}
+
 /* The argument of an op whose rows become the rows of its result. */
 static uint32_t rows_argument(const lb_program *p, const lb_op *op)
 {
@@ -79,9 +101,25 @@ static uint32_t rows_argument(const lb_program *p, const lb_op *op)
         if (arg->tag != LB_ARG_VALUE || is_weight(p, arg->u.value)) continue;
         const lb_value *x = &p->values[arg->u.value];
         const bool fits = rows_of(&x->layout) > 0 && rows_of(&x->layout) == rows_of(layout_of(p, y));
-        if (fits && lb_dtype_is_float(x->dtype)) return arg->u.value;
+        const bool apart =
+            row->flags & LB_ROW_MATMUL ? is_left_factor(p, op, k) : sums_in_rows(p, op, x->layout.ndim);
+        if (fits && apart && lb_dtype_is_float(x->dtype)) return arg->u.value;
     }
     return LB_NONE;
+}
+
+/* What is added to a product row by row: a residual; LB_NONE. `x`: the product's rows. */
+static uint32_t added_rows(const lb_program *p, const lb_op *op, uint32_t x)
+{
+    const lb_recogniser t = {.program = p};
+    const lb_arg *args = lb_op_args(p, op);
+    uint32_t at;
+    if (!lb_recogniser_position(&t, (uint32_t)(op - p->ops), "mat1", &at) || args[0].tag != LB_ARG_VALUE)
+        return LB_NONE;
+    const uint32_t term = args[0].u.value;
+    const bool none =
+        term == x || is_weight(p, term) || rows_of(layout_of(p, term)) != rows_of(layout_of(p, x));
+    return none ? LB_NONE : term;
 }
 
 /* Sums that a library computes by its general reduction: others have kernels of their own. */
@@ -105,7 +143,8 @@ bool lb_row_batch_of_op(const lb_program *p, const lb_witness *bytes, uint32_t o
                                  .columns = dim(layout_of(p, b->y), 1),
                                  .terms = dim(layout_of(p, x), 1),
                                  .element_bytes = lb_dtype_bits(p->values[x].dtype) / 8};
-    if (add_rows(b, x)) return true;
+    const uint32_t term = added_rows(p, &p->ops[op], x);
+    if (add_rows(b, x) && (term == LB_NONE || add_rows(b, term))) return true;
     lb_row_batch_release(b);
     return false;
 }
@@ -205,8 +244,10 @@ static lb_status run_op(const lb_row_batch *b, const lb_swap *swap, char *const 
         whole &= read_input(b, leaves[n], batch, rows, &inputs[n]);
         n++;
     }
-    lb_value *x = &p->values[b->values[0]];
-    x->layout = with_rows(b, &x->layout, rows), x->storage = INT64_MAX / 4;
+    for (uint32_t i = 0; i < b->n_values; i++) {
+        lb_value *x = &p->values[b->values[i]];
+        x->layout = with_rows(b, &x->layout, rows), x->storage = INT64_MAX / 4 + i;
+    }
     for (uint32_t k = 0; k < op->results; k++) {
         const uint32_t v = lb_op_results(p, op)[k];
         if (v != LB_NONE) p->values[v].layout = with_rows(b, &p->values[v].layout, rows);

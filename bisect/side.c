@@ -207,5 +207,6 @@ bool lb_side_values_differ(const lb_side *a, uint32_t va, const lb_side *b, uint
     if (lb_digest_is_none(u->logical) || lb_digest_is_none(v->logical)) return false;
     if (lb_digest_equal(u->logical, v->logical)) return false;
     /* NaN is NaN, whatever bits a processor gave it. */
-    return lb_side_value(a, va, &x, NULL) != LB_OK || lb_side_value(b, vb, &y, NULL) != LB_OK || !lb_tensor_same(&x, &y);
+    return lb_side_value(a, va, &x, NULL) != LB_OK || lb_side_value(b, vb, &y, NULL) != LB_OK ||
+           !lb_tensor_same(&x, &y);
 }

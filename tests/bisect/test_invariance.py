@@ -128,3 +128,28 @@ def test_what_is_no_launch_is_misuse(lastbit, captures):
     usage = lastbit.run("explain", "--help", expect=0).stdout
     for rule in done.stderr.split("(")[1].split(")")[0].split():
         assert rule in usage, rule
+
+
+NO_ROWS = """
+import torch
+torch.manual_seed(0)
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.norm, self.time = torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.LSTM(8, 8)
+    def forward(self, x):
+        y = self.up(x)
+        down = torch.softmax(y, 0) + y.cumsum(0) + self.norm(y) + self.time(y[:, None])[0][:, 0]
+        return down + torch.addmm(x, y, down) + torch.mm(self.up.weight, y) + torch.softmax(y, 1)
+with torch.no_grad(): Model()(torch.randn(8, 8))
+"""
+
+
+def test_only_what_has_rows_of_its_own_is_embedded(lastbit, tmp_path):
+    """Sums down the columns, statistics of a batch and steps of time are no rows, nor are those of a right factor; what is added to a product has
+    rows that go with them."""
+    (tmp_path / "program.py").write_text(NO_ROWS)
+    lastbit.record(tmp_path / "run.lb", tmp_path / "program.py", options=("--level", "ops"), expect=0)
+    found = lastbit.json("explain", "--invariance", "", "--launch", "own", tmp_path / "run.lb", expect=0)["invariance"]
+    assert [(r["layer"], r["op"]) for r in found] == [("up", "aten::addmm"), ("", "aten::addmm"), ("", "aten::_softmax")]
+    assert all([s["rows"] for s in r["sizes"]] == SIZES for r in found)
