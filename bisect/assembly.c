@@ -10,8 +10,35 @@ void lb_assemblies_release(lb_assemblies *all)
 {
     for (uint32_t i = 0; i < all->n; i++)
         free(all->list[i].parts), free(all->list[i].pieces), free(all->list[i].bytes);
-    free(all->list);
-    all->list = NULL, all->n = 0;
+    free(all->list), free(all->slots);
+    all->list = NULL, all->slots = NULL, all->n = all->n_slots = 0;
+}
+
+/* Where these parts are in the hash, or would be. */
+static uint32_t *slot_of(const lb_assemblies *all, int dim, const uint32_t *parts, uint32_t n)
+{
+    uint64_t hash = (uint64_t)dim + 1;
+    for (uint32_t i = 0; i < n; i++)
+        hash = (hash ^ parts[i]) * UINT64_C(0x9E3779B97F4A7C15), hash ^= hash >> 32;
+    for (uint32_t at = (uint32_t)hash & (all->n_slots - 1);; at = (at + 1) & (all->n_slots - 1)) {
+        uint32_t *slot = &all->slots[at];
+        const lb_assembly *a = *slot ? &all->list[*slot - 1] : NULL;
+        if (!a || (a->n == n && a->dim == dim && !memcmp(a->parts, parts, n * sizeof *parts))) return slot;
+    }
+}
+
+/* Room for one more: half of the slots stay free. */
+static bool grow_slots(lb_assemblies *all)
+{
+    if (2 * (all->n + 1) <= all->n_slots) return true;
+    const uint32_t n = all->n_slots ? 2 * all->n_slots : 64;
+    uint32_t *grown = calloc(n, sizeof *grown);
+    if (!grown) return false;
+    free(all->slots);
+    all->slots = grown, all->n_slots = n;
+    for (uint32_t i = 0; i < all->n; i++)
+        *slot_of(all, all->list[i].dim, all->list[i].parts, all->list[i].n) = i + 1;
+    return true;
 }
 
 static bool same_bits(const lb_program *p, const uint32_t *parts, uint32_t n)
@@ -35,10 +62,9 @@ uint32_t lb_assemblies_value(lb_assemblies *all, const lb_program *pa, uint32_t 
     const int dim = lb_join_dim(all->how.rows, pa, whole, pb, parts, n);
     if (dim == LB_JOIN_SAME) return same_bits(pb, parts, n) ? parts[0] : LB_NONE;
     if (dim < 0) return LB_NONE;
-    for (uint32_t i = 0; i < all->n; i++)
-        if (all->list[i].n == n && all->list[i].dim == dim &&
-            !memcmp(all->list[i].parts, parts, n * sizeof *parts))
-            return pb->n_values + i;
+    if (!grow_slots(all)) return LB_NONE;
+    uint32_t *slot = slot_of(all, dim, parts, n);
+    if (*slot) return pb->n_values + *slot - 1;
     lb_assembly *grown = realloc(all->list, (all->n + 1) * sizeof *grown);
     uint32_t *copy = malloc(n * sizeof *copy), n_pieces;
     lb_join_piece *pieces =
@@ -56,7 +82,8 @@ uint32_t lb_assemblies_value(lb_assemblies *all, const lb_program *pa, uint32_t 
     a->row.layout = lb_layout_contiguous(pa->values[whole].layout.ndim, pa->values[whole].layout.shape);
     a->row.logical = a->row.blob = (lb_digest){0};
     a->row.storage = -1, a->row.flags &= ~(uint32_t)LB_VALUE_KEPT;
-    return pb->n_values + all->n++;
+    *slot = ++all->n;
+    return pb->n_values + all->n - 1;
 }
 
 const lb_value *lb_assemblies_row(const lb_assemblies *all, uint32_t value)

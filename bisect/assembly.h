@@ -24,6 +24,7 @@ typedef struct lb_assemblies {
         *numbers; /* per value of B: it counts rows (row_numbers.h), and A's own are taken; NULL: none does */
     lb_assembly *list;
     uint32_t n;
+    uint32_t *slots, n_slots; /* a hash of `list` by parts: 1 + its row, 0: free; a power of two, or 0 */
 } lb_assemblies;
 
 void lb_assemblies_release(lb_assemblies *all);
