@@ -306,6 +306,7 @@ static bool open_finder(lb_finder *f)
     const lb_alignment *al = f->source->alignment;
     f->trust = calloc(f->p[0]->n_ops + 1, 1);
     f->sorted = calloc(f->p[0]->n_ops + 1, sizeof *f->sorted);
+    f->returned = calloc(f->p[0]->n_scopes + 1, 1), f->left = calloc(f->p[0]->n_scopes + 1, 1);
     f->source_a_of_b = malloc((f->p[1]->n_ops + 1) * sizeof *f->source_a_of_b);
     for (int k = 0; k < 2; k++) {
         f->ends[k] = malloc((f->p[k]->n_ops + 1) * sizeof *f->ends[k]);
@@ -313,7 +314,7 @@ static bool open_finder(lb_finder *f)
         if (!f->ends[k] || !f->marks[k] || !f->inside[k]) return false;
         memset(f->ends[k], 0xFF, f->p[k]->n_ops * sizeof *f->ends[k]);
     }
-    if (!f->trust || !f->sorted || !f->source_a_of_b) return false;
+    if (!f->trust || !f->sorted || !f->returned || !f->left || !f->source_a_of_b) return false;
     memset(f->source_a_of_b, 0xFF, f->p[1]->n_ops * sizeof *f->source_a_of_b);
     for (uint32_t i = 0; i < f->p[0]->n_ops; i++)
         if (al->source_b_of_a[i] != LB_NONE) f->source_a_of_b[al->source_b_of_a[i]] = i;
@@ -338,6 +339,7 @@ lb_status lb_stretches_find(const lb_stretch_source *source, lb_stretches *out, 
     lb_status status = lb_flow_new(f.p[0], &f.flow[0], err);
     if (status == LB_OK) status = lb_flow_new(f.p[1], &f.flow[1], err);
     if (status == LB_OK) f.failed = !open_finder(&f);
+    if (status == LB_OK && !f.failed && source->alignment->joins.rows) lb_finder_settle(&f);
     for (int round = 0; round < 2 && status == LB_OK && !f.failed;
          round++) { /* the second knows where stretches end */
         lb_stretches_release(out);
@@ -353,7 +355,8 @@ lb_status lb_stretches_find(const lb_stretch_source *source, lb_stretches *out, 
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory for stretches");
     lb_flow_free(f.flow[0]), lb_flow_free(f.flow[1]);
     free(f.ends[0]), free(f.ends[1]);
-    free(f.trust), free(f.sorted), free(f.source_a_of_b), free(f.marks[0]), free(f.marks[1]);
+    free(f.trust), free(f.sorted), free(f.returned), free(f.left), free(f.source_a_of_b), free(f.marks[0]),
+        free(f.marks[1]);
     free(f.inside[0]), free(f.inside[1]);
     if (status != LB_OK) lb_stretches_release(out);
     return status;

@@ -13,6 +13,9 @@ typedef struct lb_finder {
     lb_flow *flow[2];
     uint8_t *trust;          /* per op of A: is its pair believed? */
     uint32_t *sorted;        /* per op of A: 1 + the scope in which rows of a larger batch were put into another order; 0: they were not */
+    uint8_t *returned;       /* per scope of A: rows that were sorted there came back to their places */
+    uint8_t *left;           /* per scope of A: such rows left it for others, still sorted */
+    bool settled;            /* both are known */
     uint32_t *source_a_of_b; /* per op of B */
     uint32_t *ends[2]; /* per op: the op of the other side where a stretch ends together with it; LB_NONE */
     lb_stretches *out;
@@ -70,6 +73,8 @@ uint32_t lb_finder_maker(const lb_finder *f, int side, uint32_t reader, uint32_t
 /* Does op `i` of A sort rows, count them, or go on with such a value, so that it lines up with no row of the larger batch's op? What comes
  * of it does, once the rows are back where they were. */
 bool lb_finder_sorts(lb_finder *f, uint32_t i);
+/* Finds out where sorted rows come back. Rows that never do are mixed up, and what mixes them is to be found like any other fault. */
+void lb_finder_settle(lb_finder *f);
 
 /* ---- what follows from what (stretch_slice.c) ---- */
 

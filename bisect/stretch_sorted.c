@@ -4,6 +4,7 @@
 #include "stretch_finder.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* A pair of values of an op and of its partner; LB_NONE: there is none. */
 typedef struct operand_pair {
@@ -74,6 +75,28 @@ static bool is_back(const lb_finder *f, const operand_pair *p)
                                                              : !lb_stretch_differs(f->source, p->few, p->many));
 }
 
+/* Is a module one whose sorted rows come back, there or in the module that calls it, or stay inside? */
+static bool may_sort(const lb_finder *f, uint32_t scope)
+{
+    const uint32_t parent = f->p[0]->scopes[scope].parent;
+    return !f->settled || f->returned[scope] || (parent != LB_NONE && (f->returned[parent] || !f->left[scope]));
+}
+
+/* Notes that what op `i` reads as `value` left the module where it was sorted. */
+static void note_leaving(lb_finder *f, uint32_t i, uint32_t value)
+{
+    const uint32_t from = lb_finder_maker(f, 0, i, value);
+    if (from != LB_NONE && f->sorted[from]) f->left[f->sorted[from] - 1] = 1;
+}
+
+/* What op `i` gives of sorted rows: 0 where they are back, else the module (1 + scope). */
+static uint32_t passed_on(lb_finder *f, const operand_pair *p, uint32_t reads)
+{
+    if (!is_back(f, p)) return reads;
+    f->returned[reads - 1] |= lb_dtype_is_float(f->p[0]->values[p->few].dtype);
+    return 0;
+}
+
 bool lb_finder_sorts(lb_finder *f, uint32_t i)
 {
     const uint32_t j = f->source->alignment->b_of_a[i];
@@ -88,12 +111,26 @@ bool lb_finder_sorts(lb_finder *f, uint32_t i)
         uint32_t *there = k < in.n ? &reads : &gives;
         if (*there) continue;
         if (k >= in.n && reads)
-            gives = is_back(f, &p) ? 0 : reads;
-        else if (are_elsewhere(f, &p) || are_counts(f, &p))
+            gives = passed_on(f, &p, reads);
+        else if (may_sort(f, op->scope) && (are_elsewhere(f, &p) || are_counts(f, &p))) {
             *there = op->scope + 1;
+            if (k < in.n) note_leaving(f, i, in.list[k]);
+        }
     }
     f->sorted[i] = gives;
     f->failed |= in.failed || others.failed;
     free(in.list), free(others.list);
     return reads || gives;
+}
+
+void lb_finder_settle(lb_finder *f)
+{
+    const uint32_t n = f->p[0]->n_ops;
+    bool lost = false;
+    for (uint32_t i = 0; i < n && !f->failed; i++) lb_finder_is_trusted(f, i);
+    f->settled = true;
+    for (uint32_t i = 0; i < n && !lost; i++) lost = f->sorted[i] && !may_sort(f, f->sorted[i] - 1);
+    if (!lost) return;
+    memset(f->trust, 0, n);
+    memset(f->sorted, 0, n * sizeof *f->sorted);
 }

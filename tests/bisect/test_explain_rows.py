@@ -237,3 +237,32 @@ def test_faults_among_sorted_tokens(lastbit, batches):
     (f,) = [f for f in found("weight") if f["op"] == "lb::source"]
     assert f["layer"] == EXPERTS[1] and f["schedule"] == f"parameter {EXPERTS[1]}.down_proj" and f["elements"] - f["matched"] == 1
     assert not [f for f in found("weight") if f["cause"] == "unexplained"]
+
+
+MIXED = """
+import sys, torch
+torch.manual_seed(0)
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(16, 16), torch.nn.Linear(16, 4)
+    def forward(self, x):
+        y = torch.sin(self.up(x))
+        if sys.argv[2] == "sorted":
+            order = y[:, 0].argsort()
+            y = torch.cos(y[order])[order.argsort()]
+        else:
+            y = torch.roll(y, int(sys.argv[2]), 0)
+        return torch.exp(self.down(y)) * 2
+with torch.no_grad(): Model()(torch.randn(8, 16)[:int(sys.argv[1])])
+"""
+
+
+@pytest.mark.parametrize("how, mixed", [("1", True), ("0", False), ("sorted", False)])
+def test_rows_that_never_come_back_are_mixed_up(lastbit, tmp_path, how, mixed):
+    """A request that is given another's rows: as sorted as tokens are for their experts, but nothing puts them back."""
+    (tmp_path / "program.py").write_text(MIXED)
+    for rows, what in (("3", "0" if mixed else how), ("8", how)):
+        lastbit.record(tmp_path / f"{rows}.lb", tmp_path / "program.py", rows, what, options=("--level", "ops"), expect=0)
+    found = own(explain(lastbit, tmp_path, "3", "8"))
+    assert [(f["op"], f["cause"]) for f in found if f["cause"] == "unexplained"] == [("aten::roll", "unexplained")] * mixed
