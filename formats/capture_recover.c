@@ -111,7 +111,8 @@ lb_status lb_capture_recover(const char *path, const char *out, lb_recovery *res
         free(to);
     }
     free(ranks);
-    if (status != LB_OK && status != LB_ERR_EXISTS) rmdir(out); /* empty, unless others were written before */
+    const bool none = status == LB_OK ? recovered == 0 : status != LB_ERR_EXISTS;
+    if (none) rmdir(out); /* empty, unless others were written before */
     if (status == LB_OK && recovered == 0) return lb_fail(err, LB_ERR_CORRUPT, "%s: no archive in it holds a whole record", path);
     return status;
 }

@@ -411,3 +411,12 @@ def test_an_instruction_set_nobody_knows_is_told_of(lastbit):
     told = lastbit.run("ls", CLEAN, expect=129, env={**os.environ, "LASTBIT_ISA": "avx3"}).stderr
     assert "LASTBIT_ISA=avx3" in told and "scalar, avx2 or avx512" in told
     lastbit.run("ls", CLEAN, expect=0, env={**os.environ, "LASTBIT_ISA": ""})
+
+
+def test_recover_of_nothing_whole_leaves_no_folder(lastbit, tmp_path):
+    """Else the next attempt would be told that it exists."""
+    (tmp_path / "run.lb").mkdir()
+    (tmp_path / "run.lb" / "rank-00000.tar").write_bytes(b"nothing" * 1000)
+    for _ in range(2):
+        assert "no archive in it holds a whole record" in lastbit.run("recover", tmp_path / "run.lb", "-o", tmp_path / "whole.lb", expect=128).stderr
+    assert not (tmp_path / "whole.lb").exists()
