@@ -341,9 +341,9 @@ static kept_final *image_of(runner *s, uint32_t f)
     const lb_program *p = s->side->program;
     const uint32_t source = lb_op_results(p, &p->ops[s->out->finals[f].sources[s->which]])[0];
     kept_final *image = &s->images[f];
-    lb_tensor t;
+    lb_tensor recorded, t;
     if (image->numbers) return image;
-    if (lb_side_value(s->side, source, &t, NULL) != LB_OK || !lb_tensor_parts(&t, &t)) return NULL;
+    if (lb_side_value(s->side, source, &recorded, NULL) != LB_OK || !lb_tensor_parts(&recorded, &t)) return NULL;
     image->elements = lb_layout_numel(&t.layout);
     image->numbers = malloc((size_t)image->elements * sizeof *image->numbers + 1);
     if (image->numbers) lb_shadow_numbers(&t, image->numbers);

@@ -293,8 +293,8 @@ int lb_cmd_order(int argc, const char **argv)
     const int targets = !!o.python + !!o.library + !!o.engine + !!o.tree;
     if (targets != 1) code = lb_command_misused("order", "one of --python, --so, --engine and --tree says what to probe");
     else if (!!o.library != !!o.symbol) code = lb_command_misused("order", "--so and --symbol belong together");
-    else if (o.timeout < 1 || (o.timeout != LB_PROBE_SECONDS && !o.library))
-        code = lb_command_misused("order", "--timeout %d: a number of seconds from 1 on, with --so", o.timeout);
+    else if (o.timeout < 1 || o.timeout > LB_PROBE_LONGEST || (o.timeout != LB_PROBE_SECONDS && !o.library))
+        code = lb_command_misused("order", "--timeout %d: a number of seconds from 1 to %d, with --so", o.timeout, LB_PROBE_LONGEST);
     else if (o.tree) code = show_tree(&o, arguments.json);
     else if (make_shape(&o, &shape, &err) != LB_OK) code = lb_command_misused("order", "%s", err.message);
     else code = run(&o, &shape, arguments.json);

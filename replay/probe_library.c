@@ -238,7 +238,7 @@ lb_status lb_probe_library(const lb_probe_shape *shape, const char *path, const 
     stranger *s = calloc(1, sizeof *s);
     if (!s) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     s->shape = *shape;
-    s->seconds = seconds > 0 ? seconds : LB_PROBE_SECONDS;
+    s->seconds = seconds <= 0 ? LB_PROBE_SECONDS : seconds < LB_PROBE_LONGEST ? seconds : LB_PROBE_LONGEST;
     describe(s, path, symbol);
     greeting hello;
     lb_status status = start(s, path, symbol, err);

@@ -105,7 +105,7 @@ LB_API void lb_probe_kernel_release(lb_probe_kernel *kernel);
 /* A symbol of a shared object, called in a process of its own, which is forked here: before the host has started threads that the object
  * shares with it (OpenMP's). A function that crashes, leaves, or takes more than `seconds` for one call (0: LB_PROBE_SECONDS) is LB_ERR_IO,
  * which says how it ended and what it was called as. */
-enum { LB_PROBE_SECONDS = 60 };
+enum { LB_PROBE_SECONDS = 60, LB_PROBE_LONGEST = 1000000 };
 LB_API lb_status lb_probe_library(const lb_probe_shape *shape, const char *path, const char *symbol, int seconds,
                                   lb_probe_kernel *kernel, lb_err *err);
 /* A Python callable, "module:function" or "module:function(axis=1)", called in a child process by `interpreter` (NULL: python3)

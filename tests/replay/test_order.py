@@ -100,6 +100,7 @@ def test_wrong_use_says_what_is_wrong(lastbit):
         (["--engine", "pairwise", "--python", "numpy:sum", "-n", 5], 129, "what to probe"),
         (["--so", SUMS, "-n", 5], 129, "belong together"),
         (["--so", SUMS, "--symbol", "even_odd", "-n", 5, "--timeout", "0"], 129, "--timeout"),
+        (["--so", SUMS, "--symbol", "even_odd", "-n", 5, "--timeout", "3000000"], 129, "--timeout"),
         (["--engine", "pairwise", "-n", 5, "--timeout", "5"], 129, "--timeout"),
         (["--engine", "pairwise"], 129, "terms"),
         (["--engine", "pairwise", "-n", 5, "--as", "tensor"], 129, "matmul"),
