@@ -307,9 +307,14 @@ lb_status lb_attention_backward(lb_call *call, const lb_attention_form *form, bo
     int64_t heads = a.batch * a.heads, kv_heads = a.batch * a.kv_heads, square = a.tokens * a.kv_tokens;
     int64_t width = a.h.size > a.h.values ? a.h.size : a.h.values,
             rows = lb_attention_lse_rows(&a, lb_tensor_numel(lse_tensor));
-    if (rows < lb_attention_longest(&a)) lb_frame_fail(f, LB_ERR_INVALID, "log-sum-exps of another shape");
-    const char *dy = input_heads_first(&a, lb_call_tensor(call, 0)),
-               *y = input_heads_first(&a, lb_attention_tensor(call, form->out));
+    const lb_tensor *of_out = lb_call_tensor(call, 0), *out = lb_attention_tensor(call, form->out);
+    if (rows < lb_attention_longest(&a) ||
+        (a.ragged && form->ragged_lse_by_head && lb_tensor_numel(lse_tensor) != heads * rows))
+        lb_frame_fail(f, LB_ERR_INVALID, "log-sum-exps of another shape");
+    if (lb_tensor_numel(of_out) != heads * a.tokens * a.h.values ||
+        lb_tensor_numel(out) != heads * a.tokens * a.h.values)
+        lb_frame_fail(f, LB_ERR_INVALID, "a result, or its gradient, of another shape");
+    const char *dy = input_heads_first(&a, of_out), *y = input_heads_first(&a, out);
     const char *lse = lb_frame_tensor(f, lse_tensor);
     lb_tensor views[3];
     char *dq = gradient_output(&a, form->first, heads * a.tokens * a.h.size, &views[0]);

@@ -16,7 +16,7 @@ lb_tensor lb_attention_heads_first(const lb_attention_call *a, const lb_tensor *
 {
     lb_tensor view = *tensor;
     lb_layout *l = &view.layout;
-    if (!a->form->tokens_first && !a->ragged) return view;
+    if ((!a->form->tokens_first && !a->ragged) || l->ndim < 3) return view;
     int at = l->ndim - 3;
     int64_t shape = l->shape[at], stride = l->stride[at];
     l->shape[at] = l->shape[at + 1], l->stride[at] = l->stride[at + 1];
@@ -113,7 +113,8 @@ bool lb_attention_begin(lb_attention_call *a, lb_call *call, const lb_attention_
     for (int i = 0; i < 4; i++)
         if (form->refused[i] && lb_call_given(call, form->refused[i] - 1u))
             lb_frame_fail(f, LB_ERR_UNSUPPORTED, "slopes, block tables and key lengths are not computed");
-    if (q->layout.ndim < 2 || k->layout.ndim != q->layout.ndim || v->layout.ndim != q->layout.ndim)
+    if (q->layout.ndim < (form->tokens_first ? 3 : 2) || k->layout.ndim != q->layout.ndim ||
+        v->layout.ndim != q->layout.ndim)
         lb_frame_fail(f, LB_ERR_UNSUPPORTED, "attention between tensors of different dimensions");
     if (!lb_frame_ok(f)) return false;
     lb_tensor qs = lb_attention_heads_first(a, q), ks = lb_attention_heads_first(a, k),

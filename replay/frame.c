@@ -290,6 +290,7 @@ int lb_call_ints(const lb_call *call, uint32_t i, int64_t *numbers, int max)
         numbers[0] = arg->i;
         return 1;
     }
+    if (arg->tag != LB_OPERAND_NUMBERS) return 0;
     int count = arg->count < (uint32_t)max ? (int)arg->count : max;
     for (int j = 0; j < count; j++) numbers[j] = arg->ints[j];
     return count;

@@ -75,13 +75,13 @@ static lb_status norm(lb_call *call, const form *f, bool twin)
     work w = begin(call, f->x, twin);
     const lb_tensor *in = at(call, f->x), *gamma = at(call, f->weight);
     const int64_t n = lb_tensor_numel(in), size = last(in);
+    const lb_tensor *added = at(call, f->residual);
+    if ((gamma && lb_tensor_numel(gamma) != size) || (f->residual && (!added || lb_tensor_numel(added) != n)))
+        return refuse(&w, "a weight or a residual of another size");
     const void *x = lb_frame_tensor(&w.frame, in);
-    const void *r = f->residual ? lb_frame_tensor(&w.frame, at(call, f->residual)) : NULL;
-    const void *g = gamma ? lb_frame_tensor(&w.frame, gamma) : NULL;
+    const void *r = lb_frame_tensor(&w.frame, added), *g = lb_frame_tensor(&w.frame, gamma);
     void *y = lb_frame_output(&w.frame, 0, n), *sum = f->residual ? lb_frame_output(&w.frame, 1, n) : NULL;
     double *h = lb_frame_scratch(&w.frame, (size_t)size * sizeof *h);
-    if (gamma && lb_tensor_numel(gamma) != size)
-        return refuse(&w, "a weight of another size than the last dimension");
     const double eps = lb_call_float(call, f->eps - 1u, 1e-6),
                  one = f->flag && lb_call_int(call, f->flag - 1u, 0) ? 1 : f->one;
     for (int64_t i = 0; lb_frame_ok(&w.frame) && i < n; i += size) {
@@ -105,10 +105,12 @@ static lb_status norm(lb_call *call, const form *f, bool twin)
 static lb_status layer(lb_call *call, const form *f, bool twin)
 {
     work w = begin(call, f->x, twin);
-    const lb_tensor *in = at(call, f->x);
+    const lb_tensor *in = at(call, f->x), *gamma = at(call, f->weight), *bias = at(call, f->residual);
     const int64_t n = lb_tensor_numel(in), size = last(in);
-    const void *x = lb_frame_tensor(&w.frame, in), *g = lb_frame_tensor(&w.frame, at(call, f->weight)),
-               *b = lb_frame_tensor(&w.frame, at(call, f->residual));
+    if (!bias || lb_tensor_numel(gamma) != size || lb_tensor_numel(bias) != size)
+        return refuse(&w, "a weight or a bias of another size than the last dimension");
+    const void *x = lb_frame_tensor(&w.frame, in), *g = lb_frame_tensor(&w.frame, gamma),
+               *b = lb_frame_tensor(&w.frame, bias);
     void *y = lb_frame_output(&w.frame, 0, n);
     const double eps = lb_call_float(call, f->eps - 1u, 1e-5),
                  one = f->flag && lb_call_int(call, f->flag - 1u, 0) ? 1 : 0;
@@ -122,12 +124,12 @@ static lb_status layer(lb_call *call, const form *f, bool twin)
         }
         const double scale = 1 / sqrt(variance + eps), kappa = mixed / (variance + eps);
         for (int64_t k = 0; k < size; k++) {
-            const double v = get(&w, x, i + k), weight = one + get(&w, g, k), bias = get(&w, b, k);
+            const double v = get(&w, x, i + k), weight = one + get(&w, g, k), shift = get(&w, b, k);
             put(&w, y, i + k,
                 twin ? (fabs(v) + magnitude + fabs(v - mean) * (1 + kappa)) * scale *
                                (one + fabs(get(&w, g, k))) +
-                           fabs(bias)
-                     : (v - mean) * scale * weight + bias);
+                           fabs(shift)
+                     : (v - mean) * scale * weight + shift);
         }
     }
     return lb_frame_end(&w.frame);
@@ -239,7 +241,7 @@ static lb_status rotary(lb_call *call, const form *f, bool twin)
     r.positions = lb_frame_integers(&w.frame, positions);
     r.cache = lb_frame_tensor(&w.frame, cache);
     for (int64_t t = 0; lb_frame_ok(&w.frame) && t < r.tokens; t++)
-        if (r.positions[t] < 0 || (r.positions[t] + 1) * r.size > lb_tensor_numel(cache))
+        if (r.positions[t] < 0 || r.positions[t] >= lb_tensor_numel(cache) / (r.size ? r.size : 1))
             return refuse(&w, "a position outside the table");
     const void *x = lb_frame_tensor(&w.frame, q), *x_key = k ? lb_frame_tensor(&w.frame, k) : NULL;
     void *y = lb_frame_output(&w.frame, 0, n), *y_key = k ? lb_frame_output(&w.frame, 1, n_key) : NULL;
@@ -351,19 +353,27 @@ static lb_status split_copy(lb_call *call)
     int64_t sizes[1024], first = 0;
     const int n = lb_call_ints(call, 1, sizes, 1024),
               dim = lb_wrap_dim(lb_call_int(call, 2, 0), in->layout.ndim);
-    if (n != (int)call->n_results || dim < 0)
+    if (n != (int)call->n_results || dim < 0 || !in->layout.ndim)
         return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: more pieces than are counted", call->row->name);
     for (int i = 0; i < n; first += sizes[i++]) {
         lb_tensor piece = *in, *out = &call->results[i];
         piece.layout.shape[dim] = sizes[i];
         piece.data = (char *)in->data + lb_dtype_bytes(in->dtype, (size_t)(first * in->layout.stride[dim]));
-        if (sizes[i] < 0 || first + sizes[i] > in->layout.shape[dim])
+        if (sizes[i] < 0 || sizes[i] > in->layout.shape[dim] - first)
             return lb_fail(call->err, LB_ERR_INVALID, "%s: pieces beyond the end", call->row->name);
         if (lb_tensor_numel(&piece) != lb_tensor_numel(out))
             return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: a piece of another size", call->row->name);
         if (out->data) lb_tensor_copy(out, &piece, call->method.cast);
     }
     return LB_OK;
+}
+
+/* How many elements of a row one tensor's chunks take; more than there can be for one without dimensions. */
+static int64_t width_of_chunk(const lb_tensor *in, int64_t chunks)
+{
+    if (!in->layout.ndim) return INT32_MAX;
+    const int64_t rows = in->layout.shape[0];
+    return rows ? (rows + chunks - 1) / chunks * (lb_tensor_numel(in) / rows) : 0;
 }
 
 /* tensors, dim, num_chunks: each is cut along dim 0 into equal chunks, the last padded with zeros; row c of the result is all chunks c,
@@ -374,11 +384,14 @@ static lb_status chunk_cat(lb_call *call)
     const int64_t chunks = lb_call_int(call, 2, 1);
     const lb_operand *list = &call->args[0];
     if (lb_call_int(call, 1, 0) || list->tag != LB_OPERAND_TENSORS || out->layout.ndim != 2 ||
-        out->layout.shape[0] != chunks || out->layout.stride[1] != 1)
+        chunks < 1 || out->layout.shape[0] != chunks || out->layout.stride[1] != 1)
         return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: chunks along another dimension than 0",
                        call->row->name);
-    int64_t column = 0;
-    for (uint32_t i = 0; i < list->count; i++) {
+    int64_t column = 0, width_of_all = 0;
+    for (uint32_t i = 0; i < list->count; i++) width_of_all += width_of_chunk(&list->tensors[i], chunks);
+    if (width_of_all != out->layout.shape[1])
+        return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: rows of another size than the chunks", call->row->name);
+    for (uint32_t i = 0; out->data && i < list->count; i++) {
         const lb_tensor *in = &list->tensors[i];
         const int64_t rows = in->layout.shape[0], each = (rows + chunks - 1) / chunks,
                       width = rows ? lb_tensor_numel(in) / rows : 0;

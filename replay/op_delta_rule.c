@@ -56,8 +56,8 @@ static bool open_rule(rule *r, lb_call *call, const rule_form *f, bool twin)
         const lb_tensor *h0 = begun ? lb_call_tensor(call, f->h0) : NULL;
         r->tokens = shape[1], r->heads = shape[2], r->keys = shape[3], r->values = v->layout.shape[3];
         r->sequences = borders ? lb_tensor_numel(borders) - 1 : shape[0];
-        fits = (!ragged || (borders && shape[0] == 1)) &&
-               r->values * lb_tensor_numel(q) == r->keys * lb_tensor_numel(v) &&
+        fits = (!ragged || (borders && shape[0] == 1)) && r->sequences >= 0 &&
+               lb_tensor_numel(v) == shape[0] * r->tokens * r->heads * r->values &&
                (!begun || (h0 && lb_tensor_numel(h0) == r->sequences * r->heads * r->keys * r->values));
         r->borders = lb_frame_integers(&r->frame, borders), r->h0 = lb_frame_tensor(&r->frame, h0);
         for (int64_t s = 0; fits && r->borders && s < r->sequences; s++)
@@ -194,7 +194,9 @@ static lb_status backward(lb_call *call, const rule_form *f, bool twin)
     for (int64_t i = 0; i < r.sequences; i++) longest = length_of(&r, i) > longest ? length_of(&r, i) : longest;
     if (!dout || lb_tensor_numel(dout) != lb_tensor_numel(lb_call_tensor(call, f->in[V])))
         lb_frame_fail(&r.frame, LB_ERR_UNSUPPORTED, "a gradient of another size");
-    if (dlast && lb_tensor_numel(dlast) != states * n) dlast = NULL; /* empty: there is none */
+    if (dlast && !lb_tensor_numel(dlast)) dlast = NULL; /* there is none */
+    if (dlast && lb_tensor_numel(dlast) != states * n)
+        lb_frame_fail(&r.frame, LB_ERR_UNSUPPORTED, "a gradient of a final state of another size");
     gradients d = {.dout = lb_frame_tensor(&r.frame, dout)};
     const void *of_last = lb_frame_tensor(&r.frame, dlast);
     for (uint32_t i = 0; i < INPUTS; i++)

@@ -19,13 +19,19 @@ static void put(const lb_frame *f, void *y, int64_t i, double value)
     lb_frame_set(f, y, i, value);
 }
 
+static int64_t elements(const lb_call *call, uint32_t i)
+{
+    const lb_tensor *t = lb_call_tensor(call, i);
+    return t ? lb_tensor_numel(t) : 0;
+}
+
 /* k (1 + (a - 1) ka): k, a (…, channels), ka of as many elements as there are channels. */
 static lb_status update_k(lb_call *call, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
-    const lb_tensor *k = lb_call_tensor(call, 0), *ka = lb_call_tensor(call, 2);
-    const int64_t n = lb_tensor_numel(k), channels = lb_tensor_numel(ka);
-    const void *x = lb_frame_tensor(&f, k), *a = lb_frame_input(&f, 1), *w = lb_frame_tensor(&f, ka);
+    const int64_t n = elements(call, 0), channels = elements(call, 2);
+    if (!channels || elements(call, 1) != n) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "inputs of other sizes");
+    const void *x = lb_frame_input(&f, 0), *a = lb_frame_input(&f, 1), *w = lb_frame_input(&f, 2);
     void *y = lb_frame_output(&f, 0, n);
     for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
         const double v = get(&f, x, i), s = get(&f, a, i), g = get(&f, w, i % channels);
@@ -46,16 +52,16 @@ static lb_status update_k_twin(lb_call *call)
 static lb_status addcmul(lb_call *call, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
-    const lb_tensor *hidden = lb_call_tensor(call, 0);
-    const int64_t n = lb_tensor_numel(hidden);
+    const int64_t n = elements(call, 0);
     const bool stacked = call->n_results == 1;
     const double slack = twin ? 1 + 2 * lb_twin_rounding(call, 0) : 1;
-    const void *h = lb_frame_tensor(&f, hidden), *d = lb_frame_input(&f, 1);
+    const void *h = lb_frame_input(&f, 0), *d = lb_frame_input(&f, 1);
+    if (elements(call, 1) != n) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "inputs of other sizes");
     void *all = stacked ? lb_frame_output(&f, 0, 6 * n) : NULL;
     for (uint32_t k = 0; k < 6; k++) {
         const void *x = lb_frame_input(&f, 2 + k);
-        const int64_t channels = x ? lb_tensor_numel(lb_call_tensor(call, 2 + k)) : 1,
-                      first = stacked ? k * n : 0;
+        const int64_t channels = x ? elements(call, 2 + k) : 1, first = stacked ? k * n : 0;
+        if (!channels) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "a factor without elements");
         void *y = stacked ? all : lb_frame_output(&f, k, n);
         for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
             const double product = x ? get(&f, d, i) * get(&f, x, i % channels) : 0,
@@ -78,11 +84,13 @@ static lb_status addcmul_twin(lb_call *call)
 static lb_status gate_output(lb_call *call, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
-    const lb_tensor *o = lb_call_tensor(call, 0), *rk = lb_call_tensor(call, 3);
-    if (rk->layout.ndim != 2) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "weights that are not (heads, size)");
-    if (!lb_frame_ok(&f)) return lb_frame_end(&f);
-    const int64_t n = lb_tensor_numel(o), size = rk->layout.shape[1], width = lb_tensor_numel(rk);
-    const void *out = lb_frame_tensor(&f, o), *r = lb_frame_input(&f, 1), *k = lb_frame_input(&f, 2),
+    const lb_tensor *rk = lb_call_tensor(call, 3);
+    const int64_t n = elements(call, 0), width = elements(call, 3),
+                  size = width && rk->layout.ndim == 2 ? rk->layout.shape[1] : 0;
+    if (!size || n % width) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "weights that are not (heads, size)");
+    for (uint32_t i = 1; i < 6; i++)
+        if (i != 3 && elements(call, i) != n) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "inputs of other sizes");
+    const void *out = lb_frame_input(&f, 0), *r = lb_frame_input(&f, 1), *k = lb_frame_input(&f, 2),
                *weight = lb_frame_tensor(&f, rk), *v = lb_frame_input(&f, 4), *g = lb_frame_input(&f, 5);
     void *y = lb_frame_output(&f, 0, n);
     for (int64_t i = 0; lb_frame_ok(&f) && i < n; i += size) {
@@ -125,12 +133,6 @@ static void put_sums(const lb_frame *f, void *y, int64_t first, const double *s,
 static double magnitude(bool twin, double x)
 {
     return twin ? fabs(x) : x;
-}
-
-static int64_t elements(const lb_call *call, uint32_t i)
-{
-    const lb_tensor *t = lb_call_tensor(call, i);
-    return t ? lb_tensor_numel(t) : 0;
 }
 
 /* Args: dy k a ka. Gradients of k, a, ka. */

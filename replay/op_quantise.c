@@ -104,7 +104,8 @@ static lb_status whole(lb_call *call, uint32_t x, const lb_tensor *given)
 {
     quantisation z;
     if (!begin(&z, call, x, 1)) return lb_frame_end(&z.frame);
-    const void *s = given ? lb_frame_tensor(&z.frame, given) : NULL;
+    if (given && !lb_tensor_numel(given)) lb_frame_fail(&z.frame, LB_ERR_UNSUPPORTED, "a scale without elements");
+    const void *s = lb_frame_tensor(&z.frame, given);
     if (!lb_frame_ok(&z.frame)) return lb_frame_end(&z.frame);
     const double scale = s ? lb_frame_get(&z.frame, s, 0) : rounded(&z, largest(&z, 0, z.n) / z.most);
     lb_frame_set(&z.frame, z.s, 0, scale);
@@ -127,7 +128,8 @@ static lb_status dynamic_row_fp8(lb_call *call)
     const lb_tensor *in = lb_call_tensor(call, 1), *bound = lb_call_tensor(call, 3);
     const int64_t size = in && in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1;
     if (!begin(&z, call, 1, size && in ? lb_tensor_numel(in) / size : 0)) return lb_frame_end(&z.frame);
-    const void *upper = bound ? lb_frame_tensor(&z.frame, bound) : NULL;
+    if (bound && !lb_tensor_numel(bound)) lb_frame_fail(&z.frame, LB_ERR_UNSUPPORTED, "a bound without elements");
+    const void *upper = lb_frame_tensor(&z.frame, bound);
     for (int64_t i = 0; lb_frame_ok(&z.frame) && i < z.n; i += z.size) {
         double most = largest(&z, i, z.size);
         if (upper) most = fmin(most, lb_frame_get(&z.frame, upper, 0));
@@ -174,6 +176,8 @@ static lb_status group_quant(lb_call *call)
     if (group < 1 || z.size % group) lb_frame_fail(&z.frame, LB_ERR_UNSUPPORTED, "groups that do not divide a row");
     const double least = lb_call_float(call, 5, -z.most), most = lb_call_float(call, 6, z.most);
     const bool power = lb_call_int(call, 7, 0) != 0;
+    if (z.integers && !(least >= INT8_MIN && most <= INT8_MAX))
+        lb_frame_fail(&z.frame, LB_ERR_UNSUPPORTED, "limits that int8 does not hold");
     for (int64_t i = 0; lb_frame_ok(&z.frame) && i < z.n; i += group) {
         const double magnitude = fmax(largest(&z, i, group), rounded(&z, lb_call_float(call, 4, 1e-10)));
         double scale = rounded(&z, magnitude / most);
@@ -212,8 +216,11 @@ static lb_status static_i8(lb_call *call)
 {
     quantisation z;
     if (!begin_i8(&z, call, 0)) return lb_frame_end(&z.frame);
-    const void *s = lb_frame_input(&z.frame, 2);
-    const int64_t *zero = lb_frame_integers(&z.frame, lb_call_tensor(call, 3));
+    const lb_tensor *scales = lb_call_tensor(call, 2), *zeros = lb_call_tensor(call, 3);
+    if (lb_tensor_numel(scales) != 1 || (zeros && lb_tensor_numel(zeros) != 1))
+        lb_frame_fail(&z.frame, LB_ERR_UNSUPPORTED, "more than one scale, or more than one zero point");
+    const void *s = lb_frame_tensor(&z.frame, scales);
+    const int64_t *zero = lb_frame_integers(&z.frame, zeros);
     for (int64_t i = 0; lb_frame_ok(&z.frame) && i < z.n; i++) {
         const double x = lb_frame_get(&z.frame, z.x, i), scale = lb_frame_get(&z.frame, s, 0);
         round_to_i8(&z, i, zero ? rounded(&z, x * rounded(&z, 1 / scale)) : rounded(&z, x / scale), zero);

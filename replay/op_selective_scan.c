@@ -378,9 +378,11 @@ static lb_status vllm_scan(lb_call *call, bool twin)
                     *slots = lb_call_tensor(call, V_SLOTS), *begun = lb_call_tensor(call, V_HAS_STATE);
     for (uint32_t i = V_FIRST_BLOCK; i < call->n_args; i++)
         if (lb_call_given(call, i)) return refuse(&s, "states kept block by block are not computed");
-    if (!states || !open_channels(&s, &at, borders != NULL)) return refuse(&s, ODD_SHAPES);
+    if (!states || call->n_results < 6 || !open_channels(&s, &at, borders != NULL)) return refuse(&s, ODD_SHAPES);
     const int64_t sequences = borders ? lb_tensor_numel(borders) - 1 : s.batch, each = s.heads * s.states,
                   held = lb_tensor_numel(states), null_slot = lb_call_int(call, V_NULL_SLOT, -1);
+    if ((slots && lb_tensor_numel(slots) != sequences) || (begun && lb_tensor_numel(begun) != sequences))
+        return refuse(&s, "slots or states that do not belong to the sequences");
     const int64_t *from = lb_frame_integers(&s.frame, borders), *slot = lb_frame_integers(&s.frame, slots),
                   *has = lb_frame_integers(&s.frame, begun);
     const void *before = lb_frame_tensor(&s.frame, states);
@@ -397,10 +399,11 @@ static lb_status vllm_scan(lb_call *call, bool twin)
     for (int64_t k = 0; k < held; k++) put(&s, after, k, get(&s, before, k));
     for (int64_t i = 0; i < sequences * s.heads; i++) {
         const int64_t q = i / s.heads, first = from ? from[q] : 0, end = from ? from[q + 1] : s.length,
-                      kept = (slot ? slot[q] : q) * each + i % s.heads * s.states;
+                      at_slot = slot ? slot[q] : q;
         if (slot && slot[q] == null_slot) continue; /* padding */
-        if (kept < 0 || kept + s.states > held || first < 0 || first > end || end > s.length)
+        if (at_slot < 0 || (each && at_slot >= held / each) || first < 0 || first > end || end > s.length)
             return refuse(&s, "a slot or a border outside what there is");
+        const int64_t kept = at_slot * each + i % s.heads * s.states;
         const row r = {.batch = from ? 0 : q, .head = i % s.heads, .first = first, .length = end - first};
         for (int64_t n = 0; n < s.states; n++) h[n] = has && has[q] ? get(&s, before, kept + n) : 0;
         forward_row(&s, &r, h);
@@ -472,7 +475,7 @@ static lb_status heads_forward(lb_call *call, bool twin)
     const int64_t n = s.of[U].n, each = s.heads * s.parts * s.states,
                   ends = borders ? lb_tensor_numel(borders) - 1 : 0;
     const int64_t *border = lb_frame_integers(&s.frame, borders);
-    if (borders && (s.batch != 1 || !s.documents))
+    if (borders && (s.batch != 1 || !s.documents || ends < 1))
         return refuse(&s, "sequences end to end that no seq_idx tells apart");
     s.final = lb_frame_output(&s.frame, 0, n), s.out = s.of[Z].x ? lb_frame_output(&s.frame, 1, n) : NULL;
     void *final_states = ends ? lb_frame_output(&s.frame, 2, ends * each) : NULL;
@@ -482,9 +485,11 @@ static lb_status heads_forward(lb_call *call, bool twin)
         r.part = i % s.parts, r.head = i / s.parts % s.heads, r.batch = i / s.parts / s.heads;
         load_state(&s, &r, h);
         for (int64_t e = 0; e < (ends ? ends : 1); e++) {
-            r.first = border ? border[e] : 0, r.length = (border ? border[e + 1] : s.length) - r.first;
-            if (r.first < 0 || r.length < 0 || r.first + r.length > s.length)
+            const int64_t end = border ? border[e + 1] : s.length;
+            r.first = border ? border[e] : 0;
+            if (r.first < 0 || r.first > end || end > s.length)
                 return refuse(&s, "a border outside the sequence");
+            r.length = end - r.first;
             for (int64_t k = 0; e && k < s.states; k++) h[k] = 0;
             forward_row(&s, &r, h);
             for (int64_t k = 0; k < s.states; k++) put(&s, final_states, e * each + i * s.states + k, h[k]);

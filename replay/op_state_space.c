@@ -42,6 +42,14 @@ static double seen(const conv *c, int64_t r, int64_t t, int64_t lag)
     return at(c, r, t - lag);
 }
 
+/* x (batch, channels, length), or of any dimensions from two on, by weight (channels, taps) and a bias that belongs to them. */
+static bool fits(const lb_tensor *x, const lb_tensor *weight, const lb_tensor *bias)
+{
+    return x && weight && x->layout.ndim >= 2 && weight->layout.ndim == 2 &&
+           weight->layout.shape[0] == x->layout.shape[1] && weight->layout.shape[1] > 0 &&
+           (!bias || lb_tensor_numel(bias) == weight->layout.shape[0]);
+}
+
 /* seq_idx at arg `i`; a negative number, which is padding, is not computed. */
 static void read_documents(conv *c, uint32_t i)
 {
@@ -79,8 +87,7 @@ static lb_status causal_conv(lb_call *call, bool twin)
     conv c = {.frame = lb_frame_begin(call), .twin = twin};
     const lb_tensor *x = lb_call_tensor(call, X), *weight = lb_call_tensor(call, WEIGHT),
                     *bias = lb_call_tensor(call, BIAS), *initial = lb_call_tensor(call, INITIAL);
-    if (!x || !weight || x->layout.ndim != 3 || weight->layout.ndim != 2 ||
-        weight->layout.shape[0] != x->layout.shape[1])
+    if (!fits(x, weight, bias) || x->layout.ndim != 3)
         lb_frame_fail(&c.frame, LB_ERR_UNSUPPORTED, "(batch, channels, length) by (channels, taps)");
     if (!lb_frame_ok(&c.frame)) return lb_frame_end(&c.frame);
     c.batch = x->layout.shape[0], c.channels = x->layout.shape[1], c.length = x->layout.shape[2],
@@ -120,7 +127,8 @@ static lb_status conv_update(lb_call *call, bool twin)
     conv c = {.frame = lb_frame_begin(call), .twin = twin};
     const lb_tensor *x = lb_call_tensor(call, U_X), *state = lb_call_tensor(call, U_STATE),
                     *weight = lb_call_tensor(call, U_WEIGHT);
-    if (!x || !state || !weight || x->layout.ndim < 2 || state->layout.ndim != 3 || weight->layout.ndim != 2 ||
+    if (!fits(x, weight, lb_call_tensor(call, U_BIAS)) || !state || state->layout.ndim != 3 ||
+        state->layout.shape[0] != x->layout.shape[0] || state->layout.shape[1] != x->layout.shape[1] ||
         state->layout.shape[2] < weight->layout.shape[1] - 1 || lb_call_given(call, U_SEQLENS) ||
         lb_call_given(call, U_INDICES))
         lb_frame_fail(&c.frame, LB_ERR_UNSUPPORTED,
@@ -212,7 +220,7 @@ static double outer_gradient(const conv_backward *b, int64_t r, int64_t t)
     for (int64_t k = 0; k < c->taps; k++) {
         const int64_t to = t + kept - k;
         const double w = get(c, c->weight, channel * c->taps + k);
-        if (to >= 0 && to < c->length && (!document || document[to] == document[t]))
+        if (to >= 0 && to < c->length && (!document || (t >= 0 && document[to] == document[t])))
             sum += (c->twin ? fabs(w) : w) * b->g[to];
     }
     return sum;
@@ -247,6 +255,12 @@ static uint32_t result_of(const lb_call *call, uint32_t arg)
     return place;
 }
 
+static bool has(const lb_call *call, uint32_t i, int64_t n)
+{
+    const lb_tensor *t = lb_call_tensor(call, i);
+    return t && lb_tensor_numel(t) == n;
+}
+
 /* dweight and dbias are added to; dfinal_states stays as it is. */
 static lb_status conv_backward_run(lb_call *call, bool twin)
 {
@@ -255,8 +269,7 @@ static lb_status conv_backward_run(lb_call *call, bool twin)
     const lb_tensor *x = lb_call_tensor(call, B_X), *weight = lb_call_tensor(call, B_WEIGHT),
                     *bias = lb_call_tensor(call, B_BIAS);
     const lb_tensor *initial = lb_call_tensor(call, B_INITIAL), *dfinal = lb_call_tensor(call, B_DFINAL);
-    if (!x || !weight || x->layout.ndim != 3 || weight->layout.ndim != 2 ||
-        weight->layout.shape[0] != x->layout.shape[1])
+    if (!fits(x, weight, bias) || x->layout.ndim != 3)
         lb_frame_fail(&c->frame, LB_ERR_UNSUPPORTED, "(batch, channels, length) by (channels, taps)");
     if (!lb_frame_ok(&c->frame)) return lb_frame_end(&c->frame);
     c->batch = x->layout.shape[0], c->channels = x->layout.shape[1], c->length = x->layout.shape[2],
@@ -264,6 +277,9 @@ static lb_status conv_backward_run(lb_call *call, bool twin)
     const int64_t rows = c->batch * c->channels, states = rows * (c->taps - 1);
     if ((initial && lb_tensor_numel(initial) != states) || (dfinal && lb_tensor_numel(dfinal) != states))
         lb_frame_fail(&c->frame, LB_ERR_INVALID, "states of another shape");
+    if (!has(call, B_DOUT, lb_tensor_numel(x)) || !has(call, B_DWEIGHT, lb_tensor_numel(weight)) ||
+        (lb_call_given(call, B_DBIAS) && !has(call, B_DBIAS, c->channels)))
+        lb_frame_fail(&c->frame, LB_ERR_INVALID, "gradients of another shape");
     c->initial = lb_frame_tensor(&c->frame, initial), b.dfinal = lb_frame_tensor(&c->frame, dfinal);
     read_documents(c, B_SEQ_IDX);
     c->x = lb_frame_tensor(&c->frame, x), c->weight = lb_frame_tensor(&c->frame, weight),

@@ -24,7 +24,7 @@ static const struct rule {
      "*conv* *embedding* *prelu* linear batch_norm_backward cudnn_batch_norm* lerp.Tensor _C::* sgl_kernel::* "
      "flashinfer::* "
      "trtllm::* tex_ts::* DaoAILab::*"},
-    {"value", REQUIRED, false, "*attention* fill.Tensor masked_fill.Tensor"},
+    {"value", REQUIRED, false, "*attention* flash_attn::* fill.Tensor masked_fill.Tensor"},
     {"end", REQUIRED, false, "lerp.*"},
     {"exponent", REQUIRED, true, "*.Tensor_Scalar"},
     {"found_inf", REQUIRED, false, "_amp_*"},
