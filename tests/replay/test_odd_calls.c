@@ -156,8 +156,52 @@ static void odd_calls_are_refused_or_computed(void **state)
     assert_true(only || taken > tried / 3); /* the calls are not so odd that all stop at the door */
 }
 
+static float zeros[64];
+
+static lb_operand of_shape(int ndim, int64_t a, int64_t b, int64_t c, int64_t d)
+{
+    const int64_t shape[] = {a, b, c, d};
+    return (lb_operand){.tag = LB_OPERAND_TENSOR, .tensor = {zeros, LB_F32, lb_layout_contiguous(ndim, shape)}};
+}
+
+static lb_status run(const char *name, const lb_operand *args, uint32_t n_args, const lb_operand *result)
+{
+    lb_err err = LB_ERR_INIT;
+    lb_tensor y = result->tensor;
+    float room[64];
+    y.data = room;
+    const lb_call call = {lb_op_find(name, NULL), args, n_args, &y, 1, {0}, &err};
+    assert_non_null(call.row);
+    assert_int_equal(lb_call_complete(&call), LB_OK);
+    return lb_row_run(&call);
+}
+
+static void a_bias_shorter_than_the_channels_is_refused(void **state)
+{
+    (void)state;
+    const lb_operand y = of_shape(3, 1, 2, 4, 0);
+    lb_operand args[] = {y, of_shape(2, 2, 3, 0, 0), of_shape(1, 2, 0, 0, 0), {0}, {0}, y};
+    assert_int_equal(run("DaoAILab::_causal_conv1d_fwd_cpp", args, 6, &y), LB_OK);
+    args[2] = of_shape(1, 1, 0, 0, 0);
+    assert_int_equal(run("DaoAILab::_causal_conv1d_fwd_cpp", args, 6, &y), LB_ERR_UNSUPPORTED);
+}
+
+static void chunks_wider_than_the_rows_are_refused(void **state)
+{
+    (void)state;
+    const lb_tensor list[] = {of_shape(2, 4, 3, 0, 0).tensor, of_shape(2, 4, 3, 0, 0).tensor};
+    const lb_operand args[] = {{.tag = LB_OPERAND_TENSORS, .count = 2, .tensors = list},
+                               {.tag = LB_OPERAND_INT},
+                               {.tag = LB_OPERAND_INT, .i = 2, .f = 2}},
+                     whole = of_shape(2, 2, 12, 0, 0), narrow = of_shape(2, 2, 11, 0, 0);
+    assert_int_equal(run("fsdp::chunk_cat", args, 3, &whole), LB_OK);
+    assert_int_equal(run("fsdp::chunk_cat", args, 3, &narrow), LB_ERR_UNSUPPORTED);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(odd_calls_are_refused_or_computed)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(odd_calls_are_refused_or_computed),
+                                       cmocka_unit_test(a_bias_shorter_than_the_channels_is_refused),
+                                       cmocka_unit_test(chunks_wider_than_the_rows_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
