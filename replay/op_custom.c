@@ -262,6 +262,9 @@ static lb_status merge(lb_call *call, const form *f, bool twin)
                     *sb = at(call, f->lse);
     if (va->layout.ndim != 3 || lb_tensor_numel(vb) != lb_tensor_numel(va))
         return refuse(&w, "values that are not (tokens, heads, size)");
+    const int64_t states = va->layout.shape[0] * va->layout.shape[1];
+    if (lb_tensor_numel(sa) != states || lb_tensor_numel(sb) != states)
+        return refuse(&w, "log-sum-exps that are not one for a head of a token");
     for (uint32_t i = (uint32_t)f->lse; f->second && i < call->n_args; i++)
         if (lb_call_given(call, i)) return refuse(&w, "scales and borders are not computed");
     const int64_t tokens = va->layout.shape[0], heads = va->layout.shape[1], size = va->layout.shape[2];
