@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items):
 @functools.cache
 def warm_python():
     """The command in whose place `python` would stand: an interpreter that has PyTorch loaded (warm_python.py)."""
-    folder = tempfile.mkdtemp(prefix="lastbit-")
+    folder = tempfile.mkdtemp(prefix="warm-python-")
     script, door = ROOT / "tests" / "warm_python.py", f"{folder}/door"
     server = subprocess.Popen([sys.executable, script, "serve", door], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
 

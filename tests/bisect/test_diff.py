@@ -251,7 +251,7 @@ NOISY = "tests/programs/noisy_sum.py"
 
 def test_what_two_runs_of_the_first_side_differ_by_is_noise(lastbit, recorded):
     """The order of the additions really changes from run to run, and nobody can replay it."""
-    runs = recorded(*((NOISY, "--run", str(i)) for i in range(4)))
+    runs = recorded(*((NOISY, "--nth", str(i)) for i in range(4)))
     alone = lastbit.json("diff", *runs[:2], expect=1)
     assert alone["verdict"] == "missing" and alone["first"]["op"] == "noisy::gather_rows"
     known = lastbit.json("diff", *runs[:2], "--noise", runs[2], "--noise", runs[3], expect=0)
@@ -261,7 +261,7 @@ def test_what_two_runs_of_the_first_side_differ_by_is_noise(lastbit, recorded):
 
 
 def test_a_difference_above_the_noise_is_none(lastbit, recorded):
-    first, scaled, *again = recorded((NOISY, "--run", "0"), (NOISY, "--scale", "1.001"), *((NOISY, "--run", str(i)) for i in (2, 3)))
+    first, scaled, *again = recorded((NOISY, "--nth", "0"), (NOISY, "--scale", "1.001"), *((NOISY, "--nth", str(i)) for i in (2, 3)))
     answer = lastbit.json("diff", first, scaled, "--noise", again[0], "--noise", again[1], expect=1)
     assert answer["verdict"] == "diverged" and answer["first"]["op"] == "aten::mul.Tensor", answer["first"]
     assert answer["earliest"]["op"] == "noisy::gather_rows" and answer["earliest"]["verdict"] == "noise"
@@ -272,10 +272,10 @@ def test_noise_is_taken_over_all_ranks_as_they_line_up(lastbit, recorded, tmp_pa
     runs = []
     for i in range(3):
         runs.append(tmp_path / f"ranks{i}.lb")
-        record_ranks(lastbit, runs[-1], NOISY, 2, "--run", str(i))
+        record_ranks(lastbit, runs[-1], NOISY, 2, "--nth", str(i))
     scaled = tmp_path / "scaled.lb"
     record_ranks(lastbit, scaled, NOISY, 2, "--scale", "1.001")
-    whole, again = recorded((NOISY, "--run", "0"), (NOISY, "--run", "2"))
+    whole, again = recorded((NOISY, "--nth", "0"), (NOISY, "--nth", "2"))
     for one, other, noise in ((runs[0], runs[1], runs[2]), (runs[0], whole, runs[2]), (whole, runs[0], again)):
         told = lastbit.json("diff", one, other, "--noise", noise, expect=(0, 1))
         gathered = told["earliest"]

@@ -9,7 +9,7 @@ import torch
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--scale", type=float, default=1.0)
-parser.add_argument("--run", type=int, help="changes nothing: the runs differ by themselves")
+parser.add_argument("--nth", type=int, help="changes nothing: the runs differ by themselves")
 args = parser.parse_args()
 torch.set_num_threads(1)
 torch.manual_seed(0)
