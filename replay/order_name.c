@@ -186,7 +186,7 @@ static bool try_folded(naming *n)
     for (int lanes = 2; lanes <= LB_FOLDED_MAX_LANES; lanes *= 2)
         for (int head = -2; head < lanes; head++)
             for (int way = 0; way < 6; way++) {
-                char name[64], first[16] = "";
+                char name[80], first[24] = "";
                 if (head == -1) snprintf(first, sizeof first, ",head:1");
                 if (head >= 0) snprintf(first, sizeof first, ",aligned:%d", head);
                 snprintf(name, sizeof name, "folded:%d%s%s%s", lanes, first, tails[way / 2], folds[way % 2]);

@@ -37,10 +37,13 @@ def warm_python():
     script, door = ROOT / "tests" / "warm_python.py", f"{folder}/door"
     server = subprocess.Popen([sys.executable, script, "serve", door], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
 
+    owner = os.getpid()
+
     @atexit.register
     def end():
-        server.kill()
-        shutil.rmtree(folder)
+        if os.getpid() == owner:  # tests of capture fork this process
+            server.kill()
+            shutil.rmtree(folder)
 
     assert server.stdout.readline() == b"ready\n"
     return [sys.executable, "-IS", script, "run", door]
