@@ -244,15 +244,7 @@ uint32_t lb_candidate_add_all(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, u
 /* ---- rows of the op table --------------------------------------------------------------------------------------------------- */
 
 #define INPUTS "kernel numbers flags input0 input1 input2 input3 input4 input5 input6 input7 list"
-#define FUNCTIONS(NAME, ID, FLAGS)                                                                             \
-    static lb_status ID##_kernel(lb_call *call)                                                                \
-    {                                                                                                          \
-        return lb_fused_##ID.run(call, LB_COMPOSITE_##NAME, false);                                            \
-    }                                                                                                          \
-    static lb_status ID##_twin(lb_call *call)                                                                  \
-    {                                                                                                          \
-        return lb_fused_##ID.run(call, LB_COMPOSITE_##NAME, true);                                             \
-    }
+#define FUNCTIONS(NAME, ID, FLAGS) LB_WITH_TWIN(ID, lb_fused_##ID.run(call, LB_COMPOSITE_##NAME, twin))
 FUSED_KINDS(FUNCTIONS)
 
 #define ROW(NAME, ID, FLAGS) {"fused::" #ID, INPUTS, ID##_kernel, ID##_twin, 1, 0, FLAGS, NULL, "fused"},

@@ -296,15 +296,7 @@ static lb_status one_hot(lb_call *call)
 
 /* ---- rows -------------------------------------------------------------------------------------------------------------- */
 
-#define COMPOSITE(ID)                                                                                          \
-    static lb_status ID##_kernel(lb_call *call)                                                                \
-    {                                                                                                          \
-        return ID##_run(call, false);                                                                          \
-    }                                                                                                          \
-    static lb_status ID##_twin(lb_call *call)                                                                  \
-    {                                                                                                          \
-        return ID##_run(call, true);                                                                           \
-    }
+#define COMPOSITE(ID) LB_WITH_TWIN(ID, ID##_run(call, twin))
 COMPOSITE(layer_norm)
 COMPOSITE(rms_norm)
 COMPOSITE(group_norm)

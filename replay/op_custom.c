@@ -422,14 +422,7 @@ static lb_status chunk_cat(lb_call *call)
 #define AT(n) ((n) + 1)
 #define OP(RUN, ID, ...)                                                                                       \
     static const form ID = {__VA_ARGS__};                                                                      \
-    static lb_status ID##_kernel(lb_call *call)                                                                \
-    {                                                                                                          \
-        return RUN(call, &ID, false);                                                                          \
-    }                                                                                                          \
-    static lb_status ID##_twin(lb_call *call)                                                                  \
-    {                                                                                                          \
-        return RUN(call, &ID, true);                                                                           \
-    }
+    LB_WITH_TWIN(ID, RUN(call, &ID, twin))
 
 OP(norm, rms_out, .x = AT(1), .weight = AT(2), .eps = AT(3))
 OP(norm, rms_out_gemma, .x = AT(1), .weight = AT(2), .eps = AT(3), .one = 1)

@@ -166,14 +166,7 @@ static lb_status product(lb_call *call, bool twin)
     }
     return lb_frame_end(&f);
 }
-static lb_status product_kernel(lb_call *call)
-{
-    return product(call, false);
-}
-static lb_status product_twin(lb_call *call)
-{
-    return product(call, true);
-}
+LB_WITH_TWIN(product, product(call, twin))
 
 #define OLDER "output input output_scale input_scale is_sf_swizzled_layout"
 #define PRODUCT "out a b block_scale_a block_scale_b alpha"

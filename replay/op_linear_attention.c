@@ -39,14 +39,7 @@ static lb_status update_k(lb_call *call, bool twin)
     }
     return lb_frame_end(&f);
 }
-static lb_status update_k_kernel(lb_call *call)
-{
-    return update_k(call, false);
-}
-static lb_status update_k_twin(lb_call *call)
-{
-    return update_k(call, true);
-}
+LB_WITH_TWIN(update_k, update_k(call, twin))
 
 /* hidden + delta x, for x of r, w, k, v, a and, where it is given, g (else 0): six results, or one with them stacked. */
 static lb_status addcmul(lb_call *call, bool twin)
@@ -71,14 +64,7 @@ static lb_status addcmul(lb_call *call, bool twin)
     }
     return lb_frame_end(&f);
 }
-static lb_status addcmul_kernel(lb_call *call)
-{
-    return addcmul(call, false);
-}
-static lb_status addcmul_twin(lb_call *call)
-{
-    return addcmul(call, true);
-}
+LB_WITH_TWIN(addcmul, addcmul(call, twin))
 
 /* (o + (sum over a head of r k r_k) v) g: o, g (…, heads size), r, k, v (…, heads, size), r_k (heads, size). */
 static lb_status gate_output(lb_call *call, bool twin)
@@ -106,14 +92,7 @@ static lb_status gate_output(lb_call *call, bool twin)
     }
     return lb_frame_end(&f);
 }
-static lb_status gate_output_kernel(lb_call *call)
-{
-    return gate_output(call, false);
-}
-static lb_status gate_output_twin(lb_call *call)
-{
-    return gate_output(call, true);
-}
+LB_WITH_TWIN(gate_output, gate_output(call, twin))
 
 /* ---- backward ----------------------------------------------------------------------------------------------------------------- */
 
@@ -155,14 +134,7 @@ static lb_status update_k_backward(lb_call *call, bool twin)
     put_sums(&f, y, 2 * n, of_ka, channels);
     return lb_frame_end(&f);
 }
-static lb_status update_k_backward_kernel(lb_call *call)
-{
-    return update_k_backward(call, false);
-}
-static lb_status update_k_backward_twin(lb_call *call)
-{
-    return update_k_backward(call, true);
-}
+LB_WITH_TWIN(update_k_backward, update_k_backward(call, twin))
 
 /* Args: six gradients, six factors x, delta, and whether the last of either counts. Results: gradients of hidden, delta and each x. */
 static lb_status addcmul_backward(lb_call *call, bool twin)
@@ -192,14 +164,7 @@ static lb_status addcmul_backward(lb_call *call, bool twin)
         put_sums(&f, lb_frame_output(&f, 2 + x, channels), 0, of_x + x * channels, channels);
     return lb_frame_end(&f);
 }
-static lb_status addcmul_backward_kernel(lb_call *call)
-{
-    return addcmul_backward(call, false);
-}
-static lb_status addcmul_backward_twin(lb_call *call)
-{
-    return addcmul_backward(call, true);
-}
+LB_WITH_TWIN(addcmul_backward, addcmul_backward(call, twin))
 
 /* Args: dy o r k r_k v g. Gradients of o, r, k, r_k, v, g. */
 static lb_status gate_output_backward(lb_call *call, bool twin)
@@ -238,14 +203,7 @@ static lb_status gate_output_backward(lb_call *call, bool twin)
     put_sums(&f, y, 3 * n, of_weight, width);
     return lb_frame_end(&f);
 }
-static lb_status gate_output_backward_kernel(lb_call *call)
-{
-    return gate_output_backward(call, false);
-}
-static lb_status gate_output_backward_twin(lb_call *call)
-{
-    return gate_output_backward(call, true);
-}
+LB_WITH_TWIN(gate_output_backward, gate_output_backward(call, twin))
 
 /* ---- keys normalised ----------------------------------------------------------------------------------------------------------- */
 
@@ -292,14 +250,7 @@ static lb_status prepare_keys(lb_call *call, bool twin)
     }
     return lb_frame_end(&f);
 }
-static lb_status prepare_keys_kernel(lb_call *call)
-{
-    return prepare_keys(call, false);
-}
-static lb_status prepare_keys_twin(lb_call *call)
-{
-    return prepare_keys(call, true);
-}
+LB_WITH_TWIN(prepare_keys, prepare_keys(call, twin))
 
 /* Args: the gradients of the three, k a k_k k_a head_dim, and which of them there are. Gradients of k, a, k_k, k_a. */
 static lb_status prepare_keys_backward(lb_call *call, bool twin)
@@ -342,14 +293,7 @@ static lb_status prepare_keys_backward(lb_call *call, bool twin)
     put_sums(&f, y, 2 * n + width, of_ka, width);
     return lb_frame_end(&f);
 }
-static lb_status prepare_keys_backward_kernel(lb_call *call)
-{
-    return prepare_keys_backward(call, false);
-}
-static lb_status prepare_keys_backward_twin(lb_call *call)
-{
-    return prepare_keys_backward(call, true);
-}
+LB_WITH_TWIN(prepare_keys_backward, prepare_keys_backward(call, twin))
 
 const lb_op_row lb_rows_linear_attention[] = {
     {"fla::fused_k_rwkv7", "k a ka", update_k_kernel, update_k_twin, 6, 0, 0, NULL, "custom"},

@@ -182,33 +182,22 @@ static lb_status glu_backward(lb_call *c, bool twin)
 }
 
 /* Every loss as a kernel and a twin. */
-#define LOSS(ID, CALL)                                                                                       \
-    static lb_status ID##_row(lb_call *call)                                                                 \
-    {                                                                                                        \
-        const bool twin = false;                                                                             \
-        return CALL;                                                                                         \
-    }                                                                                                        \
-    static lb_status ID##_row_twin(lb_call *call)                                                            \
-    {                                                                                                        \
-        const bool twin = true;                                                                              \
-        return CALL;                                                                                         \
-    }
-LOSS(mse, mse(call, twin))
-LOSS(smooth, with_border(call, &smooth_l1_op, twin))
-LOSS(huber_loss, with_border(call, &huber_op, twin))
-LOSS(entropy, cross_entropy(call, twin))
-LOSS(logits, logits(call, twin))
-LOSS(mse_backward, mse_backward(call, twin))
-LOSS(smooth_backward, border_backward(call, &smooth_l1_backward_op, twin))
-LOSS(huber_loss_backward, border_backward(call, &huber_backward_op, twin))
-LOSS(entropy_backward, entropy_backward(call, twin))
-LOSS(glu, glu(call, twin))
-LOSS(glu_backward, glu_backward(call, twin))
+LB_WITH_TWIN(mse, mse(call, twin))
+LB_WITH_TWIN(smooth, with_border(call, &smooth_l1_op, twin))
+LB_WITH_TWIN(huber_loss, with_border(call, &huber_op, twin))
+LB_WITH_TWIN(entropy, cross_entropy(call, twin))
+LB_WITH_TWIN(logits, logits(call, twin))
+LB_WITH_TWIN(mse_backward, mse_backward(call, twin))
+LB_WITH_TWIN(smooth_backward, border_backward(call, &smooth_l1_backward_op, twin))
+LB_WITH_TWIN(huber_loss_backward, border_backward(call, &huber_backward_op, twin))
+LB_WITH_TWIN(entropy_backward, entropy_backward(call, twin))
+LB_WITH_TWIN(glu, glu(call, twin))
+LB_WITH_TWIN(glu_backward, glu_backward(call, twin))
 
 #define REDUCED(NAME, ARGS, ID, ROUNDINGS, SAMPLES)                                                          \
-    {"aten::" NAME, ARGS, ID##_row, ID##_row_twin, ROUNDINGS, 1, LB_ROW_REDUCTION, NULL, SAMPLES},
+    {"aten::" NAME, ARGS, ID##_kernel, ID##_twin, ROUNDINGS, 1, LB_ROW_REDUCTION, NULL, SAMPLES},
 #define PLAIN(NAME, ARGS, ID, ROUNDINGS, SAMPLES)                                                            \
-    {"aten::" NAME, ARGS, ID##_row, ID##_row_twin, ROUNDINGS, 0, LB_ROW_ELEMENTWISE, NULL, SAMPLES},
+    {"aten::" NAME, ARGS, ID##_kernel, ID##_twin, ROUNDINGS, 0, LB_ROW_ELEMENTWISE, NULL, SAMPLES},
 
 /* clang-format off */
 const lb_op_row lb_rows_loss[] = {
@@ -221,7 +210,7 @@ const lb_op_row lb_rows_loss[] = {
     PLAIN("smooth_l1_loss_backward", "grad_output self target reduction beta", smooth_backward, 5, "loss_backward border")
     PLAIN("huber_loss_backward", "grad_output self target reduction delta", huber_loss_backward, 5, "loss_backward border")
     PLAIN("binary_cross_entropy_backward", "grad_output self target weight reduction", entropy_backward, 8, "loss_backward probability weight")
-    {"aten::glu", "self dim", glu_row, glu_row_twin, 5, 0, 0, NULL, "glu"},
-    {"aten::glu_backward", "grad_output self dim", glu_backward_row, glu_backward_row_twin, 10, 0, 0, NULL, "glu backward modest"},
+    {"aten::glu", "self dim", glu_kernel, glu_twin, 5, 0, 0, NULL, "glu"},
+    {"aten::glu_backward", "grad_output self dim", glu_backward_kernel, glu_backward_twin, 10, 0, 0, NULL, "glu backward modest"},
     {NULL}
 };

@@ -118,24 +118,13 @@ static lb_status backward(lb_call *call, bool twin)
     return lb_frame_end(&r.frame);
 }
 
-#define KERNELS(ID, CALL)                                                                                      \
-    static lb_status ID(lb_call *call)                                                                         \
-    {                                                                                                          \
-        const bool twin = false;                                                                               \
-        return CALL;                                                                                           \
-    }                                                                                                          \
-    static lb_status ID##_twin(lb_call *call)                                                                  \
-    {                                                                                                          \
-        const bool twin = true;                                                                                \
-        return CALL;                                                                                           \
-    }
-KERNELS(scaled, forward(call, OPEN, twin))
-KERNELS(masked, forward(call, BY_TENSOR, twin))
-KERNELS(causal, forward(call, CAUSAL, twin))
-KERNELS(aligned, forward(call, ALIGNED, twin))
-KERNELS(gradient, backward(call, twin))
+LB_WITH_TWIN(scaled, forward(call, OPEN, twin))
+LB_WITH_TWIN(masked, forward(call, BY_TENSOR, twin))
+LB_WITH_TWIN(causal, forward(call, CAUSAL, twin))
+LB_WITH_TWIN(aligned, forward(call, ALIGNED, twin))
+LB_WITH_TWIN(gradient, backward(call, twin))
 
-#define ROW(NAME, ARGS, ID) {NAME, ARGS, ID, ID##_twin, 8, 2, 0, NULL, "custom"},
+#define ROW(NAME, ARGS, ID) {NAME, ARGS, ID##_kernel, ID##_twin, 8, 2, 0, NULL, "custom"},
 #define ROWS(SPACE)                                                                                            \
     ROW(SPACE "::scaled_softmax_forward", "input scale_factor", scaled)                                        \
     ROW(SPACE "::scaled_softmax_backward", GRADIENT, gradient)                                                 \

@@ -326,14 +326,7 @@ static lb_status mamba_forward(lb_call *call, bool twin)
     }
     return lb_frame_end(&s.frame);
 }
-static lb_status mamba_forward_kernel(lb_call *call)
-{
-    return mamba_forward(call, false);
-}
-static lb_status mamba_forward_twin(lb_call *call)
-{
-    return mamba_forward(call, true);
-}
+LB_WITH_TWIN(mamba_forward, mamba_forward(call, twin))
 
 /* Results: gradients of u, delta, A, B, C, D, z, delta_bias. */
 static lb_status mamba_backward(lb_call *call, bool twin)
@@ -344,14 +337,7 @@ static lb_status mamba_backward(lb_call *call, bool twin)
     if (!open_channels(&s, &at, false)) return refuse(&s, ODD_SHAPES);
     return read_gradient(&s, 10) ? backward(&s, order, 8) : refuse(&s, ODD_SHAPES);
 }
-static lb_status mamba_backward_kernel(lb_call *call)
-{
-    return mamba_backward(call, false);
-}
-static lb_status mamba_backward_twin(lb_call *call)
-{
-    return mamba_backward(call, true);
-}
+LB_WITH_TWIN(mamba_backward, mamba_backward(call, twin))
 
 /* ---- vLLM --------------------------------------------------------------------------------------------------------------------- */
 
@@ -411,14 +397,7 @@ static lb_status vllm_scan(lb_call *call, bool twin)
     }
     return lb_frame_end(&s.frame);
 }
-static lb_status vllm_kernel(lb_call *call)
-{
-    return vllm_scan(call, false);
-}
-static lb_status vllm_twin(lb_call *call)
-{
-    return vllm_scan(call, true);
-}
+LB_WITH_TWIN(vllm, vllm_scan(call, twin))
 
 /* ---- Mamba-2 ------------------------------------------------------------------------------------------------------------------ */
 
@@ -497,14 +476,7 @@ static lb_status heads_forward(lb_call *call, bool twin)
     }
     return lb_frame_end(&s.frame);
 }
-static lb_status heads_forward_kernel(lb_call *call)
-{
-    return heads_forward(call, false);
-}
-static lb_status heads_forward_twin(lb_call *call)
-{
-    return heads_forward(call, true);
-}
+LB_WITH_TWIN(heads_forward, heads_forward(call, twin))
 
 /* Results: gradients of x, dt, A, B, C, D, z, dt_bias, initial_states. */
 static lb_status heads_backward(lb_call *call, bool twin)
@@ -514,14 +486,7 @@ static lb_status heads_backward(lb_call *call, bool twin)
     if (!open_heads(&s, 1, 8, 13)) return refuse(&s, ODD_HEADS);
     return read_gradient(&s, 6) ? backward(&s, order, 9) : refuse(&s, ODD_HEADS);
 }
-static lb_status heads_backward_kernel(lb_call *call)
-{
-    return heads_backward(call, false);
-}
-static lb_status heads_backward_twin(lb_call *call)
-{
-    return heads_backward(call, true);
-}
+LB_WITH_TWIN(heads_backward, heads_backward(call, twin))
 
 #define ROW(NAME, ARGS, ID, FLAGS) {NAME, ARGS, ID##_kernel, ID##_twin, 16, 4, FLAGS, NULL, "custom"},
 /* clang-format off */

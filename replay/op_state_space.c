@@ -107,14 +107,7 @@ static lb_status causal_conv(lb_call *call, bool twin)
     for (int64_t r = 0; lb_frame_ok(&c.frame) && r < rows; r++) row(&c, r, slack);
     return lb_frame_end(&c.frame);
 }
-static lb_status conv_kernel(lb_call *call)
-{
-    return causal_conv(call, false);
-}
-static lb_status conv_twin(lb_call *call)
-{
-    return causal_conv(call, true);
-}
+LB_WITH_TWIN(conv, causal_conv(call, twin))
 
 /* ---- one more token, or a few ------------------------------------------------------------------------------------------------ */
 
@@ -159,14 +152,7 @@ static lb_status conv_update(lb_call *call, bool twin)
     }
     return lb_frame_end(&c.frame);
 }
-static lb_status update_kernel(lb_call *call)
-{
-    return conv_update(call, false);
-}
-static lb_status update_twin(lb_call *call)
-{
-    return conv_update(call, true);
-}
+LB_WITH_TWIN(update, conv_update(call, twin))
 
 /* ---- backward ----------------------------------------------------------------------------------------------------------------- */
 
@@ -306,14 +292,7 @@ static lb_status conv_backward_run(lb_call *call, bool twin)
     for (int64_t i = 0; dbias && i < c->channels; i++) put(c, db, i, b.dbias[i]);
     return lb_frame_end(&c->frame);
 }
-static lb_status backward_kernel(lb_call *call)
-{
-    return conv_backward_run(call, false);
-}
-static lb_status backward_twin(lb_call *call)
-{
-    return conv_backward_run(call, true);
-}
+LB_WITH_TWIN(backward, conv_backward_run(call, twin))
 
 const lb_op_row lb_rows_state_space[] = {
     {"DaoAILab::_causal_conv1d_fwd_cpp",

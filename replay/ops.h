@@ -110,6 +110,19 @@ typedef struct lb_op_row {
     const char *samples; /* how tests generate inputs: see tests/replay/op_samples.py */
 } lb_op_row;
 
+/* ID_kernel and ID_twin of one expression in `call` and `twin`. */
+#define LB_WITH_TWIN(ID, CALL)                                                                                 \
+    static lb_status ID##_kernel(lb_call *call)                                                                \
+    {                                                                                                          \
+        const bool twin = false;                                                                               \
+        return CALL;                                                                                           \
+    }                                                                                                          \
+    static lb_status ID##_twin(lb_call *call)                                                                  \
+    {                                                                                                          \
+        const bool twin = true;                                                                                \
+        return CALL;                                                                                           \
+    }
+
 /* The row of a full name. Aliases (CUDA's names), in-place, `.out`, `_foreach_` and `_fused_` forms are resolved by rule:
  * `*form` says how the interpreter must call it. NULL: opaque. */
 typedef enum lb_op_form {
