@@ -1,9 +1,6 @@
 """More custom ops by the names and schemas of vLLM, SGLang and their kin, computed by their public definitions in plain torch: quantisers,
 products of what they made, attention and its caches. As serving_ops.py, whose machinery this uses; here each op says by itself with what it is called."""
-import argparse
-
 import torch
-import torch.nn.functional as F
 
 import serving_ops
 
@@ -456,30 +453,5 @@ OPS = {
 serving_ops.HIDDEN.update({schema: [1, 2] for name, (schema, _, _) in OPS.items() if "output_q" in schema and "!" not in schema})
 
 
-class Serve(torch.nn.Module):
-    """Every op at least once."""
-
-    def __init__(self):
-        super().__init__()
-        self.head = torch.nn.Linear(4, 4)
-
-    def forward(self, draw, dtype):
-        def r(*shape, of=dtype):
-            return torch.randn(shape, generator=draw).to(of)
-        for name, (_, _, calls) in OPS.items():
-            for arguments in calls(r, name):
-                serving_ops.call(name, *arguments)
-        return self.head(r(2, 4, of=torch.float32))
-
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16", "float16"])
-    parser.add_argument("--wrong", action="store_true", help="one element of every op's result is not what its definition gives")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    serving_ops.define(args.wrong, {name: row[:2] for name, row in OPS.items()})
-    with torch.no_grad():
-        Serve()(torch.Generator().manual_seed(0), getattr(torch, args.dtype))
-    print("ok", len(OPS))
+    serving_ops.main(OPS, serving_ops.each_of(OPS))

@@ -1,7 +1,5 @@
 """Custom ops of state-space models and linear attention, forward and backward, by the names and schemas of mamba_ssm, vLLM, lingua and
 flash-linear-attention. As serving_kernels.py, but that gradients are what torch's autograd makes of the plain formula in float64."""
-import argparse
-
 import torch
 import torch.nn.functional as F
 
@@ -406,31 +404,5 @@ for short, function in (("gelu", gelu_tanh), ("relu", F.relu), ("srelu", lambda 
                                   activation(function), activations)
 
 
-class Train(torch.nn.Module):
-    """Every op at least once."""
-
-    def __init__(self):
-        super().__init__()
-        self.head = torch.nn.Linear(4, 4)
-
-    def forward(self, draw, dtype):
-        def r(*shape, of=dtype):
-            return torch.randn(shape, generator=draw).to(of)
-        for name, (_, _, calls) in OPS.items():
-            for arguments in calls(r, name):
-                serving_ops.call(name, *arguments)
-        return self.head(r(2, 4, of=torch.float32))
-
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16", "float16"])
-    parser.add_argument("--wrong", action="store_true", help="one element of every op's result is not what its definition gives")
-    parser.add_argument("--which", type=int, default=0, help="of which of its results")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    serving_ops.define(args.wrong, {name: row[:2] for name, row in OPS.items()}, args.which)
-    with torch.no_grad():
-        Train()(torch.Generator().manual_seed(0), getattr(torch, args.dtype))
-    print("ok", len(OPS))
+    serving_ops.main(OPS, serving_ops.each_of(OPS))
