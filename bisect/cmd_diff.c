@@ -26,6 +26,9 @@ static json_t *row_json(const lb_diff_row *r)
         json_object_set_new(o, "other_rank", json_integer(r->other_rank));
     }
     json_object_set_new(o, "value", json_boolean(r->value));
+    if (r->parameter) json_object_set_new(o, "parameter", json_string(r->parameter));
+    if (r->before) json_object_set_new(o, "after_module", json_string(r->before));
+    if (r->after) json_object_set_new(o, "before_module", json_string(r->after));
     const lb_difference *d = &r->difference;
     bool known = r->measured || r->verdict == LB_VERDICT_IDENTICAL;
     json_object_set_new(o, "max_abs", known ? number(d->max_abs) : json_null());

@@ -4,6 +4,7 @@
  * (shadow_pair.h); then one walk over A's program spreads the answers (diff_walk.h).
  */
 #include "diff_values.h"
+#include "exits.h"
 #include "parity.h"
 #include "routing_diff.h"
 
@@ -192,6 +193,7 @@ typedef struct session {
     const lb_diff_options *options;
     const lb_map_rules *rules;
     lb_diff_report *report;
+    lb_diff_report *quiet; /* of steps before the window that was asked for: what they leave is known, and nothing is said; or NULL */
     uint64_t shared; /* steps that both sides have */
 } session;
 
@@ -199,7 +201,7 @@ static lb_status replay_both(lb_walk *w, const lb_diff_options *options, lb_err 
 {
     lb_err why = LB_ERR_INIT;
     lb_status status =
-        lb_shadow_pair_run(w->a, w->b, &w->alignment, w->differs, options->memory_bytes, &w->shadows, &why);
+        lb_shadow_pair_run(w->a, w->b, &w->alignment, w->differs, &w->exits, options->memory_bytes, &w->shadows, &why);
     char text[640];
     if (status == LB_ERR_NOMEM) return lb_fail(err, status, "%s", why.message);
     w->have_shadows = status == LB_OK;
@@ -217,6 +219,7 @@ static lb_status replay_both(lb_walk *w, const lb_diff_options *options, lb_err 
 static uint32_t find_differences(lb_walk *w)
 {
     uint32_t differing = 0;
+    for (uint32_t e = 0; e < w->exits.n; e++) differing += w->exits.list[e].differs || w->exits.list[e].other_shape;
     for (uint32_t i = 0; i < w->pa->n_ops; i++) {
         uint32_t j = w->alignment.b_of_a[i], join = w->alignment.join_of_a[i];
         bool source = strcmp(lb_op_name(w->pa, &w->pa->ops[i]), "lb::source") == 0;
@@ -263,20 +266,42 @@ static lb_status note_rows(lb_walk *w, const session *s, lb_err *err)
     return LB_OK;
 }
 
+/* Ops that one side alone runs may leave something that nobody aligned. */
+static bool has_lone_ops(const lb_walk *w)
+{
+    for (uint32_t i = 0; i < w->pa->n_ops; i++)
+        if (w->alignment.b_of_a[i] == LB_NONE && w->alignment.join_of_a[i] == LB_NONE && lb_op_computes(w->pa, &w->pa->ops[i])) return true;
+    for (uint32_t i = 0; i < w->pb->n_ops; i++)
+        if (w->alignment.a_of_b[i] == LB_NONE && w->alignment.join_of_b[i] == LB_NONE && lb_op_computes(w->pb, &w->pb->ops[i])) return true;
+    return false;
+}
+
+static lb_status find_exits(lb_walk *w, const lb_map_rules *rules_a, const lb_map_rules *rules_b, lb_err *err)
+{
+    char lone[300], text[400];
+    if (w->uneven) return LB_OK;
+    LB_TRY(lb_exits_find(w->a, w->b, rules_a, rules_b, &w->exits, lone, sizeof lone, err));
+    snprintf(text, sizeof text, "step %lld, rank %d: %s", (long long)w->pa->step, w->pa->rank, lone);
+    if (*lone) lb_report_finding(w->report, text);
+    return LB_OK;
+}
+
 static lb_status diff_step(lb_walk *w, const session *s, lb_err *err)
 {
     const lb_diff_options *options = s->options;
     const lb_map_rules *rules_a = w->swapped ? NULL : s->rules, *rules_b = w->swapped ? s->rules : NULL;
     if (has_ops(w->pa) && has_ops(w->pb)) LB_TRY(note_rows(w, s, err));
     LB_TRY(lb_alignment_make(w->a, w->b, rules_a, rules_b, NULL, &w->alignment, err));
-    w->differs = calloc(w->pa->n_ops + 1, 1), w->settled = calloc(w->pa->n_ops + 1, 1);
+    w->differs = calloc(w->pa->n_ops + 1, 1), w->settled = calloc((size_t)w->pa->n_ops + w->pb->n_ops + 1, 1);
     if (!w->differs || !w->settled)
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", w->pa->n_ops);
     /* A write that one side alone makes shows in no pair, but in what a parameter holds at the end. */
     LB_TRY(lb_shadow_pair_init(w->a, w->b, &w->alignment, &w->shadows, err));
-    uint32_t differing = find_differences(w) + w->shadows.n_finals;
+    LB_TRY(find_exits(w, rules_a, rules_b, err));
+    uint32_t differing = find_differences(w) + w->shadows.n_finals + has_lone_ops(w);
     if (differing) LB_TRY(measure_noise(w, options, err));
     if (differing && !options->digests_only) LB_TRY(replay_both(w, options, err));
+    if (s->quiet) return lb_walk_program(w, err);
     LB_TRY(add_parameters(w, err));
     LB_TRY(lb_walk_program(w, err));
     if (has_ops(w->pa) && has_ops(w->pb)) add_structure(w);
@@ -305,26 +330,51 @@ static lb_status open_half(half *h, int64_t step, lb_err *err)
     return status;
 }
 
-/* Who calls its layers more often, or is more ranks, is B: rows are turned round then. */
-static lb_status diff_halves(session *s, half *first, half *second, lb_taints *storages, lb_err *err)
+/* A number of what a side did, by which two sides have an order whichever is named first. */
+static uint64_t mark_of(const lb_side *side)
 {
-    bool swapped = first->n_ranks != second->n_ranks
-                       ? first->n_ranks > second->n_ranks
-                       : lb_alignment_finer(first->side.program, second->side.program);
+    uint64_t mark = side->program->n_ops;
+    for (uint32_t i = 0; i < side->program->n_values; i++) {
+        const lb_digest *d = &side->program->values[i].logical;
+        mark = (mark ^ d->lo) * UINT64_C(0x9E3779B97F4A7C15) ^ d->hi ^ (mark >> 31);
+    }
+    return mark;
+}
+
+/* Who calls its layers more often, or is more ranks, is B: rows are turned round then. Of two alike the marks decide, so that a diff is
+ * the same whichever side is named first. */
+static bool is_swapped(const half *first, const half *second)
+{
+    if (first->n_ranks != second->n_ranks) return first->n_ranks > second->n_ranks;
+    if (lb_alignment_finer(first->side.program, second->side.program)) return true;
+    if (lb_alignment_finer(second->side.program, first->side.program)) return false;
+    return mark_of(&first->side) > mark_of(&second->side);
+}
+
+static lb_status diff_halves(session *s, half *first, half *second, lb_walk_past *past, lb_err *err)
+{
+    const bool swapped = is_swapped(first, second);
+    lb_taints storages[2] = {past->storages[swapped], past->storages[!swapped]};
     lb_walk w = {.a = swapped ? &second->side : &first->side,
                  .b = swapped ? &first->side : &second->side,
-                 .report = s->report,
+                 .report = s->quiet ? s->quiet : s->report,
                  .storages = storages,
+                 .past = past,
                  .swapped = swapped};
     w.pa = w.a->program, w.pb = w.b->program;
     w.uneven = w.a->n_parts != w.b->n_parts || lb_alignment_finer(w.pb, w.pa);
-    s->shared++;
+    if (!s->quiet) s->shared++;
+    if (!past->any) past->first = w.pa->step, past->any = true;
     lb_status status = diff_step(&w, s, err);
+    past->storages[swapped] = storages[0], past->storages[!swapped] = storages[1];
     lb_alignment_release(&w.alignment);
     lb_shadow_pair_release(&w.shadows);
     lb_noise_release(&w.noise);
-    lb_meetings_release(&w.meetings);
-    free(w.differs), free(w.settled), free(w.reorderings);
+    lb_merged_steps_release(&w.merged);
+    lb_origins_release(&w.origins);
+    lb_exits_release(&w.exits);
+    for (int k = 0; k < 2; k++) lb_meetings_release(&w.meetings[k]), free(w.extents[k]);
+    free(w.differs), free(w.settled), free(w.reorderings), free(w.origin_of);
     return status;
 }
 
@@ -339,29 +389,51 @@ static bool is_checkpoint(const half *h)
            lb_capture_program(h->capture, h->ranks[0], steps[0], &p, NULL) == LB_OK && !has_ops(p);
 }
 
+/* A step of the first side, against the second's. */
+static lb_status diff_one(session *s, half *first, half *second, int64_t step, lb_walk_past *past, lb_err *err)
+{
+    char text[160];
+    lb_status status = LB_OK;
+    if (open_half(first, step, NULL) != LB_OK) return LB_OK;
+    if (open_half(second, step, NULL) == LB_OK) {
+        status = diff_halves(s, first, second, past, err);
+        lb_side_release(&second->side);
+    } else if (!is_checkpoint(second) && !s->quiet) {
+        snprintf(text, sizeof text, "step %lld of rank %d was captured on the first side only",
+                 (long long)step, first->ranks[0]);
+        lb_report_missing(s->report, text);
+    }
+    lb_side_release(&first->side);
+    return status;
+}
+
+/* A window that begins in the middle of what both sides recorded: the steps before it say what it begins with. */
+static lb_status diff_quietly(session *s, half *first, half *second, int64_t step, lb_walk_past *past, lb_err *err)
+{
+    s->quiet = calloc(1, sizeof *s->quiet);
+    if (!s->quiet) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = diff_one(s, first, second, step, past, err);
+    lb_diff_report_free(s->quiet);
+    s->quiet = NULL;
+    return status;
+}
+
 static lb_status diff_steps(session *s, half *first, half *second, lb_err *err)
 {
     const int64_t *steps;
     uint32_t n_steps = lb_capture_steps(s->a, &steps);
-    lb_taints storages = {0};
-    LB_TRY(lb_taints_init(&storages, err)); /* kept over the steps: a parameter hands its verdict on */
-    lb_status status = LB_OK;
+    lb_walk_past past = {.read = {LB_VERDICT_IDENTICAL, 0, false}}; /* a parameter hands its verdict on over the steps */
+    lb_status status = lb_taints_init(&past.storages[0], err);
+    if (status == LB_OK) status = lb_taints_init(&past.storages[1], err);
     for (uint32_t i = 0; i < n_steps && status == LB_OK; i++) {
-        if (steps[i] < s->options->first_step || steps[i] > s->options->last_step) continue;
+        if (steps[i] > s->options->last_step) continue;
         if (s->options->progress) s->options->progress("comparing steps", i, n_steps);
-        char text[160];
-        if (open_half(first, steps[i], NULL) != LB_OK) continue;
-        if (open_half(second, steps[i], NULL) == LB_OK) {
-            status = diff_halves(s, first, second, &storages, err);
-            lb_side_release(&second->side);
-        } else if (!is_checkpoint(second)) {
-            snprintf(text, sizeof text, "step %lld of rank %d was captured on the first side only",
-                     (long long)steps[i], first->ranks[0]);
-            lb_report_missing(s->report, text);
-        }
-        lb_side_release(&first->side);
+        status = steps[i] < s->options->first_step && !s->options->digests_only
+                     ? diff_quietly(s, first, second, steps[i], &past, err)
+                 : steps[i] < s->options->first_step ? LB_OK
+                                                     : diff_one(s, first, second, steps[i], &past, err);
     }
-    lb_taints_release(&storages);
+    lb_taints_release(&past.storages[0]), lb_taints_release(&past.storages[1]);
     return status;
 }
 

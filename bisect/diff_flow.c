@@ -3,58 +3,89 @@
 
 #include "diff_values.h"
 
+#include <string.h>
+
 void lb_inflow_add(lb_inflow *in, const lb_inflow *more)
 {
     in->verdict = lb_report_worse(in->verdict, more->verdict);
     in->carried = lb_report_worse(in->carried, more->carried);
-    in->differ |= more->differ, in->apart |= more->apart, in->flipped |= more->flipped;
-    if (in->suspect == LB_NONE || (more->suspect != LB_NONE && more->suspect < in->suspect))
-        in->suspect = more->suspect;
+    in->differ |= more->differ;
+    for (int side = 0; side < 2; side++)
+        if (more->lone[side] < in->lone[side]) in->lone[side] = more->lone[side];
 }
 
-/* Equal bits bring nothing, whatever wrote the rest of their storage. */
-static void note_input(lb_walk *w, lb_inflow *in, uint32_t va, uint32_t vb)
+static const lb_program *program_of(const lb_walk *w, int side)
 {
-    if (va == LB_NONE) return;
-    /* Views have no digest: what is known of their storage counts. */
-    bool unknown = lb_digest_is_none(w->pa->values[va].logical) ||
-                   (vb != LB_NONE && lb_digest_is_none(w->pb->values[vb].logical));
-    if (vb != LB_NONE && !unknown && !lb_walk_value_differs(w, va, vb)) return;
-    const lb_taint *t = lb_taint_of(w->storages, w->pa->values[va].storage);
-    const bool differs =
-        (vb != LB_NONE && !unknown) || t->verdict != LB_VERDICT_IDENTICAL || t->carried != LB_VERDICT_IDENTICAL;
-    lb_inflow_add(in, &(lb_inflow){t->verdict, t->carried, differs, t->apart, t->flipped, t->suspect});
+    return side ? w->pb : w->pa;
 }
 
-static void note_args(lb_walk *w, lb_inflow *in, const lb_arg *a, uint32_t na, const lb_arg *b, uint32_t nb)
+static bool values_differ(const lb_walk *w, int side, uint32_t mine, uint32_t theirs)
 {
+    return side ? lb_walk_value_differs(w, theirs, mine) : lb_walk_value_differs(w, mine, theirs);
+}
+
+/* Equal bits bring nothing, whatever wrote the rest of their storage. Views have no digest: what is known of their storage counts. */
+static void note_input(lb_walk *w, int side, lb_inflow *in, uint32_t mine, uint32_t theirs)
+{
+    if (mine == LB_NONE) return;
+    const lb_value *v = &program_of(w, side)->values[mine];
+    const bool unknown = theirs == LB_NONE || lb_digest_is_none(v->logical) ||
+                         lb_digest_is_none(program_of(w, !side)->values[theirs].logical);
+    if (!unknown && !values_differ(w, side, mine, theirs)) return;
+    const lb_taint *t = lb_taint_of(&w->storages[side], v->storage);
+    lb_inflow_add(in, &(lb_inflow){t->verdict, t->carried, !unknown || t->differs, {t->lone[0], t->lone[1]}});
+}
+
+static void note_args(lb_walk *w, int side, lb_inflow *in, const lb_arg *a, uint32_t na, const lb_arg *b, uint32_t nb, int element)
+{
+    const lb_program *mine = program_of(w, side), *theirs = program_of(w, !side);
     for (uint32_t i = 0; i < na; i++) {
         const lb_arg *other = b && i < nb && b[i].tag == a[i].tag ? &b[i] : NULL;
-        if (a[i].tag == LB_ARG_VALUE) note_input(w, in, a[i].u.value, other ? other->u.value : LB_NONE);
-        if (a[i].tag == LB_ARG_LIST)
-            note_args(w, in, w->pa->args + a[i].u.first, a[i].count,
-                      other ? w->pb->args + other->u.first : NULL, other ? other->count : 0);
+        if (a[i].tag == LB_ARG_VALUE) note_input(w, side, in, a[i].u.value, other ? other->u.value : LB_NONE);
+        if (a[i].tag != LB_ARG_LIST) continue;
+        const lb_arg *list = mine->args + a[i].u.first, *others = other ? theirs->args + other->u.first : NULL;
+        const uint32_t n = other ? other->count : 0;
+        if (element == LB_ALL_ELEMENTS)
+            note_args(w, side, in, list, a[i].count, others, n, element);
+        else if ((uint32_t)element < a[i].count)
+            note_args(w, side, in, list + element, 1, others && (uint32_t)element < n ? others + element : NULL, 1, LB_ALL_ELEMENTS);
     }
 }
 
-lb_inflow lb_flow_in(lb_walk *w, const lb_op *a, const lb_op *b)
+void lb_flow_in(lb_walk *w, int side, uint32_t op, uint32_t other, int element, lb_inflow *in)
 {
-    lb_inflow in = {LB_VERDICT_IDENTICAL, LB_VERDICT_IDENTICAL, false, false, false, LB_NONE};
-    note_args(w, &in, lb_op_args(w->pa, a), a->args, b ? lb_op_args(w->pb, b) : NULL, b ? b->args : 0);
-    return in;
+    const lb_program *mine = program_of(w, side), *theirs = program_of(w, !side);
+    const lb_op *a = &mine->ops[op], *b = other == LB_NONE ? NULL : &theirs->ops[other];
+    note_args(w, side, in, lb_op_args(mine, a), a->args, b ? lb_op_args(theirs, b) : NULL, b ? b->args : 0, element);
 }
 
-void lb_flow_out(lb_walk *w, const lb_op *op, const lb_taint *from)
+bool lb_flow_is_list(const lb_program *p, const lb_op *op)
 {
-    for (uint32_t i = 0; i < lb_outcomes(op); i++) {
-        uint32_t v = lb_outcome(w->pa, op, i);
-        if (v == LB_NONE) continue;
-        lb_taint *t = lb_taint_of(w->storages, w->pa->values[v].storage);
-        bool whole = w->pa->values[v].layout.offset == 0 && i < op->results && !(op->flags & LB_OP_MUTABLE);
-        if (whole) *t = LB_TAINT_CLEAN(t->storage);
-        t->verdict = lb_report_worse(t->verdict, from->verdict);
-        t->carried = lb_report_worse(t->carried, from->carried);
-        t->apart |= from->apart, t->flipped |= from->flipped;
-        if (t->suspect == LB_NONE) t->suspect = from->suspect;
-    }
+    const char *name = lb_op_name(p, op);
+    return !strncmp(name, "aten::_foreach_", 15) || !strncmp(name, "aten::_fused_", 13);
+}
+
+/* Elements of the storage that any value of the program reaches. */
+static bool covers(const lb_walk *w, int side, const lb_value *v)
+{
+    int64_t first, last;
+    if (lb_layout_dense_range(&v->layout, &first, &last, NULL) != LB_OK) return false;
+    if (first != 0 || last - first != lb_layout_numel(&v->layout)) return false;
+    const uint32_t storage = lb_flow_storage(w->merged.flows[side], v->storage);
+    return storage != LB_NONE && last >= w->extents[side][storage];
+}
+
+void lb_flow_out(lb_walk *w, int side, uint32_t op, uint32_t i, const lb_inflow *left)
+{
+    const lb_program *p = program_of(w, side);
+    const uint32_t value = lb_outcome(p, &p->ops[op], i);
+    if (value == LB_NONE) return;
+    const lb_value *v = &p->values[value];
+    lb_taint *t = lb_taint_of(&w->storages[side], v->storage);
+    if (covers(w, side, v)) *t = LB_TAINT_CLEAN(t->storage);
+    t->verdict = lb_report_worse(t->verdict, left->verdict);
+    t->carried = lb_report_worse(t->carried, left->carried);
+    t->differs |= left->differ;
+    for (int k = 0; k < 2; k++)
+        if (left->lone[k] < t->lone[k]) t->lone[k] = left->lone[k];
 }

@@ -1,14 +1,18 @@
-/* How verdicts flow from op to op: what inputs bring along, what results take on. Private to diff*.c. */
+/* Verdicts flow along the storages of both sides. Private to diff*.c. */
 #ifndef LB_BISECT_DIFF_FLOW_H
 #define LB_BISECT_DIFF_FLOW_H
 
 #include "diff_walk.h"
 
-/* The worst of both. */
+enum { LB_ALL_ELEMENTS = -1 };
+
+/* Adds what the inputs of an op of that side (0: A) bring, but for those whose bits its partner `other` (LB_NONE: none) has, too. `element`:
+ * of ops over lists (_foreach_, _fused_), only that of each list, and what is no list. */
+void lb_flow_in(lb_walk *walk, int side, uint32_t op, uint32_t other, int element, lb_inflow *in);
+/* Into the storage of outcome `i` of an op. What covers the storage replaces what was known of it. */
+void lb_flow_out(lb_walk *walk, int side, uint32_t op, uint32_t i, const lb_inflow *left);
+/* Does the op run element by element over lists, so that its outcomes follow from their own elements alone? */
+bool lb_flow_is_list(const lb_program *program, const lb_op *op);
 void lb_inflow_add(lb_inflow *in, const lb_inflow *more);
-/* `op_b` NULL: the op has no partner, or several: what is known of A's storages counts. */
-lb_inflow lb_flow_in(lb_walk *walk, const lb_op *op_a, const lb_op *op_b);
-/* Results and written values of an op of A take `from` on; a result that is its whole storage forgets what was there. */
-void lb_flow_out(lb_walk *walk, const lb_op *op_a, const lb_taint *from);
 
 #endif

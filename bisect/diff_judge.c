@@ -18,9 +18,17 @@ static bool judge_own(const lb_evidence *e, lb_verdict *local, const char **why)
 /* Integers and bools: each side decided rightly from its own inputs, or it would have been caught above. */
 static lb_verdict judge_decision(const lb_evidence *e, const char **why)
 {
-    if (!e->same_args && !e->inputs_apart) {
+    if (!e->same_args && !e->args_follow && e->leads && !e->inputs_apart) {
         *why = "called with other arguments, which decide otherwise";
         return LB_VERDICT_DIVERGED;
+    }
+    if (e->agreement == LB_SHADOW_DISAGREES && e->leads && !e->inputs_apart) {
+        *why = "the same inputs give other integers";
+        return LB_VERDICT_DIVERGED;
+    }
+    if (e->agreement == LB_SHADOW_DISAGREES && !e->leads) {
+        *why = "inside a layer that the two sides compute in other ops; nothing that leaves the step follows from it";
+        return LB_VERDICT_ROUNDING;
     }
     if (e->own[0] >= LB_VERDICT_DIVERGED || e->own[1] >= LB_VERDICT_DIVERGED) {
         *why = "a decision differs, and could not be replayed";
@@ -39,6 +47,10 @@ static lb_verdict judge_disagreement(const lb_evidence *e, bool exact, const cha
     if (e->inputs_apart) {
         *why = "its inputs already differ in exact arithmetic";
         return exact ? LB_VERDICT_IDENTICAL : LB_VERDICT_ROUNDING;
+    }
+    if (!e->leads) {
+        *why = "inside a layer that the two sides compute in other ops; nothing that leaves the step follows from it";
+        return LB_VERDICT_ROUNDING;
     }
     *why = e->same_args ? "the same inputs give other exact values"
                         : "called with other arguments, which give other exact values";
@@ -65,7 +77,7 @@ lb_verdict lb_judge_pair(const lb_evidence *e, const char **why)
         *why = "in exact arithmetic both sides give the same";
         return exact ? LB_VERDICT_IDENTICAL : LB_VERDICT_ROUNDING;
     }
-    if (!e->same_args && !e->args_follow) {
+    if (!e->same_args && !e->args_follow && !e->irregular) {
         *why = "called with other arguments";
         return LB_VERDICT_DIVERGED;
     }

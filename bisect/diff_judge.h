@@ -7,9 +7,11 @@
 
 typedef struct lb_evidence {
     bool inputs_differ; /* some input has other bits */
-    bool inputs_apart;  /* some input differs in exact arithmetic already */
+    bool inputs_apart;  /* some input differs in exact arithmetic already, and leads to this */
+    bool leads;         /* this difference leads to what leaves the step */
     bool same_args;     /* all arguments that are no tensors */
     bool args_follow;   /* … which Python may have computed from numbers that differ */
+    bool irregular;     /* the layer is computed in other ops around it: the pair may be none */
     bool swapped;       /* A is the second side: for words */
     bool random;        /* draws random numbers */
     bool decides;       /* the results that differ are integers or bools */

@@ -101,6 +101,13 @@ bool lb_walk_measure_pair(lb_walk *w, uint32_t ia, uint32_t ib, lb_diff_row *row
     return row->measured && m.inside_noise;
 }
 
+bool lb_walk_measure_values(lb_walk *w, uint32_t va, uint32_t vb, lb_diff_row *row)
+{
+    measurement m = {w, row, true};
+    add_values(&m, va, vb);
+    return row->measured && m.inside_noise;
+}
+
 /* ---- joins ---- */
 
 /* Result `i` of the whole, and its parts (room for all of them in `values`) put together (data malloc'ed). False when they lack bytes or

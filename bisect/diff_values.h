@@ -27,6 +27,7 @@ bool lb_walk_same_rounded(const lb_walk *walk, uint32_t value_a, uint32_t value_
 
 /* Fills row->difference with the worst of what differs. True when all of it was measured and lies inside the noise. */
 bool lb_walk_measure_pair(lb_walk *walk, uint32_t op_a, uint32_t op_b, lb_diff_row *row);
+bool lb_walk_measure_values(lb_walk *walk, uint32_t value_a, uint32_t value_b, lb_diff_row *row);
 bool lb_walk_measure_join(lb_walk *walk, const lb_join *join, lb_diff_row *row);
 bool lb_walk_measure_final(lb_walk *walk, const lb_shadow_final *final, lb_diff_row *row);
 

@@ -1,24 +1,27 @@
 /* The walk of a diff: see diff_walk.h.
  *
- * Storages carry taints (taint.h) from op to op. An op whose shadows disagree although none of its inputs was apart made
- * the difference itself; everything behind it inherits.
+ * Storages carry taints (taint.h) from op to op, of both sides: A's ops are met in order, and before each aligned pair what B alone runs
+ * before it. Where origins.h says that a difference was made, the row goes to the op that makes it, and everything behind it inherits.
  */
 #include "diff_walk.h"
 
 #include "diff_flow.h"
 #include "diff_judge.h"
 #include "diff_order.h"
+#include "diff_place.h"
+#include "diff_sources.h"
 #include "diff_values.h"
 #include "narrowing.h"
-#include "ops.h"
+#include "shadow_numbers.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Whatever made it, such a difference is no finding; but for bits that no run of this op can give. */
-static void call_noise(const lb_walk *w, lb_diff_row *row, bool bad_bits)
+/* ---- rows ---- */
+
+void lb_walk_call_noise(const lb_walk *w, lb_diff_row *row, bool bad_bits)
 {
     if (row->local == LB_VERDICT_IDENTICAL || bad_bits) return;
     row->local = LB_VERDICT_NOISE;
@@ -26,38 +29,49 @@ static void call_noise(const lb_walk *w, lb_diff_row *row, bool bad_bits)
                                   : "no more than other runs of the first side differ by";
 }
 
-static lb_diff_row row_of(lb_walk *w, uint32_t ia)
+lb_diff_row lb_walk_row(const lb_walk *w, uint32_t a, uint32_t b)
 {
-    const lb_op *op = &w->pa->ops[ia];
+    const lb_program *p = a != LB_NONE ? w->pa : w->pb;
+    const lb_op *op = &p->ops[a != LB_NONE ? a : b];
     lb_diff_row row = {.step = w->pa->step,
                        .rank = w->pa->rank,
                        .phase = (lb_phase)op->phase,
-                       .index = ia,
-                       .other = w->alignment.b_of_a[ia] != LB_NONE ? w->alignment.b_of_a[ia]
-                                                                   : w->alignment.source_b_of_a[ia],
+                       .index = a,
+                       .other = b,
                        .bound_ratio = NAN,
                        .why = "",
                        .difference = {.cosine = 1, .first = -1}};
-    uint32_t join = w->alignment.join_of_a[ia];
-    if (join != LB_NONE) row.other = w->alignment.joins.part_ops[w->alignment.joins.list[join].first];
-    row.layer = lb_report_keep(w->report, lb_op_layer(w->pa, op));
-    row.op = lb_report_keep(w->report, lb_op_name(w->pa, op));
+    row.layer = lb_report_keep(w->report, lb_op_layer(p, op));
+    row.op = lb_report_keep(w->report, lb_op_name(p, op));
     return row;
 }
 
-/* Of the first side, by its place in one program. */
+static uint32_t partner_of(const lb_walk *w, uint32_t ia)
+{
+    const lb_alignment *al = &w->alignment;
+    if (al->b_of_a[ia] != LB_NONE) return al->b_of_a[ia];
+    if (al->source_b_of_a[ia] != LB_NONE) return al->source_b_of_a[ia];
+    return al->join_of_a[ia] == LB_NONE ? LB_NONE : al->joins.part_ops[al->joins.list[al->join_of_a[ia]].first];
+}
+
+static lb_diff_row row_of(const lb_walk *w, uint32_t ia)
+{
+    return lb_walk_row(w, ia, partner_of(w, ia));
+}
+
+/* Of the first side, by its place in one program. Who has no such op speaks for the parts that stand for the other's. */
 static lb_diff_row turned_row(const lb_walk *w, const lb_diff_row *row)
 {
     lb_diff_row turned = *row;
     uint32_t ops[] = {row->index, row->other};
     int32_t ranks[2];
     const lb_side *sides[] = {w->a, w->b};
-    const uint32_t part_a = lb_side_part_of(w->a, row->index);
+    const uint32_t share = w->b->n_parts / w->a->n_parts;
+    const uint32_t part_a = ops[0] != LB_NONE   ? lb_side_part_of(w->a, ops[0])
+                            : ops[1] != LB_NONE ? lb_side_part_of(w->b, ops[1]) / share
+                                                : 0;
     for (int k = 0; k < 2; k++) {
-        /* Who has no such op speaks for the parts that stand for the other's. */
-        const uint32_t part = k == 0              ? part_a
-                              : ops[k] == LB_NONE ? part_a * (w->b->n_parts / w->a->n_parts)
-                                                  : lb_side_part_of(w->b, ops[k]);
+        const uint32_t part = ops[k] != LB_NONE ? lb_side_part_of(sides[k], ops[k]) : k == 0 ? part_a : part_a * share;
         const lb_side_part *of = &sides[k]->parts[part];
         if (ops[k] != LB_NONE) ops[k] -= of->first_op;
         ranks[k] = of->program->rank;
@@ -79,158 +93,179 @@ static void report_layer(const lb_walk *w, const lb_diff_row *row)
     lb_report_layer(w->report, &turned);
 }
 
-/* ---- collectives ---- */
-
-static const lb_op *partner_of(const lb_walk *w, uint32_t ia)
+static void measure(lb_walk *w, uint32_t ia, lb_diff_row *row, bool bad_bits)
 {
-    return w->alignment.b_of_a[ia] == LB_NONE ? NULL : &w->pb->ops[w->alignment.b_of_a[ia]];
+    const lb_alignment *al = &w->alignment;
+    const bool noise = al->b_of_a[ia] != LB_NONE ? lb_walk_measure_pair(w, ia, al->b_of_a[ia], row)
+                       : al->join_of_a[ia] != LB_NONE
+                           ? lb_walk_measure_join(w, &al->joins.list[al->join_of_a[ia]], row)
+                           : false;
+    if (noise) lb_walk_call_noise(w, row, bad_bits);
+}
+
+/* ---- what flows in and out ---- */
+
+static lb_inflow inflow_of(lb_walk *w, uint32_t ia, int element)
+{
+    lb_inflow in = LB_INFLOW_NONE;
+    const lb_alignment *al = &w->alignment;
+    const uint32_t b = al->b_of_a[ia];
+    if (w->meetings[0].of_op && w->meetings[0].of_op[ia] != LB_NONE) return w->brought;
+    lb_flow_in(w, 0, ia, b, element, &in);
+    if (b != LB_NONE) lb_flow_in(w, 1, b, ia, element, &in);
+    if (al->join_of_a[ia] == LB_NONE) return in;
+    const lb_join *join = &al->joins.list[al->join_of_a[ia]];
+    for (uint32_t k = 0; k < join->parts; k++) lb_flow_in(w, 1, al->joins.part_ops[join->first + k], LB_NONE, element, &in);
+    return in;
 }
 
 /* What a collective gives to one member, all of them have brought. */
 static void meet(lb_walk *w, const lb_meeting *meeting)
 {
-    w->brought = (lb_inflow){LB_VERDICT_IDENTICAL, LB_VERDICT_IDENTICAL, false, false, false, LB_NONE};
+    w->brought = LB_INFLOW_NONE;
     for (uint32_t k = 0; k < meeting->n; k++) {
-        const uint32_t member = w->meetings.ops[meeting->first + k];
-        const lb_inflow in = lb_flow_in(w, &w->pa->ops[member], partner_of(w, member));
-        lb_inflow_add(&w->brought, &in);
+        const uint32_t member = w->meetings[0].ops[meeting->first + k], b = w->alignment.b_of_a[member];
+        lb_flow_in(w, 0, member, b, LB_ALL_ELEMENTS, &w->brought);
+        if (b != LB_NONE) lb_flow_in(w, 1, b, member, LB_ALL_ELEMENTS, &w->brought);
     }
 }
 
-static lb_inflow inflow_of(lb_walk *w, uint32_t ia, const lb_op *b)
+static void flow_out_all(lb_walk *w, int side, uint32_t op, const lb_inflow *left)
 {
-    if (w->meetings.of_op && w->meetings.of_op[ia] != LB_NONE) return w->brought;
-    return lb_flow_in(w, &w->pa->ops[ia], b);
+    const lb_program *p = side ? w->pb : w->pa;
+    for (uint32_t i = 0; i < lb_outcomes(&p->ops[op]); i++) lb_flow_out(w, side, op, i, left);
 }
 
-/* ---- sources ---- */
-
-static void walk_source(lb_walk *w, uint32_t ia)
+/* Into the outcomes of a pair (or join) that have other bits; the others are clean. */
+static void flow_out_pair(lb_walk *w, uint32_t ia, const lb_inflow *left)
 {
-    const lb_op *op = &w->pa->ops[ia];
-    uint32_t va = lb_op_results(w->pa, op)[0];
-    const lb_value *value = &w->pa->values[va];
-    lb_taint *t = lb_taint_of(w->storages, value->storage);
-    bool paired = w->alignment.source_b_of_a[ia] != LB_NONE || w->alignment.join_of_a[ia] != LB_NONE;
-    w->report->sources += paired;
-    if (!lb_walk_source_differs(w, ia)) {
-        w->report->sources_identical += paired;
-        /* Sources of the other side that have no partner are structure; equal ones clear what the storage held. */
-        *t = LB_TAINT_CLEAN(t->storage);
+    const lb_alignment *al = &w->alignment;
+    const lb_op *a = &w->pa->ops[ia];
+    const uint32_t ib = al->b_of_a[ia];
+    const lb_inflow clean = LB_INFLOW_NONE;
+    for (uint32_t i = 0; ib != LB_NONE && i < lb_outcomes(a); i++) {
+        const uint32_t va = lb_outcome(w->pa, a, i),
+                       vb = i < lb_outcomes(&w->pb->ops[ib]) ? lb_outcome(w->pb, &w->pb->ops[ib], i) : LB_NONE;
+        const bool same = va != LB_NONE && vb != LB_NONE && !lb_digest_is_none(w->pa->values[va].logical) &&
+                          !lb_walk_value_differs(w, va, vb);
+        lb_flow_out(w, 0, ia, i, same ? &clean : left);
+        if (vb != LB_NONE) lb_flow_out(w, 1, ib, i, same ? &clean : left);
+    }
+    if (ib != LB_NONE) return;
+    flow_out_all(w, 0, ia, left);
+    if (al->join_of_a[ia] == LB_NONE) return;
+    const lb_join *join = &al->joins.list[al->join_of_a[ia]];
+    for (uint32_t k = 0; k < join->parts; k++) flow_out_all(w, 1, al->joins.part_ops[join->first + k], left);
+}
+
+/* ---- numbers that Python read ---- */
+
+static bool read_number(const lb_side *side, uint32_t op, double *number, bool *integer)
+{
+    const lb_program *p = side->program;
+    const lb_arg *args = lb_op_args(p, &p->ops[op]);
+    lb_tensor t;
+    if (!p->ops[op].args || args[0].tag != LB_ARG_VALUE) return false;
+    if (lb_side_value(side, args[0].u.value, &t, NULL) != LB_OK || lb_layout_numel(&t.layout) != 1) return false;
+    if (lb_dtype_is_complex(t.dtype)) return false;
+    *integer = !lb_dtype_is_float(t.dtype);
+    return lb_shadow_numbers(&t, number) == 1;
+}
+
+/* item() has no tensor result: what it read says whether Python saw other numbers, and how far apart they were. */
+static void note_decision(lb_walk *w, uint32_t ia, const lb_inflow *in)
+{
+    lb_read_numbers *read = &w->past->read;
+    const uint32_t ib = w->alignment.b_of_a[ia];
+    double a, b;
+    bool integer;
+    if (!in->differ) return;
+    read->verdict = lb_report_worse(read->verdict, lb_report_worse(in->verdict, in->carried));
+    if (ib == LB_NONE || !read_number(w->a, ia, &a, &integer) || !read_number(w->b, ib, &b, &integer)) {
+        read->integers = true, read->ratio = fmax(read->ratio, 1);
         return;
     }
-    uint32_t ib = w->alignment.source_b_of_a[ia], join = w->alignment.join_of_a[ia];
-    lb_verdict before = lb_report_worse(t->verdict, t->carried);
-    bool carried = value->source == LB_SOURCE_CARRIED && before != LB_VERDICT_IDENTICAL;
-    bool made = value->source == LB_SOURCE_OTHER && w->decided != LB_VERDICT_IDENTICAL;
-    bool precision = ib != LB_NONE && lb_walk_same_rounded(w, va, lb_op_results(w->pb, &w->pb->ops[ib])[0]);
-    lb_diff_row row = row_of(w, ia);
-    const char *name = lb_program_text(w->pa, value->name);
-    if (*name) row.layer = lb_report_keep(w->report, name), row.value = true;
-    row.local = carried || made ? LB_VERDICT_IDENTICAL : precision ? LB_VERDICT_ROUNDING : LB_VERDICT_DIVERGED;
-    row.inherited = carried ? before : made ? w->decided : LB_VERDICT_IDENTICAL;
-    row.verdict = lb_report_worse(row.local, row.inherited);
-    const char *format = carried     ? "%s%s came out of the step before differently"
-                         : made      ? "%s%s was made in Python after numbers that differ had been read"
-                         : precision ? "%s%s is the other side's value rounded to a narrower dtype"
-                                     : "%s%s is not the same on both sides";
-    if (value->source == LB_SOURCE_CARRIED && !carried)
-        format = "%s%s: the step before left it the same on both sides, and something wrote it since";
-    char why[200];
-    snprintf(why, sizeof why, format, lb_source_kind_name((lb_source_kind)value->source),
-             *name ? "" : " input");
-    row.why = lb_report_keep(w->report, why);
-    bool inside_noise = join != LB_NONE ? lb_walk_measure_join(w, &w->alignment.joins.list[join], &row)
-                                        : lb_walk_measure_pair(w, ia, ib, &row);
-    if (inside_noise) call_noise(w, &row, false);
-    row.verdict = lb_report_worse(row.local, row.inherited);
-    lb_walk_report(w, &row);
-    *t = LB_TAINT_CLEAN(t->storage);             /* the shadows start from one side's numbers … */
-    t->carried = row.verdict;                    /* … and so can't say what follows from this */
-    t->apart = !lb_dtype_is_float(value->dtype); /* but whole numbers each side keeps */
+    read->integers |= integer && a != b;
+    if (!integer && isfinite(a) && isfinite(b) && a != b) read->ratio = fmax(read->ratio, fabs(a - b) / fmax(fabs(a), fabs(b)));
 }
 
-/* ---- pairs ---- */
+/* ---- evidence ---- */
 
 /* Is an outcome that differs an integer or a bool? */
-static bool decides(const lb_walk *w, const lb_op *a, const lb_op *b, bool joined)
+static bool decides(const lb_walk *w, uint32_t ia)
 {
-    for (uint32_t i = 0; i < lb_outcomes(a) && joined; i++) {
-        uint32_t v = lb_outcome(w->pa, a, i);
-        if (v != LB_NONE && lb_dtype_is_integer(lb_dtype_part(w->pa->values[v].dtype))) return true;
-    }
-    if (joined) return false;
-    if (lb_outcomes(a) != lb_outcomes(b)) return false;
+    const lb_op *a = &w->pa->ops[ia];
+    const uint32_t ib = w->alignment.b_of_a[ia];
     for (uint32_t i = 0; i < lb_outcomes(a); i++) {
-        uint32_t va = lb_outcome(w->pa, a, i), vb = lb_outcome(w->pb, b, i);
-        if (va != LB_NONE && lb_walk_value_differs(w, va, vb) &&
-            lb_dtype_is_integer(lb_dtype_part(w->pa->values[va].dtype)))
-            return true;
+        const uint32_t va = lb_outcome(w->pa, a, i);
+        if (va == LB_NONE || !lb_dtype_is_integer(lb_dtype_part(w->pa->values[va].dtype))) continue;
+        if (ib == LB_NONE || i >= lb_outcomes(&w->pb->ops[ib])) return true;
+        if (lb_walk_value_differs(w, va, lb_outcome(w->pb, &w->pb->ops[ib], i))) return true;
     }
     return false;
 }
 
-static lb_evidence evidence_of(const lb_walk *w, uint32_t ia, uint32_t ib, const lb_inflow *in)
+static uint32_t node_of(const lb_walk *w, uint32_t ia)
 {
+    return w->merged.node_of[0] ? w->merged.node_of[0][ia] : LB_NONE;
+}
+
+/* Does the pair's difference lead to what leaves the step? */
+static bool leads(const lb_walk *w, uint32_t ia)
+{
+    const uint32_t node = node_of(w, ia);
+    return node != LB_NONE && w->origins.leads && w->origins.leads[node];
+}
+
+static const lb_origin *origin_at(const lb_walk *w, uint32_t ia)
+{
+    const uint32_t node = node_of(w, ia);
+    if (node == LB_NONE || !w->origin_of || w->origin_of[node] == LB_NONE) return NULL;
+    return &w->origins.list[w->origin_of[node]];
+}
+
+static lb_evidence evidence_of(const lb_walk *w, uint32_t ia, const lb_inflow *in)
+{
+    const uint32_t ib = partner_of(w, ia), join = w->alignment.join_of_a[ia];
     const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
-    lb_evidence e = {.inputs_differ = in->differ, .inputs_apart = in->apart, .replayed = w->have_shadows};
-    const uint32_t join = w->alignment.join_of_a[ia];
-    e.same_args =
-        lb_op_same_args(w->pa, a, w->pb, b, join == LB_NONE ? 0 : w->alignment.joins.list[join].parts);
+    lb_evidence e = {.inputs_differ = in->differ, .replayed = w->have_shadows};
+    e.same_args = lb_op_same_args(w->pa, a, w->pb, b, join == LB_NONE ? 0 : w->alignment.joins.list[join].parts);
+    e.args_follow = !e.same_args && lb_place_args_follow(w, ia, ib);
+    e.irregular = w->alignment.irregular[ia];
     e.swapped = w->swapped;
-    e.args_follow = w->decided != LB_VERDICT_IDENTICAL;
     e.random = a->flags & LB_OP_RANDOM;
-    e.decides = decides(w, a, b, w->alignment.join_of_a[ia] != LB_NONE);
+    e.decides = decides(w, ia);
+    e.inputs_apart = leads(w, ia) && !origin_at(w, ia);
+    e.leads = leads(w, ia);
     if (!w->have_shadows) return e;
-    e.agreement = w->shadows.rows[ia].agreement;
-    e.own[0] = w->shadows.rows[ia].own[0], e.own[1] = w->shadows.rows[ia].own[1];
+    const lb_shadow_row *row = &w->shadows.rows[ia];
+    e.agreement = w->shadows.meets[0] && w->shadows.meets[0][ia] != LB_NONE ? LB_SHADOW_AGREES : row->agreement;
+    e.own[0] = row->own[0], e.own[1] = row->own[1];
     return e;
 }
 
-/* A layer may put its tokens into another order and back: what differs is judged where something leaves it. */
-static bool is_inside(const lb_program *p, uint32_t op, uint32_t suspect)
-{
-    const char *path = lb_op_layer(p, &p->ops[op]), *outer = lb_op_layer(p, &p->ops[suspect]);
-    size_t n = strlen(outer);
-    return strncmp(path, outer, n) == 0 && (path[n] == '\0' || (n && path[n] == '.'));
-}
+/* ---- layers in other ops ---- */
 
-/* A layer that the sides compute in other ops is judged by what leaves it: the row goes to its first op. */
-static void judge_suspect(lb_walk *w, uint32_t suspect, lb_verdict local)
+/* What leaves a layer that the sides compute in other ops is the same in exact arithmetic, or cannot be told: the row goes to its first op. */
+static void settle_lone(lb_walk *w, const lb_inflow *in, lb_verdict verdict)
 {
-    if (w->settled[suspect] == LB_SETTLED && local != LB_VERDICT_DIVERGED) return;
-    w->settled[suspect] = LB_SETTLED;
-    lb_diff_row row = row_of(w, suspect);
-    row.local = row.verdict = local;
+    const uint32_t a = in->lone[0], b = in->lone[1];
+    const uint32_t slot = a != LB_NONE ? a : w->pa->n_ops + b;
+    if ((a == LB_NONE && b == LB_NONE) || w->settled[slot]) return;
+    w->settled[slot] = 1;
+    lb_diff_row row = lb_walk_row(w, a, a == LB_NONE ? b : LB_NONE);
     char why[240], narrowing[80] = "";
-    if (local == LB_VERDICT_ROUNDING) lb_narrowing_text(w, suspect, narrowing, sizeof narrowing);
+    row.local = row.verdict = verdict;
+    if (verdict == LB_VERDICT_ROUNDING && a != LB_NONE) lb_narrowing_text(w, a, narrowing, sizeof narrowing);
     snprintf(why, sizeof why, "this layer is computed in other ops on the two sides, and what leaves it %s%s",
-             local == LB_VERDICT_DIVERGED  ? "differs in exact arithmetic too"
-             : local == LB_VERDICT_MISSING ? "differs, and could not be run exactly: whether that is rounding cannot be told"
+             verdict == LB_VERDICT_MISSING ? "differs, and could not be run exactly: whether that is rounding cannot be told"
                                            : "is the same in exact arithmetic",
              narrowing);
     row.why = lb_report_keep(w->report, why);
-    uint32_t partner = w->alignment.b_of_a[suspect];
-    if (partner != LB_NONE)
-        lb_walk_measure_pair(w, suspect, partner, &row);
-    else if (w->alignment.join_of_a[suspect] != LB_NONE)
-        lb_walk_measure_join(w, &w->alignment.joins.list[w->alignment.join_of_a[suspect]], &row);
     lb_walk_report(w, &row);
 }
 
-/* Exact values disagree and no input of the pair was seen to: where did that begin? */
-static void explain_disagreement(lb_walk *w, const lb_evidence *e, lb_inflow *in)
-{
-    if (e->agreement != LB_SHADOW_DISAGREES || in->apart) return;
-    if (in->flipped) { /* a decision that rounding changed: the sides went on with other experts, other tokens */
-        in->apart = true, in->verdict = lb_report_worse(in->verdict, LB_VERDICT_ROUNDING);
-    } else if (!e->same_args && w->decided != LB_VERDICT_IDENTICAL) {
-        in->apart = true, in->verdict = lb_report_worse(in->verdict, w->decided);
-    } else if (in->suspect != LB_NONE) {
-        judge_suspect(w, in->suspect, LB_VERDICT_DIVERGED);
-        in->apart = true, in->verdict = LB_VERDICT_DIVERGED;
-    }
-}
+/* ---- pairs ---- */
 
 static int64_t outcome_elements(const lb_walk *w, const lb_op *op)
 {
@@ -252,41 +287,9 @@ static void note_order(lb_walk *w, uint32_t ia, lb_diff_row *row)
     snprintf(why, sizeof why,
              "the same terms in another order: the first side's bits are those of %s, the second's of %s (%lld "
              "element%s)",
-             r->order[0], r->order[1], (long long)n, n == 1 ? "" : "s");
+             r->order[w->swapped], r->order[!w->swapped], (long long)n, n == 1 ? "" : "s");
     row->why = lb_report_keep(w->report, why);
     row->local = LB_VERDICT_REORDERED;
-}
-
-/* Inside a layer that is computed in other ops: only an A/A failure is blamed on the op itself. */
-static void walk_inside(lb_walk *w, uint32_t ia, const lb_evidence *e, lb_diff_row *row, const lb_inflow *in)
-{
-    uint32_t suspect = in->suspect;
-    bool disagrees = e->agreement == LB_SHADOW_DISAGREES && !in->apart;
-    bool flip = e->decides && in->differ && e->own[0] < LB_VERDICT_DIVERGED && e->own[1] < LB_VERDICT_DIVERGED;
-    bool excused = disagrees && (flip || in->flipped);
-    row->local = LB_VERDICT_ROUNDING;
-    row->why = "inside a layer that the two sides compute in other ops";
-    if (e->replayed && (e->own[0] == LB_VERDICT_DIVERGED || e->own[1] == LB_VERDICT_DIVERGED)) {
-        row->local = LB_VERDICT_DIVERGED;
-        row->why = "recorded bits lie outside this op's error bound from its own inputs";
-    }
-    /* The earliest op that disagrees is the best guess, should what leaves the layer disagree. */
-    bool better =
-        suspect == LB_NONE || (e->replayed && w->shadows.rows[suspect].agreement != LB_SHADOW_DISAGREES);
-    if (disagrees && !excused && better) suspect = ia;
-    row->inherited = lb_report_worse(in->verdict, in->carried);
-    row->verdict = lb_report_worse(row->local, row->inherited);
-    if (row->local == LB_VERDICT_DIVERGED) lb_walk_report(w, row);
-    lb_taint left = {.verdict = lb_report_worse(row->local, in->verdict), .carried = in->carried};
-    left.apart = in->apart || (excused && !flip), left.flipped = in->flipped || flip;
-    left.suspect = suspect == LB_NONE ? ia : suspect;
-    lb_flow_out(w, &w->pa->ops[ia], &left);
-}
-
-/* item() has no tensor result: what it read says whether Python saw other numbers. */
-static void note_decision(lb_walk *w, const lb_inflow *in)
-{
-    w->decided = lb_report_worse(w->decided, lb_report_worse(in->verdict, in->carried));
 }
 
 /* Worth knowing: with other inputs these bits may part. */
@@ -294,8 +297,8 @@ static void note_other_args(lb_walk *w, uint32_t ia)
 {
     const lb_op *op = &w->pa->ops[ia];
     char text[400];
-    snprintf(text, sizeof text, "step %lld, %s, %s (op %u): other arguments, the same bits",
-             (long long)w->pa->step, lb_op_layer(w->pa, op), lb_op_name(w->pa, op), ia);
+    snprintf(text, sizeof text, "step %lld, %s, %s: other arguments, the same bits",
+             (long long)w->pa->step, lb_op_layer(w->pa, op), lb_op_name(w->pa, op));
     lb_report_finding(w->report, text);
 }
 
@@ -313,60 +316,112 @@ static void name_types(lb_walk *w, uint32_t ia, uint32_t ib, lb_diff_row *row)
 static bool is_unaccounted(const lb_evidence *e, const lb_inflow *in)
 {
     return e->agreement == LB_SHADOW_UNKNOWN && e->replayed && in->differ && in->verdict == LB_VERDICT_IDENTICAL &&
-           in->carried == LB_VERDICT_IDENTICAL && in->suspect == LB_NONE && !in->apart && !in->flipped && !e->decides;
+           in->carried == LB_VERDICT_IDENTICAL && !e->decides;
 }
 
-static void walk_pair(lb_walk *w, uint32_t ia, uint32_t ib)
+/* What a collective whose other members were not recorded gives follows from them, too. */
+static bool waits_for_others(const lb_walk *w, uint32_t ia)
 {
-    const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
-    lb_diff_row row = row_of(w, ia);
-    lb_inflow in = inflow_of(w, ia, b);
+    return w->pa->ops[ia].flags & LB_OP_COLLECTIVE && (!w->meetings[0].of_op || w->meetings[0].of_op[ia] == LB_NONE);
+}
+
+static void judge_local(lb_walk *w, uint32_t ia, const lb_evidence *e, const lb_inflow *in, lb_diff_row *row)
+{
+    row->local = lb_judge_pair(e, &row->why);
+    if (is_unaccounted(e, in) && row->local != LB_VERDICT_DIVERGED)
+        row->local = LB_VERDICT_MISSING,
+        row->why = "an input differs, made by ops that could not be run exactly: whether that is rounding cannot be told";
+    if (waits_for_others(w, ia) && row->local != LB_VERDICT_DIVERGED && !in->differ)
+        row->local = LB_VERDICT_MISSING, row->why = "what the other ranks brought to it was not recorded";
+    if (row->local == LB_VERDICT_ROUNDING) name_types(w, ia, partner_of(w, ia), row);
+    if (row->local == LB_VERDICT_ROUNDING && !in->differ) note_order(w, ia, row);
+}
+
+/* A number that both shadows take over ends what was made, and begins what came in. */
+static bool is_taken_over(const lb_walk *w, uint32_t ia, const lb_evidence *e)
+{
+    const uint32_t ib = w->alignment.b_of_a[ia];
+    if (ib == LB_NONE || e->agreement == LB_SHADOW_DISAGREES) return false;
+    if (w->meetings[0].of_op && w->meetings[0].of_op[ia] != LB_NONE) return false;
+    return e->decides || e->random || waits_for_others(w, ia) || !lb_replay_knows(lb_op_name(w->pa, &w->pa->ops[ia]));
+}
+
+static lb_inflow left_by(const lb_walk *w, uint32_t ia, const lb_evidence *e, const lb_inflow *in, lb_verdict local)
+{
+    lb_inflow left = {lb_report_worse(local, in->verdict), in->carried, true, {LB_NONE, LB_NONE}};
+    if (e->agreement == LB_SHADOW_UNKNOWN) left.lone[0] = in->lone[0], left.lone[1] = in->lone[1];
+    if (!is_taken_over(w, ia, e)) return left;
+    /* A flip that rounding made is rounding, whatever it leads to. */
+    left.carried = lb_report_worse(left.carried, lb_report_worse(left.verdict, LB_VERDICT_ROUNDING));
+    return left;
+}
+
+/* Of a foreach op each element follows from its own inputs alone. */
+static void flow_out_elements(lb_walk *w, uint32_t ia, const lb_evidence *e, lb_verdict local)
+{
+    const lb_op *a = &w->pa->ops[ia];
+    const uint32_t ib = w->alignment.b_of_a[ia], n = lb_outcomes(a);
+    const lb_inflow clean = LB_INFLOW_NONE;
+    const uint32_t lists = a->written ? a->written : a->results;
+    for (uint32_t i = 0; i < n; i++) {
+        /* Lists that are written come one behind the other: parameters, then moments. */
+        uint32_t length = lb_op_args(w->pa, a)[0].tag == LB_ARG_LIST ? lb_op_args(w->pa, a)[0].count : lists;
+        lb_inflow in = inflow_of(w, ia, length ? (int)(i % length) : (int)i);
+        const lb_inflow left = left_by(w, ia, e, &in, local);
+        const uint32_t va = lb_outcome(w->pa, a, i), vb = i < lb_outcomes(&w->pb->ops[ib]) ? lb_outcome(w->pb, &w->pb->ops[ib], i) : LB_NONE;
+        const bool same = va != LB_NONE && vb != LB_NONE && !lb_digest_is_none(w->pa->values[va].logical) && !lb_walk_value_differs(w, va, vb);
+        lb_flow_out(w, 0, ia, i, same ? &clean : &left);
+        if (vb != LB_NONE) lb_flow_out(w, 1, ib, i, same ? &clean : &left);
+    }
+}
+
+static void walk_clean(lb_walk *w, uint32_t ia)
+{
+    const lb_inflow clean = LB_INFLOW_NONE;
+    const lb_diff_row row = row_of(w, ia);
+    w->report->identical++;
+    flow_out_pair(w, ia, &clean);
+    report_layer(w, &row);
+}
+
+static void walk_pair(lb_walk *w, uint32_t ia)
+{
+    const lb_op *a = &w->pa->ops[ia];
+    const uint32_t ib = w->alignment.b_of_a[ia];
+    lb_inflow in = inflow_of(w, ia, LB_ALL_ELEMENTS);
     w->report->ops++;
-    if (a->flags & LB_OP_DECISION) note_decision(w, &in);
+    if (a->flags & LB_OP_DECISION) note_decision(w, ia, &in);
     if (!w->differs[ia]) {
-        w->report->identical++;
-        if (!w->alignment.irregular[ia] && !lb_op_same_args(w->pa, a, w->pb, b, 0)) note_other_args(w, ia);
-        lb_flow_out(w, a, &LB_TAINT_CLEAN(0));
-        report_layer(w, &row);
+        if (!w->alignment.irregular[ia] && !lb_op_same_args(w->pa, a, w->pb, &w->pb->ops[ib], 0)) note_other_args(w, ia);
+        walk_clean(w, ia);
         return;
     }
-    lb_evidence e = evidence_of(w, ia, ib, &in);
-    const bool moved = e.agreement == LB_SHADOW_DISAGREES && !in.apart && in.suspect != LB_NONE &&
-                       is_inside(w->pa, ia, in.suspect);
-    if (w->alignment.irregular[ia] || moved) {
-        walk_inside(w, ia, &e, &row, &in);
-        return;
+    lb_diff_row row = row_of(w, ia);
+    const lb_evidence e = evidence_of(w, ia, &in);
+    const lb_origin *origin = origin_at(w, ia);
+    const bool bad_bits = e.replayed && (e.own[0] == LB_VERDICT_DIVERGED || e.own[1] == LB_VERDICT_DIVERGED);
+    if (e.agreement == LB_SHADOW_AGREES) {
+        settle_lone(w, &in, LB_VERDICT_ROUNDING);
+        /* Where exact values meet again, nothing worse than rounding is handed on of what this program made. */
+        if (lb_report_badness(in.verdict) > lb_report_badness(LB_VERDICT_ROUNDING)) in.verdict = LB_VERDICT_ROUNDING;
     }
-    if (e.agreement == LB_SHADOW_UNKNOWN && in.suspect != LB_NONE && !w->settled[in.suspect])
-        w->settled[in.suspect] = LB_AWAITED;
-    explain_disagreement(w, &e, &in);
-    e.inputs_apart = in.apart;
-    if (e.agreement == LB_SHADOW_AGREES && in.suspect != LB_NONE)
-        judge_suspect(w, in.suspect, LB_VERDICT_ROUNDING);
-    row.local = lb_judge_pair(&e, &row.why);
-    if (is_unaccounted(&e, &in) && row.local != LB_VERDICT_DIVERGED)
-        row.local = LB_VERDICT_MISSING,
-        row.why = "an input differs, made by ops that could not be run exactly: whether that is rounding cannot be told";
-    if (row.local == LB_VERDICT_ROUNDING) name_types(w, ia, ib, &row);
-    if (row.local == LB_VERDICT_ROUNDING && !in.differ) note_order(w, ia, &row);
-    bool agrees = e.agreement == LB_SHADOW_AGREES,
-         flip = e.decides && in.differ && row.local != LB_VERDICT_DIVERGED;
-    /* Where exact values meet again, nothing worse than rounding is handed on of what this program made. */
-    if (agrees && lb_report_badness(in.verdict) > lb_report_badness(LB_VERDICT_ROUNDING))
-        in.verdict = LB_VERDICT_ROUNDING;
+    judge_local(w, ia, &e, &in, &row);
+    if (origin) lb_place_origin(w, origin, ia, &e, &row);
+    if (e.leads && !origin) in.verdict = LB_VERDICT_DIVERGED;
+    if (origin && row.local != LB_VERDICT_DIVERGED) in.verdict = lb_report_worse(in.verdict, row.inherited);
+    if (e.agreement == LB_SHADOW_UNKNOWN && row.local == LB_VERDICT_MISSING) settle_lone(w, &in, LB_VERDICT_MISSING);
     row.inherited = lb_report_worse(in.verdict, in.carried);
     if (w->have_shadows)
         row.bound_ratio = fmax(w->shadows.rows[ia].bound_ratio[0], w->shadows.rows[ia].bound_ratio[1]);
-    bool bad_bits = e.replayed && (e.own[0] == LB_VERDICT_DIVERGED || e.own[1] == LB_VERDICT_DIVERGED);
-    if (lb_walk_measure_pair(w, ia, ib, &row)) call_noise(w, &row, bad_bits);
+    measure(w, ia, &row, bad_bits || (origin && row.local == LB_VERDICT_DIVERGED));
     row.verdict = lb_report_worse(row.local, row.inherited);
     lb_walk_report(w, &row);
-    lb_taint left = {.verdict = lb_report_worse(row.local, in.verdict), .carried = in.carried};
-    left.apart =
-        (e.agreement == LB_SHADOW_DISAGREES && !flip) || (e.agreement == LB_SHADOW_UNKNOWN && in.apart);
-    left.flipped = flip || (in.flipped && (!agrees || e.decides));
-    left.suspect = e.agreement == LB_SHADOW_UNKNOWN ? in.suspect : LB_NONE;
-    lb_flow_out(w, a, &left);
+    if (lb_flow_is_list(w->pa, a) && !origin) {
+        flow_out_elements(w, ia, &e, row.local);
+        return;
+    }
+    const lb_inflow left = left_by(w, ia, &e, &in, row.local);
+    flow_out_pair(w, ia, &left);
 }
 
 /* ---- joins ---- */
@@ -374,6 +429,7 @@ static void walk_pair(lb_walk *w, uint32_t ia, uint32_t ib)
 typedef struct count {
     uint32_t n;
 } count;
+
 static void count_input(void *context, uint32_t value)
 {
     ((count *)context)->n += value != LB_NONE;
@@ -398,22 +454,6 @@ static lb_verdict judge_joined(const lb_walk *w, const lb_evidence *e, const lb_
     return exact || (e->decides && in->differ) ? LB_VERDICT_IDENTICAL : LB_VERDICT_ROUNDING;
 }
 
-static void settle_joined(lb_walk *w, uint32_t ia, const lb_evidence *e, lb_inflow *in)
-{
-    if (e->agreement == LB_SHADOW_AGREES) {
-        if (in->suspect != LB_NONE && !is_inside(w->pa, ia, in->suspect))
-            judge_suspect(w, in->suspect, LB_VERDICT_ROUNDING);
-        if (lb_report_badness(in->verdict) > lb_report_badness(LB_VERDICT_ROUNDING))
-            in->verdict = LB_VERDICT_ROUNDING;
-        in->suspect = LB_NONE, in->apart = false, in->flipped &= e->decides;
-    }
-    if (e->agreement != LB_SHADOW_DISAGREES || in->apart) return;
-    if (in->suspect == LB_NONE && !in->flipped)
-        in->suspect = ia;
-    else if (in->flipped || !is_inside(w->pa, ia, in->suspect))
-        explain_disagreement(w, e, in);
-}
-
 /* Whole numbers made of nothing (positions in a batch) count anew in each part. */
 static bool counts_anew(const lb_walk *w, const lb_op *op)
 {
@@ -429,34 +469,95 @@ static bool counts_anew(const lb_walk *w, const lb_op *op)
 static void walk_join(lb_walk *w, uint32_t ia, const lb_join *join)
 {
     const lb_op *a = &w->pa->ops[ia];
-    lb_diff_row row = row_of(w, ia);
-    lb_inflow in = inflow_of(w, ia, NULL);
+    lb_inflow in = inflow_of(w, ia, LB_ALL_ELEMENTS);
     w->report->ops++;
-    if (a->flags & LB_OP_DECISION) note_decision(w, &in);
+    if (a->flags & LB_OP_DECISION) note_decision(w, ia, &in);
     if (!w->differs[ia] || counts_anew(w, a)) {
-        w->report->identical++;
-        lb_flow_out(w, a, &LB_TAINT_CLEAN(0));
-        report_layer(w, &row);
+        walk_clean(w, ia);
         return;
     }
-    lb_evidence e = evidence_of(w, ia, w->alignment.joins.part_ops[join->first], &in);
-    bool flip = e.decides && in.differ;
-    settle_joined(w, ia, &e, &in);
+    lb_diff_row row = row_of(w, ia);
+    const lb_evidence e = evidence_of(w, ia, &in);
+    const lb_origin *origin = origin_at(w, ia);
+    if (e.agreement == LB_SHADOW_AGREES) {
+        settle_lone(w, &in, LB_VERDICT_ROUNDING);
+        if (lb_report_badness(in.verdict) > lb_report_badness(LB_VERDICT_ROUNDING)) in.verdict = LB_VERDICT_ROUNDING;
+    }
     row.local = judge_joined(w, &e, &in, join, &row.why);
+    if (origin) lb_place_origin(w, origin, ia, &e, &row);
+    if (e.leads && !origin) in.verdict = LB_VERDICT_DIVERGED;
     row.inherited = lb_report_worse(in.verdict, in.carried);
-    if (lb_walk_measure_join(w, join, &row)) call_noise(w, &row, row.local == LB_VERDICT_DIVERGED);
-    if (e.agreement == LB_SHADOW_DISAGREES && row.local != LB_VERDICT_DIVERGED && !in.apart)
+    measure(w, ia, &row, row.local == LB_VERDICT_DIVERGED);
+    if (e.agreement == LB_SHADOW_DISAGREES && row.local != LB_VERDICT_DIVERGED && !e.leads)
         row.measured =
             false; /* the parts hold their tokens in another order: what that differs by says nothing */
     row.verdict = lb_report_worse(row.local, row.inherited);
     lb_walk_report(w, &row);
-    lb_taint left = {
-        .verdict = lb_report_worse(row.local, in.verdict), .carried = in.carried, .apart = in.apart};
-    left.flipped = flip || in.flipped, left.suspect = in.suspect;
-    lb_flow_out(w, a, &left);
+    const lb_inflow left = left_by(w, ia, &e, &in, row.local);
+    flow_out_pair(w, ia, &left);
 }
 
-/* ---- all of it ---- */
+/* ---- ops of one side alone ---- */
+
+static void walk_lone(lb_walk *w, int side, uint32_t op)
+{
+    const lb_program *p = side ? w->pb : w->pa;
+    lb_inflow in = LB_INFLOW_NONE;
+    lb_flow_in(w, side, op, LB_NONE, LB_ALL_ELEMENTS, &in);
+    if (w->merged.may_differ[side][op] && in.lone[side] == LB_NONE) in.lone[side] = op;
+    if (p->ops[op].flags & LB_OP_DECISION && side == 0) note_decision(w, op, &in);
+    flow_out_all(w, side, op, &in);
+}
+
+/* What B alone runs before `end`, in the part of that op. */
+static void walk_before(lb_walk *w, uint32_t *at, uint32_t end)
+{
+    const lb_alignment *al = &w->alignment;
+    const uint32_t part = lb_side_part_of(w->b, end);
+    for (; at[part] < end; at[part]++) {
+        const uint32_t op = at[part];
+        const bool paired = al->a_of_b[op] != LB_NONE || al->join_of_b[op] != LB_NONE;
+        if (!paired && lb_op_computes(w->pb, &w->pb->ops[op])) walk_lone(w, 1, op);
+    }
+}
+
+static void walk_before_partners(lb_walk *w, uint32_t *at, uint32_t ia)
+{
+    const lb_alignment *al = &w->alignment;
+    if (al->b_of_a[ia] != LB_NONE) walk_before(w, at, al->b_of_a[ia]);
+    if (al->join_of_a[ia] == LB_NONE) return;
+    const lb_join *join = &al->joins.list[al->join_of_a[ia]];
+    for (uint32_t k = 0; k < join->parts; k++) walk_before(w, at, al->joins.part_ops[join->first + k]);
+}
+
+static void walk_op(lb_walk *w, uint32_t *at, uint32_t i)
+{
+    const lb_op *op = &w->pa->ops[i];
+    const lb_alignment *al = &w->alignment;
+    if (op->flags & LB_OP_VIEW) return;
+    walk_before_partners(w, at, i);
+    if (al->b_of_a[i] != LB_NONE)
+        walk_pair(w, i);
+    else if (strcmp(lb_op_name(w->pa, op), "lb::source") == 0 && op->results)
+        lb_walk_source(w, i);
+    else if (al->join_of_a[i] != LB_NONE)
+        walk_join(w, i, &al->joins.list[al->join_of_a[i]]);
+    else if (lb_op_computes(w->pa, op))
+        walk_lone(w, 0, i);
+}
+
+static void walk_rest(lb_walk *w, uint32_t *at)
+{
+    for (uint32_t part = 0; part < w->b->n_parts; part++) {
+        const uint32_t end = part + 1 < w->b->n_parts ? w->b->parts[part + 1].first_op : w->pb->n_ops;
+        if (end) walk_before(w, at, end - 1);
+        if (end && at[part] == end - 1 && w->alignment.a_of_b[end - 1] == LB_NONE && w->alignment.join_of_b[end - 1] == LB_NONE &&
+            lb_op_computes(w->pb, &w->pb->ops[end - 1]))
+            walk_lone(w, 1, end - 1);
+    }
+}
+
+/* ---- what leaves ---- */
 
 /* A write that the other side lacks explains the difference by itself. */
 static const char *why_final(const lb_walk *w, const lb_shadow_final *final)
@@ -471,7 +572,7 @@ static const char *why_final(const lb_walk *w, const lb_shadow_final *final)
         if (lb_op_computes(w->pb, &w->pb->ops[b]) && al->a_of_b[b] == LB_NONE && al->join_of_b[b] == LB_NONE)
             alone_b = &w->pb->ops[b];
     }
-    if (alone_a == (alone_b != NULL)) return "the optimizer updates it differently in exact arithmetic";
+    if (alone_a == (alone_b != NULL)) return "it is updated differently in exact arithmetic";
     const char *name = alone_a ? lb_op_name(w->pa, &w->pa->ops[a]) : lb_op_name(w->pb, alone_b);
     char text[160];
     snprintf(text, sizeof text, "%s writes it last, on the %s side only; exact values differ", name,
@@ -479,22 +580,29 @@ static const char *why_final(const lb_walk *w, const lb_shadow_final *final)
     return lb_report_keep(w->report, text);
 }
 
-/* Parameters at the end of the step, whatever ops wrote them. */
-static void judge_final(lb_walk *w, const lb_shadow_final *final, const lb_taint *t, lb_diff_row *row)
+static const lb_origin *origin_of_sink(const lb_walk *w, const uint32_t *sink_rows, uint32_t row)
 {
-    lb_verdict before = lb_report_worse(t->verdict, t->carried);
+    for (uint32_t i = 0; i < w->origins.n; i++)
+        if (w->origins.list[i].node == LB_NONE && sink_rows[w->origins.list[i].sink] == row) return &w->origins.list[i];
+    return NULL;
+}
+
+/* Parameters at the end of the step, whatever ops wrote them. */
+static void judge_final(lb_walk *w, uint32_t f, const lb_taint *t, lb_diff_row *row)
+{
+    const lb_shadow_final *final = &w->shadows.finals[f];
+    const lb_verdict before = lb_report_worse(t->verdict, t->carried);
+    const lb_origin *origin = origin_of_sink(w, w->merged.sink_final, f);
     if (final->agreement == LB_SHADOW_AGREES) {
         row->local = LB_VERDICT_ROUNDING, row->inherited = t->carried;
         row->why = "in exact arithmetic both sides update it alike";
-    } else if (final->agreement == LB_SHADOW_DISAGREES && (t->apart || t->flipped)) {
-        row->local = LB_VERDICT_ROUNDING, row->inherited = before;
-        row->why = t->apart ? "its gradient already differs in exact arithmetic"
-                            : "a decision upstream was changed by rounding";
-    } else if (final->agreement == LB_SHADOW_DISAGREES) {
+    } else if (origin) {
         row->local = LB_VERDICT_DIVERGED, row->inherited = t->carried;
         row->why = why_final(w, final);
-        if (t->suspect != LB_NONE)
-            row->op = lb_report_keep(w->report, lb_op_name(w->pa, &w->pa->ops[t->suspect]));
+        lb_place_final(w, origin, row);
+    } else if (final->agreement == LB_SHADOW_DISAGREES) {
+        row->local = LB_VERDICT_ROUNDING, row->inherited = LB_VERDICT_DIVERGED;
+        row->why = "what it is updated with already differs in exact arithmetic";
     } else {
         row->inherited = before == LB_VERDICT_IDENTICAL ? LB_VERDICT_MISSING : before;
         row->why = "its update could not be replayed exactly";
@@ -502,82 +610,142 @@ static void judge_final(lb_walk *w, const lb_shadow_final *final, const lb_taint
     row->verdict = lb_report_worse(row->local, row->inherited);
 }
 
+static void taint_final(lb_walk *w, const lb_shadow_final *final, lb_verdict verdict, lb_verdict carried)
+{
+    const int64_t a = w->pa->values[final->whole.value].storage;
+    for (uint32_t k = 0; k <= final->parts; k++) {
+        const int64_t storage = k == 0 ? a : w->pb->values[w->shadows.final_parts[final->first + k - 1].value].storage;
+        lb_taint *t = lb_taint_of(&w->storages[k > 0], storage);
+        *t = LB_TAINT_CLEAN(storage);
+        t->verdict = verdict, t->carried = carried, t->differs = verdict != LB_VERDICT_IDENTICAL;
+    }
+}
+
 static void walk_finals(lb_walk *w)
 {
     for (uint32_t f = 0; f < w->shadows.n_finals; f++) {
         const lb_shadow_final *final = &w->shadows.finals[f];
         const lb_value *v = &w->pa->values[final->whole.value];
-        lb_taint *t = lb_taint_of(w->storages, v->storage);
+        const lb_taint t = *lb_taint_of(&w->storages[0], v->storage);
         lb_diff_row row = row_of(w, final->whole.op);
-        const char *name = lb_program_text(w->pa, v->name);
+        const char *name = lb_program_text(w->pa, w->pa->values[lb_op_results(w->pa, &w->pa->ops[final->sources[0]])[0]].name);
         if (*name) row.layer = lb_report_keep(w->report, name), row.value = true;
-        judge_final(w, final, t, &row);
-        if (lb_walk_measure_final(w, final, &row)) call_noise(w, &row, false);
-        if (row.measured && row.difference.differing == 0) continue; /* put together, they are the same bits */
+        judge_final(w, f, &t, &row);
+        if (lb_walk_measure_final(w, final, &row)) lb_walk_call_noise(w, &row, false);
+        if (row.measured && row.difference.differing == 0) { /* put together, they are the same bits */
+            taint_final(w, final, LB_VERDICT_IDENTICAL, LB_VERDICT_IDENTICAL);
+            continue;
+        }
         row.verdict = lb_report_worse(row.local, row.inherited);
         lb_walk_report(w, &row);
-        lb_verdict carried = t->carried;
-        *t = LB_TAINT_CLEAN(t->storage);
-        t->verdict = row.verdict, t->carried = carried, t->apart = final->agreement == LB_SHADOW_DISAGREES;
+        taint_final(w, final, row.verdict, t.carried);
     }
 }
 
-/* Copies and constants are no suspects: the op that follows says more. */
-static bool may_be_wrong(const lb_program *p, const lb_op *op)
+/* Results of outermost calls. Those that an aligned pair gave have their row already, unless they are other parts of what it gave. */
+static void walk_exits(lb_walk *w)
 {
-    count inputs = {0};
-    lb_op_each_input(p, op, count_input, &inputs);
-    const char *name = lb_op_known_as(lb_op_name(p, op));
-    return inputs.n && strcmp(name, "aten::clone") != 0 && strcmp(name, "aten::contiguous") != 0;
+    for (uint32_t e = 0; e < w->exits.n; e++) {
+        const lb_exit *exit = &w->exits.list[e];
+        const lb_origin *origin = origin_of_sink(w, w->merged.sink_exit, e);
+        if (!exit->differs && !exit->other_shape) continue;
+        const bool pair = w->alignment.b_of_a[exit->op[0]] == exit->op[1];
+        if (pair && !origin && w->differs[exit->op[0]]) continue;
+        lb_diff_row row = lb_walk_row(w, exit->op[0], exit->op[1]);
+        const lb_taint *t = lb_taint_of(&w->storages[0], w->pa->values[exit->value[0]].storage);
+        row.inherited = t->carried;
+        if (origin) {
+            row.local = LB_VERDICT_DIVERGED;
+            row.why = exit->other_shape ? "the result of the outermost call has another shape" : "the result of the outermost call differs in exact arithmetic";
+            lb_place_final(w, origin, &row);
+        } else if (exit->other_shape || exit->agreement == LB_SHADOW_DISAGREES) {
+            row.inherited = LB_VERDICT_DIVERGED, row.why = "what it follows from already differs in exact arithmetic";
+        } else if (exit->agreement == LB_SHADOW_AGREES) {
+            row.local = LB_VERDICT_ROUNDING, row.why = "made by other ops; in exact arithmetic the same";
+        } else {
+            row.local = LB_VERDICT_MISSING, row.why = "the result of the outermost call differs, and could not be run exactly";
+        }
+        lb_walk_measure_values(w, exit->value[0], exit->value[1], &row);
+        row.verdict = lb_report_worse(row.local, row.inherited);
+        lb_walk_report(w, &row);
+    }
 }
 
-static void walk_alone(lb_walk *w, uint32_t ia)
+/* Results that nobody reads, each side's by ops of its own (merged_steps.c). */
+static void walk_lone_results(lb_walk *w)
 {
-    const lb_op *op = &w->pa->ops[ia];
-    lb_inflow in = inflow_of(w, ia, NULL);
-    if (op->flags & LB_OP_DECISION) note_decision(w, &in);
-    lb_taint left = {.verdict = in.verdict, .carried = in.carried, .apart = in.apart, .flipped = in.flipped};
-    left.suspect = in.suspect == LB_NONE && may_be_wrong(w->pa, op) ? ia : in.suspect;
-    lb_flow_out(w, op, &left);
+    for (uint32_t i = 0; i < w->origins.n; i++) {
+        const lb_origin *o = &w->origins.list[i];
+        if (o->node != LB_NONE || w->merged.sink_final[o->sink] != LB_NONE || w->merged.sink_exit[o->sink] != LB_NONE) continue;
+        const lb_sink *sink = &w->merged.sinks[o->sink];
+        if (sink->op[0] == LB_NONE) continue;
+        lb_diff_row row = lb_walk_row(w, sink->op[0], sink->op[1]);
+        row.local = LB_VERDICT_DIVERGED, row.why = "computed by other ops, and in exact arithmetic not the same";
+        lb_place_final(w, o, &row);
+        row.verdict = row.local;
+        lb_walk_report(w, &row);
+    }
 }
 
-static void walk_op(lb_walk *w, uint32_t i)
+/* ---- all of it ---- */
+
+static bool measure_extents(lb_walk *w, int side)
 {
-    const lb_op *op = &w->pa->ops[i];
-    if (op->flags & LB_OP_VIEW) return;
-    if (w->alignment.b_of_a[i] != LB_NONE)
-        walk_pair(w, i, w->alignment.b_of_a[i]);
-    else if (strcmp(lb_op_name(w->pa, op), "lb::source") == 0 && op->results)
-        walk_source(w, i);
-    else if (w->alignment.join_of_a[i] != LB_NONE)
-        walk_join(w, i, &w->alignment.joins.list[w->alignment.join_of_a[i]]);
-    else
-        walk_alone(w, i);
+    const lb_program *p = side ? w->pb : w->pa;
+    const lb_flow *f = w->merged.flows[side];
+    w->extents[side] = calloc(f->n_storages + 1, sizeof(int64_t));
+    for (uint32_t v = 0; w->extents[side] && v < p->n_values; v++) {
+        int64_t first, last;
+        if (lb_layout_dense_range(&p->values[v].layout, &first, &last, NULL) != LB_OK) continue;
+        if (last > w->extents[side][f->storage_of[v]]) w->extents[side][f->storage_of[v]] = last;
+    }
+    return w->extents[side] != NULL;
 }
 
-static lb_status walk_ranks(lb_walk *w, lb_err *err)
+static void forget_lone(lb_taints *t)
 {
-    LB_TRY(lb_meetings_find(w->a, &w->meetings, err));
-    uint32_t *order = lb_diff_order(w->a, &w->meetings);
-    if (!order) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", w->pa->n_ops);
+    for (uint32_t i = 0; i <= t->mask; i++) t->slots[i].lone[0] = t->slots[i].lone[1] = LB_NONE;
+}
+
+static lb_status open_walk(lb_walk *w, uint32_t **at, lb_err *err)
+{
+    LB_TRY(lb_merged_steps_make(w->a, w->b, &w->alignment, w->meetings, w->differs, &w->shadows, &w->exits, &w->merged, err));
+    LB_TRY(lb_origins_find(&w->merged.merged, &w->origins, err));
+    w->origin_of = malloc((w->merged.merged.n_nodes + 1) * sizeof *w->origin_of);
+    *at = malloc((w->b->n_parts + 1) * sizeof **at);
+    if (!w->origin_of || !*at || !measure_extents(w, 0) || !measure_extents(w, 1))
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", w->pa->n_ops);
+    memset(w->origin_of, 0xFF, (w->merged.merged.n_nodes + 1) * sizeof *w->origin_of);
+    for (uint32_t i = 0; i < w->origins.n; i++)
+        if (w->origins.list[i].node != LB_NONE) w->origin_of[w->origins.list[i].node] = i;
+    for (uint32_t p = 0; p < w->b->n_parts; p++) (*at)[p] = w->b->parts[p].first_op;
+    forget_lone(&w->storages[0]), forget_lone(&w->storages[1]);
+    return LB_OK;
+}
+
+static lb_status walk_all(lb_walk *w, uint32_t *at, lb_err *err)
+{
+    uint32_t *order = w->a->n_parts > 1 ? lb_diff_order(w->a, &w->meetings[0]) : NULL;
+    if (w->a->n_parts > 1 && !order) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", w->pa->n_ops);
     for (uint32_t k = 0; k < w->pa->n_ops; k++) {
-        const uint32_t number = w->meetings.of_op[order[k]];
-        if (number != LB_NONE && w->meetings.ops[w->meetings.list[number].first] == order[k])
-            meet(w, &w->meetings.list[number]);
-        walk_op(w, order[k]);
+        const uint32_t op = order ? order[k] : k, number = w->meetings[0].of_op ? w->meetings[0].of_op[op] : LB_NONE;
+        if (number != LB_NONE && w->meetings[0].ops[w->meetings[0].list[number].first] == op)
+            meet(w, &w->meetings[0].list[number]);
+        walk_op(w, at, op);
     }
     free(order);
+    walk_rest(w, at);
+    walk_finals(w), walk_exits(w), walk_lone_results(w);
     return LB_OK;
 }
 
 lb_status lb_walk_program(lb_walk *w, lb_err *err)
 {
-    if (w->a->n_parts > 1)
-        LB_TRY(walk_ranks(w, err));
-    else
-        for (uint32_t i = 0; i < w->pa->n_ops; i++) walk_op(w, i);
-    for (uint32_t i = 0; i < w->pa->n_ops; i++)
-        if (w->settled[i] == LB_AWAITED) judge_suspect(w, i, LB_VERDICT_MISSING);
-    walk_finals(w);
-    return LB_OK;
+    uint32_t *at = NULL;
+    if (w->a->n_parts > 1) LB_TRY(lb_meetings_find(w->a, &w->meetings[0], err));
+    if (w->b->n_parts > 1) LB_TRY(lb_meetings_find(w->b, &w->meetings[1], err));
+    lb_status status = open_walk(w, &at, err);
+    if (status == LB_OK) status = walk_all(w, at, err);
+    free(at);
+    return status;
 }

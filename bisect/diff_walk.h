@@ -1,50 +1,69 @@
-/* One walk over A's program in execution order, which spreads verdicts along storages. Private to diff*.c.
+/* One walk over both sides of a step in execution order, which turns what is known into rows of the report.
  *
- * A is the side that calls its layers less often, or is fewer programs: `swapped` says that it is not the first side of the
- * report.
+ * Everything that can be asked was asked before (shadow_pair.h, origins.h): whether an aligned pair computes the same function, what
+ * leaves the step differently, and where that began. The walk follows bits: which difference was made where, which was led to, and what
+ * came in from outside: sources, draws, decisions, the steps before. A is the side that calls its layers less often, or is fewer
+ * programs; `swapped` says that it is not the first side of the report.
  */
 #ifndef LB_BISECT_DIFF_WALK_H
 #define LB_BISECT_DIFF_WALK_H
 
 #include "diff_report.h"
-#include "meeting.h"
+#include "merged_steps.h"
 #include "noise.h"
 #include "reorder.h"
-#include "shadow_pair.h"
 #include "taint.h"
 
 /* What the inputs of an op bring along. */
 typedef struct lb_inflow {
     lb_verdict verdict, carried; /* as in a taint */
     bool differ;                 /* some input has other bits */
-    bool apart, flipped;
-    uint32_t suspect;
+    uint32_t lone[2];            /* as in a taint */
 } lb_inflow;
+#define LB_INFLOW_NONE ((lb_inflow){LB_VERDICT_IDENTICAL, LB_VERDICT_IDENTICAL, false, {LB_NONE, LB_NONE}})
 
-enum { LB_SETTLED = 1, LB_AWAITED = 2 };
+/* Numbers that Python read so far: constants made later, and arguments, may follow from them. */
+typedef struct lb_read_numbers {
+    lb_verdict verdict; /* the worst of what they follow from */
+    double ratio;       /* by how much they differ at most, relative to the larger one */
+    bool integers;      /* some integer or bool differs */
+} lb_read_numbers;
+
+/* What is kept of one rank, or of all that are taken together, from step to step. */
+typedef struct lb_walk_past {
+    lb_taints storages[2]; /* of either side */
+    lb_read_numbers read;
+    int64_t first; /* the first step that was compared */
+    bool any;      /* some step was */
+} lb_walk_past;
 
 typedef struct lb_walk {
     const lb_side *a, *b;
     const lb_program *pa, *pb; /* a->program, b->program */
     bool swapped, uneven;      /* uneven: B calls its layers more often, or is more programs */
     lb_alignment alignment;
+    lb_exits exits;
     lb_shadow_pair shadows;
     bool have_shadows;
+    lb_merged_steps merged;
+    lb_origins origins;
     lb_reordering *reorderings; /* per op of A, or NULL */
     lb_noise noise;             /* of other runs of the first side; no runs: none were given */
-    lb_meetings meetings;       /* of A, where it is several ranks */
-    lb_inflow brought;          /* by all members of the collective at hand */
-    uint8_t *differs;           /* per op of A: its pair or join has other bits, or nobody knows */
-    uint8_t *settled; /* per op of A: a suspect that was judged (LB_SETTLED), or whose judgement was looked for in vain (LB_AWAITED) */
-    lb_taints *storages;        /* of this rank, over the steps */
+    lb_meetings meetings[2];
+    lb_inflow brought;   /* by all members of the collective at hand */
+    uint8_t *differs;    /* per op of A: its pair or join has other bits, or nobody knows */
+    uint8_t *settled;    /* per op of A, then of B: a layer computed in other ops, whose row is written at that op */
+    uint32_t *origin_of; /* per node: row of origins, LB_NONE: it is none */
+    int64_t *extents[2]; /* per storage of the merged program's flows: elements that any value of it reaches */
+    lb_taints *storages; /* two: the past's, of A and of B */
+    lb_walk_past *past;
     lb_diff_report *report;
-    /* Worst verdict of what became Python numbers so far: constants made later may follow from it. */
-    lb_verdict decided;
 } lb_walk;
 
-/* Needs `alignment`, `differs`, and where something differs `shadows`. Fills the report. LB_ERR_NOMEM is the only failure. */
+/* Needs `alignment`, `differs`, `exits` and where something differs `shadows`. Fills the report. LB_ERR_NOMEM is the only failure. */
 lb_status lb_walk_program(lb_walk *walk, lb_err *err);
-/* A row speaks of A's ops by their place in the whole: into the report, of the first side's by their place in one program. */
+/* A row speaks of A's ops (or, where A has none, of B's) by their place in the whole: into the report, of the first side's by their
+ * place in one program. */
 void lb_walk_report(const lb_walk *walk, const lb_diff_row *row);
 
 #endif

@@ -64,7 +64,7 @@ static void add_final(const lb_side *a, const lb_side *b, uint32_t i, const uint
                       uint32_t *values, lb_shadow_pair *out)
 {
     const lb_program *pa = a->program, *pb = b->program;
-    lb_shadow_final f = {.first = out->n_final_parts, .parts = n, .agreement = LB_SHADOW_UNKNOWN};
+    lb_shadow_final f = {.first = out->n_final_parts, .parts = n, .sources = {i, sources[0]}, .agreement = LB_SHADOW_UNKNOWN};
     lb_shadow_part *parts = out->final_parts + f.first;
     if (n == 1 && add_pieces(pa, pb, i, sources[0], out)) return;
     if (!find_last(pa, i, &f.whole)) return;

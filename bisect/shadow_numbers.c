@@ -16,6 +16,33 @@ int64_t lb_shadow_numbers(const lb_tensor *t, double *out)
     return done;
 }
 
+/* splitmix64 (Steele, Lea and Flood, 2014): a word as a function of its number. */
+static uint64_t word_of(uint64_t number)
+{
+    uint64_t x = number * UINT64_C(0x9E3779B97F4A7C15) + UINT64_C(0x9E3779B97F4A7C15);
+    x = (x ^ (x >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return x ^ (x >> 31);
+}
+
+/* In [-1, 1). */
+static double uniform(uint64_t number)
+{
+    return (double)(int64_t)word_of(number) * 0x1p-63;
+}
+
+void lb_shadow_disturb(const lb_tensor *t, uint64_t serial)
+{
+    uint64_t number = word_of(serial) & ~(uint64_t)0xFFFFFFFF;
+    for (lb_rows r = lb_rows_of(&t->layout); lb_rows_next(&r);) {
+        double *x = (double *)t->data + r.offset;
+        for (int64_t i = 0; i < r.count; i++, number++) {
+            double *at = x + i * r.stride;
+            if (*at != nearbyint(*at)) *at *= 1 + 0x1p-44 * uniform(number);
+        }
+    }
+}
+
 /* Additive masks hold the lowest value of a dtype. Next to that the scores vanish: any of them would agree. Masks that are
  * there on both sides are left out, of the error as of the scale. */
 static bool is_masked(double x, double s)
@@ -43,14 +70,45 @@ static double max_finite(const double *x, int64_t n)
     return worst;
 }
 
-double lb_shadow_amplification(const double *x, const double *s, int64_t n, lb_dtype dtype)
+double lb_shadow_noise(const double *shadow, const double *disturbed, int64_t n)
 {
-    double e = max_error(x, s, n), u = lb_dtype_unit_roundoff(lb_dtype_part(dtype));
-    return isfinite(e) && u > 0 ? e / u : 0;
+    double worst = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double d = fabs(shadow[i] - disturbed[i]);
+        if (d > worst && d - d == 0 && !is_masked(shadow[i], disturbed[i])) worst = d;
+    }
+    return worst;
 }
 
-bool lb_shadow_numbers_agree(const double *a, const double *b, int64_t n, double amplified)
+bool lb_shadow_numbers_agree(const double *a, const double *b, int64_t n, double noise)
 {
-    double tolerance = 0x1p13 * amplified * 0x1p-53 + 0x1p-40 * max_finite(a, n);
-    return max_error(a, b, n) <= tolerance;
+    return max_error(a, b, n) <= 0x1p5 * noise + 0x1p-40 * max_finite(a, n);
+}
+
+lb_projection lb_projection_of(const lb_tensor *t)
+{
+    lb_projection p = {.elements = lb_layout_numel(&t->layout)};
+    uint64_t number = 0;
+    double squares = 0;
+    for (lb_rows r = lb_rows_of(&t->layout); lb_rows_next(&r);) {
+        const double *x = (const double *)t->data + r.offset;
+        for (int64_t i = 0; i < r.count; i++, number++) {
+            double v = x[i * r.stride];
+            if (fabs(v) >= MASK || v != v) v = v < 0 ? -1 : 1; /* masks and non-finite numbers by their place alone */
+            squares += v * v;
+            uint64_t bits = word_of(number);
+            for (int k = 0; k < 4; k++, bits >>= 16) p.sums[k] += v * ((double)(bits & 0xFFFF) - 32767.5) * 0x1p-15;
+        }
+    }
+    p.norm = sqrt(squares);
+    return p;
+}
+
+bool lb_projections_agree(const lb_projection *a, const lb_projection *b)
+{
+    if (!a->elements || a->elements != b->elements) return false;
+    const double room = 0x1p6 * fmax(a->noise, b->noise) + 0x1p-40 * fmax(a->norm, b->norm);
+    for (int k = 0; k < 4; k++)
+        if (!(fabs(a->sums[k] - b->sums[k]) <= room)) return false;
+    return true;
 }

@@ -2,6 +2,7 @@
 #include "shadow_pair.h"
 
 #include "complex.h"
+#include "exact_match.h"
 #include "final_image.h"
 #include "shadow_numbers.h"
 #include "taking.h"
@@ -11,44 +12,48 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_RESULTS = 64 };
-
 /* The shadows of one op of A: f64, row-major, all results after each other. */
 typedef struct kept {
     double *numbers;
     uint32_t n_results;
-    int64_t elements[MAX_RESULTS]; /* -1: no shadow of that result */
-    double error[MAX_RESULTS];     /* max |A - sA| / uA */
+    int64_t *elements; /* per result; -1: no shadow of it, or it is a result that is listed before */
+    double *noise;     /* per result */
 } kept;
 
 /* The parts of a join so far: `numbers` puts them together, or adds them up; parts that come before their turn are kept by
  * place, so that a sum has one order. */
 typedef struct assembly {
     double *numbers;
+    uint8_t *each; /* per result: every part so far is the whole */
     uint32_t seen;
-    double error[MAX_RESULTS];
-    uint8_t each[MAX_RESULTS]; /* every part so far is the whole */
     bool broken;
 } assembly;
 
-/* The shadow of one final of A. */
-typedef struct kept_final {
+/* The shadow of one final, or of one exit, of A. */
+typedef struct kept_value {
     double *numbers;
     int64_t elements;
-    double error;
-} kept_final;
+    double noise;
+} kept_value;
+
+enum { RUN_A, RUN_DISTURBED, RUN_B };
 
 typedef struct runner {
     const lb_side *side, *other;
     const lb_alignment *alignment;
     const uint8_t *wanted;
     lb_shadow_pair *out;
+    lb_exits *exits;
     int which;            /* 0: A, 1: B */
+    int run;              /* RUN_… */
     kept *kept;           /* per op of A */
     assembly *assemblies; /* per join */
-    kept_final *finals;   /* per final */
-    kept_final *images;   /* per final, of this side */
+    kept_value *finals;   /* per final */
+    kept_value *images;   /* per final, of this run */
+    kept_value *results;  /* per exit */
+    lb_exact_match *match;
     uint64_t room;        /* bytes still allowed */
+    uint64_t serial;
     lb_taking *taking;
 } runner;
 
@@ -99,87 +104,91 @@ static bool note_own(void *context, const lb_event *event)
     return true;
 }
 
-static void keep_shadow(runner *s, uint32_t row, const lb_event *event)
+static int64_t elements_of(const lb_event *event, uint32_t i)
 {
-    kept *k = &s->kept[row];
-    int64_t total = 0, n;
-    uint32_t count = event->n_results < MAX_RESULTS ? event->n_results : MAX_RESULTS;
-    for (uint32_t i = 0; i < count; i++) {
-        n = event->shadow[i].data ? lb_layout_numel(&event->shadow[i].layout) : -1;
-        k->elements[i] = n;
-        total += n > 0 ? n : 0;
-    }
-    uint64_t bytes = (uint64_t)total * sizeof(double);
-    if (k->numbers) return;
-    if (bytes > s->room || !(k->numbers = malloc(bytes ? bytes : 1))) {
-        s->out->over_memory = true;
-        return;
-    }
-    s->room -= bytes;
-    k->n_results = count;
-    int64_t at = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        n = k->elements[i];
-        if (n < 0) continue;
-        lb_shadow_numbers(&event->shadow[i], k->numbers + at);
-        k->error[i] = 0;
-        double *x = event->computed[i].data && n ? malloc((size_t)n * sizeof *x) : NULL;
-        if (x) {
-            lb_shadow_numbers(&event->computed[i], x);
-            k->error[i] = lb_shadow_amplification(x, k->numbers + at, n, event->computed[i].dtype);
-        }
-        free(x);
-        at += n;
-    }
+    for (uint32_t k = 0; k < i; k++) /* what is written in place is listed as a result, too */
+        if (event->values[k] == event->values[i]) return -1;
+    return event->shadow[i].data ? lb_layout_numel(&event->shadow[i].layout) : -1;
 }
 
 static void drop_shadow(runner *s, kept *k)
 {
-    for (uint32_t i = 0; i < k->n_results; i++)
+    for (uint32_t i = 0; i < k->n_results && k->elements; i++)
         s->room += k->elements[i] > 0 ? (uint64_t)k->elements[i] * sizeof(double) : 0;
-    free(k->numbers);
-    k->numbers = NULL;
+    free(k->numbers), free(k->elements), free(k->noise);
+    *k = (kept){0};
 }
 
-/* The shadow of a result as a dense row, and how it amplifies errors; malloc'ed. */
-static double *shadow_of(const lb_event *event, uint32_t i, int64_t n, double *error)
+static void keep_shadow(runner *s, uint32_t row, const lb_event *event)
 {
-    double *x = malloc((size_t)(n > 0 ? n : 1) * 2 * sizeof *x);
-    if (!x) return NULL;
-    lb_shadow_numbers(&event->shadow[i], x);
-    *error = 0;
-    if (event->computed[i].data) {
-        lb_shadow_numbers(&event->computed[i], x + n);
-        *error = lb_shadow_amplification(x + n, x, n, event->computed[i].dtype);
+    kept *k = &s->kept[row];
+    int64_t total = 0, at = 0;
+    if (k->elements) return;
+    k->n_results = event->n_results;
+    k->elements = malloc((event->n_results + 1) * sizeof *k->elements);
+    k->noise = calloc(event->n_results + 1, sizeof *k->noise);
+    for (uint32_t i = 0; k->elements && i < k->n_results; i++) {
+        k->elements[i] = elements_of(event, i);
+        total += k->elements[i] > 0 ? k->elements[i] : 0;
     }
+    const uint64_t bytes = (uint64_t)total * sizeof(double);
+    if (k->elements && k->noise && bytes <= s->room) k->numbers = malloc(bytes ? bytes : 1);
+    if (!k->numbers) {
+        s->out->over_memory = true;
+        free(k->elements), free(k->noise);
+        *k = (kept){0};
+        return;
+    }
+    s->room -= bytes;
+    for (uint32_t i = 0; i < k->n_results; at += k->elements[i] > 0 ? k->elements[i] : 0, i++)
+        if (k->elements[i] >= 0) lb_shadow_numbers(&event->shadow[i], k->numbers + at);
+}
+
+/* The shadow of a result as a dense row; malloc'ed. */
+static double *numbers_in(const lb_tensor *shadow, int64_t n)
+{
+    double *x = malloc((size_t)(n > 0 ? n : 1) * sizeof *x);
+    if (x) lb_shadow_numbers(shadow, x);
     return x;
 }
 
-/* B's op has run: its shadows against the kept ones. Integers and decisions took their recorded results, so comparing the
- * shadows compares the recordings. */
+static void measure_noise(runner *s, uint32_t row, const lb_event *event)
+{
+    kept *k = &s->kept[row];
+    int64_t at = 0;
+    if (!k->numbers || k->n_results != event->n_results) return;
+    for (uint32_t i = 0; i < k->n_results; at += k->elements[i] > 0 ? k->elements[i] : 0, i++) {
+        if (k->elements[i] < 0 || elements_of(event, i) != k->elements[i]) continue;
+        double *x = numbers_in(&event->shadow[i], k->elements[i]);
+        if (x) k->noise[i] = lb_shadow_noise(k->numbers + at, x, k->elements[i]);
+        free(x);
+    }
+}
+
+/* B's op has run: its shadows against the kept ones. */
 static void meet_shadow(runner *s, uint32_t row, const lb_event *event)
 {
     kept *k = &s->kept[row];
+    lb_shadow_row *out = &s->out->rows[row];
     if (!k->numbers) return;
     lb_agreement agreement = k->n_results == event->n_results ? LB_SHADOW_AGREES : LB_SHADOW_UNKNOWN;
     int64_t at = 0;
     bool any = false;
     for (uint32_t i = 0; i < k->n_results && agreement == LB_SHADOW_AGREES;
          at += k->elements[i] > 0 ? k->elements[i] : 0, i++) {
-        int64_t n = k->elements[i];
+        const int64_t n = k->elements[i];
         if (n < 0) continue;
-        if (!event->shadow[i].data || lb_layout_numel(&event->shadow[i].layout) != n) {
+        double *b = elements_of(event, i) == n ? numbers_in(&event->shadow[i], n) : NULL;
+        if (!b) {
             agreement = LB_SHADOW_UNKNOWN;
             break;
         }
-        double error, *b = shadow_of(event, i, n, &error);
-        if (!b) break;
-        if (!lb_shadow_numbers_agree(k->numbers + at, b, n, fmax(error, k->error[i])))
-            agreement = LB_SHADOW_DISAGREES;
+        if (!lb_shadow_numbers_agree(k->numbers + at, b, n, k->noise[i]))
+            agreement = LB_SHADOW_DISAGREES, out->outcome = i;
         any = true;
         free(b);
     }
-    if (any) s->out->rows[row].agreement = agreement;
+    if (any) out->agreement = agreement;
     drop_shadow(s, k);
 }
 
@@ -197,10 +206,9 @@ static void add_part(runner *s, const lb_join *join, assembly *y, const kept *k,
     const lb_program *pa = s->other->program;
     int64_t at, n = event->shadow[i].data ? lb_layout_numel(&event->shadow[i].layout) : -1;
     int dim = n < 0 ? LB_JOIN_NONE : dim_of(s, join, i, place, &at);
-    double error, *x = dim == LB_JOIN_NONE ? NULL : shadow_of(event, i, n, &error);
+    double *x = dim == LB_JOIN_NONE ? NULL : numbers_in(&event->shadow[i], n);
     y->broken |= !x;
     if (!x) return;
-    y->error[i] = fmax(y->error[i], error);
     const lb_op *whole = &pa->ops[join->whole];
     uint32_t v =
         i < whole->results ? lb_op_results(pa, whole)[i] : lb_op_written(pa, whole)[i - whole->results];
@@ -210,7 +218,7 @@ static void add_part(runner *s, const lb_join *join, assembly *y, const kept *k,
         lb_join_place(&all, dim, &piece, &event->shadow[i].layout, sizeof *x, x,
                       y->numbers + start);
     } else {
-        y->each[i] &= lb_shadow_numbers_agree(k->numbers + start, x, n, fmax(error, k->error[i]));
+        y->each[i] &= lb_shadow_numbers_agree(k->numbers + start, x, n, k->noise[i]);
         for (int64_t e = 0; e < n; e++) y->numbers[start + e] += x[e];
     }
     free(x);
@@ -221,10 +229,10 @@ static void add_part(runner *s, const lb_join *join, assembly *y, const kept *k,
 static lb_agreement judge_same(const kept *k, const assembly *y, uint32_t i, int64_t start, uint32_t parts)
 {
     int64_t n = k->elements[i];
-    double error = fmax(y->error[i] * parts, k->error[i]), *sum = y->numbers + start;
-    if (y->each[i] || lb_shadow_numbers_agree(k->numbers + start, sum, n, error)) return LB_SHADOW_AGREES;
+    double noise = k->noise[i] * parts, *sum = y->numbers + start;
+    if (y->each[i] || lb_shadow_numbers_agree(k->numbers + start, sum, n, noise)) return LB_SHADOW_AGREES;
     for (int64_t e = 0; e < n; e++) sum[e] /= parts;
-    return lb_shadow_numbers_agree(k->numbers + start, sum, n, error) ? LB_SHADOW_AGREES : LB_SHADOW_UNKNOWN;
+    return lb_shadow_numbers_agree(k->numbers + start, sum, n, noise) ? LB_SHADOW_AGREES : LB_SHADOW_UNKNOWN;
 }
 
 /* Parts put together. In backward those of a batch that ranks share out may be that many times as large: each takes the mean of its own
@@ -232,13 +240,12 @@ static lb_agreement judge_same(const kept *k, const assembly *y, uint32_t i, int
 static lb_agreement judge_pieces(const runner *s, const lb_join *join, const kept *k, const assembly *y,
                                  uint32_t i, int64_t start)
 {
-    const double error = fmax(y->error[i], k->error[i]);
     double *all = y->numbers + start;
-    bool agree = lb_shadow_numbers_agree(k->numbers + start, all, k->elements[i], error);
+    bool agree = lb_shadow_numbers_agree(k->numbers + start, all, k->elements[i], k->noise[i]);
     if (!agree && s->other->program->ops[join->whole].phase == LB_PHASE_BACKWARD &&
         s->side->n_parts > s->other->n_parts) {
         for (int64_t e = 0; e < k->elements[i]; e++) all[e] /= join->parts;
-        agree = lb_shadow_numbers_agree(k->numbers + start, all, k->elements[i], error);
+        agree = lb_shadow_numbers_agree(k->numbers + start, all, k->elements[i], k->noise[i]);
     }
     return agree ? LB_SHADOW_AGREES : LB_SHADOW_DISAGREES;
 }
@@ -247,17 +254,32 @@ static lb_agreement judge_join(runner *s, const lb_join *join, const kept *k, co
 {
     lb_agreement agreement = LB_SHADOW_UNKNOWN;
     int64_t start = 0, at;
-    for (uint32_t i = 0; i<k->n_results; start += k->elements[i]> 0 ? k->elements[i] : 0, i++) {
+    for (uint32_t i = 0; i < k->n_results; start += k->elements[i] > 0 ? k->elements[i] : 0, i++) {
         if (k->elements[i] < 0) continue;
         int dim = dim_of(s, join, i, 0, &at);
         lb_agreement one = LB_SHADOW_UNKNOWN;
         if (dim == LB_JOIN_SAME) one = judge_same(k, y, i, start, join->parts);
         if (dim >= 0) one = judge_pieces(s, join, k, y, i, start);
-        if (one == LB_SHADOW_DISAGREES) return one;
-        if (one == LB_SHADOW_UNKNOWN) return one;
+        if (one != LB_SHADOW_AGREES) return one;
         agreement = one;
     }
     return agreement;
+}
+
+static void open_assembly(const kept *k, assembly *y)
+{
+    int64_t total = 0;
+    for (uint32_t i = 0; i < k->n_results; i++) total += k->elements[i] > 0 ? k->elements[i] : 0;
+    y->numbers = calloc((size_t)total + 1, sizeof *y->numbers);
+    y->each = malloc(k->n_results + 1);
+    y->broken |= !y->numbers || !y->each;
+    if (y->each) memset(y->each, 1, k->n_results + 1);
+}
+
+static void close_assembly(assembly *y)
+{
+    free(y->numbers), free(y->each);
+    y->numbers = NULL, y->each = NULL, y->broken = true;
 }
 
 static void join_shadow(runner *s, uint32_t row, uint32_t op, const lb_event *event)
@@ -267,34 +289,37 @@ static void join_shadow(runner *s, uint32_t row, uint32_t op, const lb_event *ev
     kept *k = &s->kept[row];
     assembly *y = &s->assemblies[number];
     if (!k->numbers || y->broken) return;
-    int64_t total = 0, start = 0;
-    for (uint32_t i = 0; i < k->n_results; i++) total += k->elements[i] > 0 ? k->elements[i] : 0;
-    if (!y->numbers) {
-        y->numbers = calloc((size_t)total + 1, sizeof *y->numbers);
-        memset(y->each, 1, sizeof y->each);
-    }
-    y->broken |= !y->numbers || k->n_results != event->n_results;
+    if (!y->numbers) open_assembly(k, y);
+    y->broken |= k->n_results != event->n_results;
+    int64_t start = 0;
     for (uint32_t i = 0; i < k->n_results && !y->broken; start += k->elements[i] > 0 ? k->elements[i] : 0, i++)
         if (k->elements[i] >= 0) add_part(s, join, y, k, event, i, start, place);
     if (++y->seen < join->parts && !y->broken) return;
     if (!y->broken) s->out->rows[row].agreement = judge_join(s, join, k, y);
-    free(y->numbers);
-    y->numbers = NULL, y->broken = true;
+    close_assembly(y);
     drop_shadow(s, k);
+}
+
+/* ---- values that leave ---- */
+
+/* Of A: kept, and disturbed once more to know its noise. */
+static void keep_value(const runner *s, kept_value *v, const lb_tensor *shadow)
+{
+    const int64_t n = lb_layout_numel(&shadow->layout);
+    double *x = numbers_in(shadow, n);
+    if (s->run == RUN_DISTURBED) {
+        if (x && v->numbers && v->elements == n) v->noise = lb_shadow_noise(v->numbers, x, n);
+        free(x);
+    } else {
+        free(v->numbers);
+        *v = (kept_value){x, n, 0};
+    }
 }
 
 /* ---- finals ---- */
 
-/* The last write of a parameter: A's shadow is kept, each part of B is held against its slice. */
-static void keep_final(runner *s, uint32_t f, const lb_event *event, uint32_t i)
-{
-    int64_t n = lb_layout_numel(&event->shadow[i].layout);
-    double error, *x = shadow_of(event, i, n, &error);
-    if (x) s->finals[f] = (kept_final){x, n, error};
-}
-
 /* Elements of `whole` that a part stands for, row-major; NULL: its shapes do not fit. malloc'ed. */
-static double *slice_of(const kept_final *whole, const lb_value *value, int dim, int64_t at,
+static double *slice_of(const kept_value *whole, const lb_value *value, int dim, int64_t at,
                         const lb_layout *part)
 {
     const lb_layout *shape = &value->layout;
@@ -315,19 +340,18 @@ static double *slice_of(const kept_final *whole, const lb_value *value, int dim,
 static void meet_final(runner *s, uint32_t f, uint32_t k, const lb_event *event, uint32_t i)
 {
     lb_shadow_final *final = &s->out->finals[f];
-    const kept_final *whole = &s->finals[f];
+    const kept_value *whole = &s->finals[f];
     const lb_program *pb = s->side->program;
     const lb_value *value = &s->other->program->values[final->whole.value];
     int64_t at = 0, n = lb_layout_numel(&event->shadow[i].layout);
     for (uint32_t before = 0; before < k && final->dim >= 0; before++)
         at += pb->values[s->out->final_parts[final->first + before].value].layout.shape[final->dim];
     if (!whole->numbers) return;
-    double error, *slice = slice_of(whole, value, final->dim, at, &event->shadow[i].layout);
-    double *x = slice ? shadow_of(event, i, n, &error) : NULL;
+    double *slice = slice_of(whole, value, final->dim, at, &event->shadow[i].layout);
+    double *x = slice ? numbers_in(&event->shadow[i], n) : NULL;
     if (x) {
         final->seen++;
-        bool agrees = lb_shadow_numbers_agree(slice, x, n, fmax(error, whole->error));
-        if (!agrees)
+        if (!lb_shadow_numbers_agree(slice, x, n, whole->noise))
             final->agreement = LB_SHADOW_DISAGREES;
         else if (final->agreement == LB_SHADOW_UNKNOWN && final->seen == final->parts)
             final->agreement = LB_SHADOW_AGREES;
@@ -335,15 +359,15 @@ static void meet_final(runner *s, uint32_t f, uint32_t k, const lb_event *event,
     free(slice), free(x);
 }
 
-/* Made of what the source held when nothing was painted yet; NULL when that is not known. */
-static kept_final *image_of(runner *s, uint32_t f)
+/* Made of what the source held when nothing was painted yet; NULL when that is not known. Both sides begin with A's. */
+static kept_value *image_of(runner *s, uint32_t f)
 {
-    const lb_program *p = s->side->program;
-    const uint32_t source = lb_op_results(p, &p->ops[s->out->finals[f].sources[s->which]])[0];
-    kept_final *image = &s->images[f];
+    const lb_side *a = s->which ? s->other : s->side;
+    const uint32_t source = lb_op_results(a->program, &a->program->ops[s->out->finals[f].sources[0]])[0];
+    kept_value *image = &s->images[f];
     lb_tensor recorded, t;
     if (image->numbers) return image;
-    if (lb_side_value(s->side, source, &recorded, NULL) != LB_OK || !lb_tensor_parts(&recorded, &t)) return NULL;
+    if (lb_side_value(a, source, &recorded, NULL) != LB_OK || !lb_tensor_parts(&recorded, &t)) return NULL;
     image->elements = lb_layout_numel(&t.layout);
     image->numbers = malloc((size_t)image->elements * sizeof *image->numbers + 1);
     if (image->numbers) lb_shadow_numbers(&t, image->numbers);
@@ -359,25 +383,22 @@ static void paint_final(runner *s, uint32_t f, const lb_event *event)
         const lb_value *v = value == LB_NONE ? source : &p->values[value];
         if (v == source || v->storage != source->storage || v->dtype != source->dtype || !event->shadow[i].data)
             continue;
-        kept_final *image = image_of(s, f);
+        kept_value *image = image_of(s, f);
         const lb_layout whole = lb_layout_parts(&source->layout, source->dtype), part = lb_layout_parts(&v->layout, v->dtype);
-        double error = 0, *x = image ? shadow_of(event, i, lb_layout_numel(&part), &error) : NULL;
-        if (x) {
-            lb_image_paint(image->numbers, &whole, &part, sizeof *x, x);
-            image->error = fmax(image->error, error);
-        }
+        double *x = image ? numbers_in(&event->shadow[i], lb_layout_numel(&part)) : NULL;
+        if (x) lb_image_paint(image->numbers, &whole, &part, sizeof *x, x);
         free(x);
     }
 }
 
-static void judge_images(runner sides[2], lb_shadow_pair *out)
+static void judge_images(runner sides[2], kept_value *disturbed, lb_shadow_pair *out)
 {
     for (uint32_t f = 0; f < out->n_finals; f++) {
         if (!out->finals[f].pieces) continue;
-        const kept_final *a = image_of(&sides[0], f), *b = image_of(&sides[1], f);
+        const kept_value *a = image_of(&sides[0], f), *b = image_of(&sides[1], f), *d = &disturbed[f];
         if (!a || !b || a->elements != b->elements) continue;
-        const double error = fmax(a->error, b->error);
-        out->finals[f].agreement = lb_shadow_numbers_agree(a->numbers, b->numbers, a->elements, error)
+        const double noise = d->numbers && d->elements == a->elements ? lb_shadow_noise(a->numbers, d->numbers, a->elements) : 0;
+        out->finals[f].agreement = lb_shadow_numbers_agree(a->numbers, b->numbers, a->elements, noise)
                                        ? LB_SHADOW_AGREES
                                        : LB_SHADOW_DISAGREES;
     }
@@ -398,38 +419,82 @@ static void note_finals(runner *s, uint32_t op, const lb_event *event)
                 if (lb_side_value_of(s->side, event->program, event->values[i]) == list[k].value) break;
             if (i == event->n_results || !event->shadow[i].data) continue;
             if (s->which == 0)
-                keep_final(s, f, event, i);
+                keep_value(s, &s->finals[f], &event->shadow[i]);
             else
                 meet_final(s, f, k, event, i);
         }
     }
 }
 
-static bool note_numbers(void *context, const lb_event *event)
+/* ---- exits ---- */
+
+static void meet_exit(runner *s, uint32_t e, const lb_tensor *shadow)
 {
-    runner *s = context;
-    uint32_t op, row = row_of(s, event, &op);
-    if (op == LB_NONE || !event->shadow) return true;
+    const kept_value *a = &s->results[e];
+    const int64_t n = lb_layout_numel(&shadow->layout);
+    double *x = a->numbers && a->elements == n ? numbers_in(shadow, n) : NULL;
+    if (x)
+        s->exits->list[e].agreement =
+            lb_shadow_numbers_agree(a->numbers, x, n, a->noise) ? LB_SHADOW_AGREES : LB_SHADOW_DISAGREES;
+    free(x);
+}
+
+/* A result may be a view of what its op gave: the window is read right after the op that wrote its storage last. */
+static void note_exits(runner *s, uint32_t op, const lb_event *event)
+{
+    for (uint32_t e = 0; e < s->exits->n; e++) {
+        lb_exit *exit = &s->exits->list[e];
+        lb_tensor window, numbers;
+        uint32_t row;
+        if (exit->op[s->which] != op || exit->other_shape || !exit->differs) continue;
+        if (lb_side_recorded(s->side, exit->value[s->which], &row) != event->program) continue;
+        if (!lb_event_exact(event, row, &window) || !lb_tensor_parts(&window, &numbers)) continue;
+        if (s->which == 0)
+            keep_value(s, &s->results[e], &numbers);
+        else
+            meet_exit(s, e, &numbers);
+    }
+}
+
+/* ---- events of a shadow ---- */
+
+static void note_numbers(runner *s, uint32_t op, uint32_t row, const lb_event *event)
+{
     note_finals(s, op, event);
-    if (row == LB_NONE || !s->wanted[row]) return true;
-    if (s->which == 0)
+    if (row == LB_NONE || !s->wanted[row]) return;
+    if (s->run == RUN_A)
         keep_shadow(s, row, event);
+    else if (s->run == RUN_DISTURBED)
+        measure_noise(s, row, event);
     else if (s->alignment->join_of_b[op] != LB_NONE)
         join_shadow(s, row, op, event);
     else
         meet_shadow(s, row, event);
-    return true;
+}
+
+static void disturb(runner *s, const lb_event *event)
+{
+    for (uint32_t i = 0; i < event->n_results; i++) {
+        const int64_t n = elements_of(event, i);
+        if (n > 0 && event->shadow[i].dtype == LB_F64) lb_shadow_disturb(&event->shadow[i], s->serial++);
+    }
 }
 
 static bool note_shadow(void *context, const lb_event *event)
 {
-    if (!event->shadow || !has_complex(event)) return note_numbers(context, event);
-    lb_tensor *room = malloc(2 * event->n_results * sizeof *room);
-    if (!room) return true; /* nothing is known of it then */
-    const lb_event numbers = numbers_of(event, room);
-    const bool goes_on = note_numbers(context, &numbers);
+    runner *s = context;
+    uint32_t op, row = row_of(s, event, &op);
+    if (op == LB_NONE || !event->shadow) return true;
+    lb_tensor *room = has_complex(event) ? malloc(2 * event->n_results * sizeof *room) : NULL;
+    const lb_event numbers = room ? numbers_of(event, room) : *event;
+    if (s->run == RUN_DISTURBED) disturb(s, &numbers);
+    if (room || !has_complex(event)) {
+        note_numbers(s, op, row, &numbers);
+        lb_exact_match_note(s->match, s->which, s->run == RUN_DISTURBED, op, &numbers);
+    }
+    note_exits(s, op, event);
     free(room);
-    return goes_on;
+    return true;
 }
 
 /* ---- runs ---- */
@@ -459,62 +524,112 @@ static bool take_other(void *context, int32_t rank, int64_t step, uint32_t value
     return lb_taking_take(((runner *)context)->taking, rank, step, value, tensor);
 }
 
-static lb_status run_side(runner *s, lb_err *err)
+/* Each op from its recorded inputs, against the recording. */
+static lb_status run_own(runner *s, lb_err *err)
 {
     lb_plan plan = LB_PLAN_INIT;
     lb_replay_summary summary = {0};
     lb_observer own = {.context = s, .op = note_own};
-    LB_TRY(lb_side_replay(s->side, plan, &own, &summary, err));
+    return lb_side_replay(s->side, plan, &own, &summary, err);
+}
+
+static lb_status run_shadow(runner *s, int run, lb_err *err)
+{
+    lb_plan plan = LB_PLAN_INIT;
+    lb_replay_summary summary = {0};
     lb_taking taking;
     LB_TRY(lb_taking_init(s->side, s->other, s->alignment, s->which == 1, &taking, err));
     plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = true, plan.force_decisions = true;
-    s->taking = &taking;
+    s->taking = &taking, s->run = run, s->serial = 0;
     lb_observer shadow = {.context = s, .op = note_shadow, .source = take_other, .decided = take_other};
     lb_status status = lb_side_replay(s->side, plan, &shadow, &summary, err);
-    s->out->undecided[s->which] = summary.undecided;
+    s->out->undecided[s->which] |= summary.undecided;
     lb_taking_release(&taking);
     return status;
 }
 
-lb_status lb_shadow_pair_run(const lb_side *a, const lb_side *b, const lb_alignment *alignment,
-                             const uint8_t *wanted, uint64_t memory_bytes, lb_shadow_pair *out, lb_err *err)
+static void free_values(kept_value *list, uint32_t n)
 {
-    uint32_t n = a->program->n_ops, n_joins = alignment->joins.n;
+    for (uint32_t i = 0; list && i < n; i++) free(list[i].numbers);
+    free(list);
+}
+
+/* What all runs share. */
+typedef struct runs {
+    runner sides[2];
+    kept *shadows;
+    assembly *assemblies;
+    kept_value *finals, *images[3], *results; /* images: of A, of A disturbed, of B */
+    lb_exact_match match;
+} runs;
+
+static lb_status open_runs(runs *r, const lb_side *a, const lb_side *b, const lb_alignment *alignment, const uint8_t *wanted,
+                           lb_exits *exits, uint64_t memory_bytes, lb_shadow_pair *out, lb_err *err)
+{
+    const uint32_t n = a->program->n_ops;
     out->n_rows = n;
     out->rows = calloc(n + 1, sizeof *out->rows);
-    kept *shadows = calloc(n + 1, sizeof *shadows);
-    assembly *assemblies = calloc(n_joins + 1, sizeof *assemblies);
-    kept_final *finals =
-        calloc(3 * (out->n_finals + 1), sizeof *finals); /* of A's whole, and both sides' images */
-    lb_status status = LB_OK;
-    if (!out->rows || !shadows || !finals || !assemblies)
-        status = lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", n);
-    for (uint32_t i = 0; status == LB_OK && i < n; i++)
-        out->rows[i] = (lb_shadow_row){LB_SHADOW_UNKNOWN, {LB_VERDICT_MISSING, LB_VERDICT_MISSING}, {NAN, NAN}};
-    runner sides[2] = {
-        {.side = a, .other = b, .room = memory_bytes ? memory_bytes : UINT64_C(4) << 30},
-        {.side = b, .other = a, .which = 1},
-    };
-    for (int i = 0; i < 2 && status == LB_OK; i++) {
-        sides[i].alignment = alignment, sides[i].wanted = wanted, sides[i].out = out;
-        sides[i].kept = shadows, sides[i].assemblies = assemblies, sides[i].finals = finals;
-        sides[i].images = finals + (i + 1) * (out->n_finals + 1);
-        status = run_side(&sides[i], err);
-    }
-    for (uint32_t i = 0; shadows && i < n; i++) free(shadows[i].numbers);
-    if (status == LB_OK) judge_images(sides, out);
-    for (uint32_t i = 0; finals && i < 3 * (out->n_finals + 1); i++) free(finals[i].numbers);
-    for (uint32_t i = 0; assemblies && i < n_joins; i++) free(assemblies[i].numbers);
-    free(shadows), free(finals), free(assemblies);
+    r->shadows = calloc(n + 1, sizeof *r->shadows);
+    r->assemblies = calloc(alignment->joins.n + 1, sizeof *r->assemblies);
+    r->finals = calloc(out->n_finals + 1, sizeof *r->finals), r->results = calloc(exits->n + 1, sizeof *r->results);
+    bool room = out->rows && r->shadows && r->assemblies && r->finals && r->results;
+    for (int i = 0; i < 3; i++) room &= (r->images[i] = calloc(out->n_finals + 1, sizeof(kept_value))) != NULL;
+    if (!room) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", n);
+    for (uint32_t i = 0; i < n; i++)
+        out->rows[i] = (lb_shadow_row){.own = {LB_VERDICT_MISSING, LB_VERDICT_MISSING}, .bound_ratio = {NAN, NAN}};
+    LB_TRY(lb_exact_match_init(a, b, alignment, &r->match, err));
+    for (int i = 0; i < 2; i++)
+        r->sides[i] = (runner){.side = i ? b : a, .other = i ? a : b, .alignment = alignment, .wanted = wanted,
+                               .out = out, .exits = exits, .which = i, .kept = r->shadows, .assemblies = r->assemblies,
+                               .finals = r->finals, .images = r->images[2 * i], .results = r->results,
+                               .match = &r->match, .room = memory_bytes ? memory_bytes : UINT64_C(4) << 30};
+    return LB_OK;
+}
+
+static void close_runs(runs *r, const lb_shadow_pair *out, const lb_alignment *alignment, uint32_t n_exits)
+{
+    for (uint32_t i = 0; r->shadows && i < out->n_rows; i++)
+        free(r->shadows[i].numbers), free(r->shadows[i].elements), free(r->shadows[i].noise);
+    for (uint32_t i = 0; r->assemblies && i < alignment->joins.n; i++) close_assembly(&r->assemblies[i]);
+    free(r->shadows), free(r->assemblies);
+    free_values(r->finals, out->n_finals), free_values(r->results, n_exits);
+    for (int i = 0; i < 3; i++) free_values(r->images[i], out->n_finals);
+    lb_exact_match_release(&r->match);
+}
+
+static lb_status run_all(runs *r, lb_shadow_pair *out, lb_err *err)
+{
+    LB_TRY(run_own(&r->sides[0], err));
+    LB_TRY(run_own(&r->sides[1], err));
+    LB_TRY(run_shadow(&r->sides[0], RUN_A, err));
+    r->sides[0].images = r->images[1];
+    lb_status status = run_shadow(&r->sides[0], RUN_DISTURBED, err);
+    r->sides[0].images = r->images[0];
+    if (status == LB_OK) status = run_shadow(&r->sides[1], RUN_B, err);
+    if (status != LB_OK) return status;
+    judge_images(r->sides, r->images[1], out);
+    return lb_exact_match_find(&r->match, out, err);
+}
+
+lb_status lb_shadow_pair_run(const lb_side *a, const lb_side *b, const lb_alignment *alignment,
+                             const uint8_t *wanted, lb_exits *exits, uint64_t memory_bytes, lb_shadow_pair *out,
+                             lb_err *err)
+{
+    runs r = {0};
+    lb_status status = open_runs(&r, a, b, alignment, wanted, exits, memory_bytes, out, err);
+    if (status == LB_OK) status = run_all(&r, out, err);
+    close_runs(&r, out, alignment, exits->n);
     if (status == LB_OK) return LB_OK;
     free(out->rows); /* which parameters differ is still known */
     out->rows = NULL, out->n_rows = 0;
     for (uint32_t i = 0; i < out->n_finals; i++) out->finals[i].agreement = LB_SHADOW_UNKNOWN;
+    for (uint32_t i = 0; i < exits->n; i++) exits->list[i].agreement = LB_SHADOW_UNKNOWN;
     return status;
 }
 
 void lb_shadow_pair_release(lb_shadow_pair *pair)
 {
     free(pair->rows), free(pair->finals), free(pair->final_parts);
+    free(pair->meets[0]), free(pair->meets[1]);
     memset(pair, 0, sizeof *pair);
 }

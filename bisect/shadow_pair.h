@@ -1,5 +1,12 @@
 /* Both sides of an alignment replayed: each op against its own recording (A/A), and the exact shadows against each other.
- * This is where "rounding or bug" is decided; the walk only spreads the answers along the program.
+ *
+ *      isolated   A, B            own verdicts: do the recorded bits lie inside the op's own bound?
+ *      shadow     A               kept, op by op
+ *      shadow     A, disturbed    how far f64 rounding can carry a result (shadow_numbers.h)
+ *      shadow     B               from A's sources, draws and decisions (taking.h): the same real function up to here?
+ *
+ * Ops that stand on one side only, or whose partners by name disagree, are matched once more by what they compute: two results that agree
+ * are the same quantity, whatever the ops are called (`meets`).
  */
 #ifndef LB_BISECT_SHADOW_PAIR_H
 #define LB_BISECT_SHADOW_PAIR_H
@@ -13,6 +20,7 @@ typedef enum lb_agreement { LB_SHADOW_UNKNOWN, LB_SHADOW_AGREES, LB_SHADOW_DISAG
 /* Per op of A. */
 typedef struct lb_shadow_row {
     lb_agreement agreement; /* of the aligned pair's (or join's) results and written values */
+    uint32_t outcome;       /* the first of them that disagrees */
     lb_verdict
         own[2]; /* A/A verdict of A's and of B's op, the worst of its parts; MISSING when it was not replayed */
     double bound_ratio[2];
@@ -30,10 +38,23 @@ typedef struct lb_shadow_final {
     uint32_t seen;         /* parts whose shadows were compared */
     bool
         pieces; /* the last writes are of parts of it, or of one side alone: images are compared (final_image.h) */
-    uint32_t sources[2]; /* then: what was there before, ops of A and of B */
+    uint32_t sources[2]; /* what was there before, ops of A and (of its first part) of B */
     int dim;
     lb_agreement agreement;
 } lb_shadow_final;
+
+/* A result that leaves the step, on both sides; see exits.h. */
+typedef struct lb_exit {
+    uint32_t scope;           /* of A: the module whose result it is */
+    uint32_t op[2], value[2]; /* of A and of B: what gave it last, and the value */
+    bool differs, other_shape;
+    lb_agreement agreement;
+} lb_exit;
+
+typedef struct lb_exits {
+    lb_exit *list;
+    uint32_t n;
+} lb_exits;
 
 typedef struct lb_shadow_pair {
     lb_shadow_row *rows; /* per op of A */
@@ -42,6 +63,8 @@ typedef struct lb_shadow_pair {
     uint32_t n_finals;
     lb_shadow_part *final_parts;
     uint32_t n_final_parts;
+    uint32_t *meets[2]; /* per op of A (of B): the op of B (of A) that gives the same in exact arithmetic although it is no partner, or
+                           the partner disagrees; LB_NONE: none */
     bool undecided[2]; /* a chain ended before the end of the step */
     bool over_memory;  /* some shadows were not kept: their rows stay unknown */
 } lb_shadow_pair;
@@ -49,9 +72,10 @@ typedef struct lb_shadow_pair {
 /* Finds the finals: named sources of A with a partner that both sides write. Before the run, which judges them. */
 lb_status lb_shadow_pair_init(const lb_side *a, const lb_side *b, const lb_alignment *alignment,
                               lb_shadow_pair *out, lb_err *err);
-/* `wanted[i]` (per op of A): compare the shadows of that pair or join. Replays both sides. */
+/* `wanted[i]` (per op of A): compare the shadows of that pair or join. `exits` get their agreement. Replays both sides. */
 lb_status lb_shadow_pair_run(const lb_side *a, const lb_side *b, const lb_alignment *alignment,
-                             const uint8_t *wanted, uint64_t memory_bytes, lb_shadow_pair *out, lb_err *err);
+                             const uint8_t *wanted, lb_exits *exits, uint64_t memory_bytes, lb_shadow_pair *out,
+                             lb_err *err);
 void lb_shadow_pair_release(lb_shadow_pair *pair);
 /* Replays what the side holds (all its ranks and steps) under `plan`, whose window is set here. */
 lb_status lb_side_replay(const lb_side *side, lb_plan plan, const lb_observer *observer,

@@ -1,8 +1,8 @@
-/* What a diff knows of a storage while it walks a program.
+/* What a diff knows of a storage while it walks a side: where its difference comes from, and how bad that is.
  *
  * Two verdicts, for they end differently. `verdict` is the worst of what ops of this program made: where exact shadows
- * meet again, nothing worse than rounding is left of it. `carried` is the worst among the differing sources upstream:
- * both shadows start from one side's sources, so that their agreement says nothing about it, and nothing ends it but
+ * meet again, nothing worse than rounding is left of it. `carried` is the worst among the differing sources, draws and decisions
+ * upstream: both shadows go on from one side's, so that their agreement says nothing about it, and nothing ends it but
  * equal bits.
  */
 #ifndef LB_BISECT_TAINT_H
@@ -13,16 +13,13 @@
 typedef struct lb_taint {
     int64_t storage;
     lb_verdict verdict, carried;
-    bool apart;   /* exact shadows disagree here */
-    bool flipped; /* follows from a decision that rounding changed: shadows may disagree from here on */
-    bool used;
-    uint32_t
-        suspect; /* an op inside a layer that the sides compute in other ops: its outcome is not judged yet */
+    bool used, differs; /* differs: some upstream bits do */
+    uint32_t lone[2];   /* per side: the first op that only it runs and that no aligned pair has judged yet */
 } lb_taint;
 
 /* Nothing differs. */
 #define LB_TAINT_CLEAN(id)                                                                                     \
-    ((lb_taint){(id), LB_VERDICT_IDENTICAL, LB_VERDICT_IDENTICAL, false, false, true, LB_NONE})
+    ((lb_taint){(id), LB_VERDICT_IDENTICAL, LB_VERDICT_IDENTICAL, true, false, {LB_NONE, LB_NONE}})
 
 typedef struct lb_taints {
     lb_taint *slots; /* open addressing, at most half full */

@@ -4,6 +4,8 @@
 #include "ops.h"
 #include "shadow_numbers.h"
 
+#include <lastbit/replay.h>
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,12 +17,12 @@ static uint32_t value_at(const lb_taking *s, int32_t rank, int64_t step, uint32_
     return LB_NONE;
 }
 
-/* Both shadows must start from the same numbers: the narrower side's sources serve both, widening is exact. */
 bool lb_taking_take(lb_taking *s, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
 {
     uint32_t v = value_at(s, rank, step, value);
     const lb_taken *take = v == LB_NONE ? NULL : &s->taken[v];
     lb_tensor theirs;
+    if (take && take->own) return true;
     if (!take || take->value == LB_NONE || lb_side_value(s->other, take->value, &theirs, NULL) != LB_OK)
         return false;
     if (take->dim >= 0) {
@@ -57,7 +59,7 @@ bool lb_taking_take(lb_taking *s, int32_t rank, int64_t step, uint32_t value, lb
     return true;
 }
 
-/* For each source of this side that should be replaced: the other side's value. */
+/* Both shadows must start from the same numbers: the narrower side's sources serve both, widening is exact. */
 static void map_sources(lb_taking *s)
 {
     const lb_program *pa = (s->parts ? s->other : s->side)->program,
@@ -67,11 +69,12 @@ static void map_sources(lb_taking *s)
         if (j == LB_NONE) continue;
         uint32_t va = lb_op_results(pa, &pa->ops[i])[0], vb = lb_op_results(pb, &pb->ops[j])[0];
         if (lb_digest_equal(pa->values[va].logical, pb->values[vb].logical)) continue;
-        if (!lb_dtype_is_float(pa->values[va].dtype) || !lb_dtype_is_float(pb->values[vb].dtype)) continue;
-        bool b_is_narrower =
+        const bool floats = lb_dtype_is_float(pa->values[va].dtype) && lb_dtype_is_float(pb->values[vb].dtype);
+        if (!floats && pa->values[va].dtype != pb->values[vb].dtype) continue;
+        bool b_is_narrower = floats &&
             lb_dtype_precision(pb->values[vb].dtype) < lb_dtype_precision(pa->values[va].dtype);
-        if (b_is_narrower && !s->parts) s->taken[va] = (lb_taken){vb, -1, 0};
-        if (!b_is_narrower && s->parts) s->taken[vb] = (lb_taken){va, -1, 0};
+        if (b_is_narrower && !s->parts) s->taken[va] = (lb_taken){vb, false, -1, 0};
+        if (!b_is_narrower && s->parts) s->taken[vb] = (lb_taken){va, false, -1, 0};
     }
 }
 
@@ -89,7 +92,7 @@ static void map_joined_sources(lb_taking *s)
             int64_t at;
             int dim = lb_join_outcome_dim(&al->joins, join, pa, pb, 0, part, &at);
             uint32_t vb = lb_op_results(pb, &pb->ops[al->joins.part_ops[join->first + part]])[0];
-            if (lb_dtype_is_float(pb->values[vb].dtype)) s->taken[vb] = (lb_taken){va, dim < 0 ? -1 : dim, at};
+            if (lb_dtype_is_float(pb->values[vb].dtype)) s->taken[vb] = (lb_taken){va, false, dim < 0 ? -1 : dim, at};
         }
     }
 }
@@ -101,15 +104,15 @@ static uint32_t row_flags(const char *name)
     return row ? row->flags : 0;
 }
 
-/* A decision that rounding changed (a near tie of the router) would part the shadows for good: B's takes A's. `dim`: the
- * result of B is a slice of A's along it, from `at` on. */
-static void map_decision(lb_taking *s, const lb_op *a, const lb_op *b, uint32_t result, int dim, int64_t at)
+/* `dim`: the result of B is a slice of A's along it, from `at` on. Integers only of their own type; floats are converted. */
+static void map_outcome(lb_taking *s, uint32_t va, uint32_t vb, int dim, int64_t at)
 {
     const lb_program *pa = s->other->program, *pb = s->side->program;
-    uint32_t va = lb_op_results(pa, a)[result], vb = lb_op_results(pb, b)[result];
-    if (va == LB_NONE || vb == LB_NONE || pa->values[va].dtype != pb->values[vb].dtype) return;
-    if (dim < 0 && lb_digest_equal(pa->values[va].logical, pb->values[vb].logical)) return;
-    s->taken[vb] = (lb_taken){va, dim, at};
+    if (va == LB_NONE || vb == LB_NONE) return;
+    const lb_value *a = &pa->values[va], *b = &pb->values[vb];
+    if (a->dtype != b->dtype && !(lb_dtype_is_float(a->dtype) && lb_dtype_is_float(b->dtype))) return;
+    if (dim < 0 && (lb_digest_equal(a->logical, b->logical) || !lb_layout_same_shape(&a->layout, &b->layout))) return;
+    s->taken[vb] = (lb_taken){va, false, dim, at};
 }
 
 static bool is_decision(const lb_taking *s, const lb_op *a, const lb_op *b, uint32_t parts)
@@ -127,15 +130,60 @@ static bool can_slice(const lb_program *p, const lb_op *op, int dim)
     return strcmp(lb_op_name(p, op), "aten::topk") == 0 && v != LB_NONE && dim < p->values[v].layout.ndim - 1;
 }
 
-static void map_decisions(lb_taking *s)
+static uint32_t outcome_of(const lb_program *p, const lb_op *op, uint32_t i)
+{
+    return i < op->results ? lb_op_results(p, op)[i] : lb_op_written(p, op)[i - op->results];
+}
+
+/* A decision that rounding changed (a near tie of the router) would part the shadows for good, and so do other draws, other ranks, and
+ * results that stand in for an op. Where the names and shapes of a layer only nearly fit, a pair may be none: nothing is taken then,
+ * but for draws, which have no inputs that could tell. */
+bool lb_taking_rebases(const lb_alignment *al, const lb_side *side_a, uint32_t ia, const lb_side *side_b, uint32_t ib)
+{
+    const lb_program *pa = side_a->program, *pb = side_b->program;
+    const lb_op *a = &pa->ops[ia], *b = &pb->ops[ib];
+    const char *name = lb_op_name(pa, a);
+    if (a->results != b->results || a->written != b->written || strcmp(name, lb_op_name(pb, b))) return false;
+    if (a->flags & LB_OP_RANDOM || row_flags(name) & LB_ROW_RANDOM) return true;
+    if (a->flags & LB_OP_COLLECTIVE) return true; /* asked only where the members are not here */
+    if (al->irregular[ia] || !lb_op_same_args(pa, a, pb, b, 0)) return false;
+    return row_flags(name) & LB_ROW_DISCONTINUOUS || a->flags & LB_OP_DECISION || !lb_replay_knows(name);
+}
+
+/* Of an op that nobody can run A keeps its own recorded result, and B takes that. An op that a row knows may be refused for its
+ * arguments, so that all pairs are offered that differ in nothing but their inputs; whoever computes does not ask. */
+static bool may_stand_in(const lb_taking *s, uint32_t ia, uint32_t ib)
+{
+    const lb_side *a = s->parts ? s->other : s->side, *b = s->parts ? s->side : s->other;
+    const lb_op *x = &a->program->ops[ia], *y = &b->program->ops[ib];
+    if (lb_taking_rebases(s->alignment, a, ia, b, ib)) return true;
+    return !s->alignment->irregular[ia] && x->results == y->results && x->written == y->written &&
+           lb_op_same_args(a->program, x, b->program, y, 0);
+}
+
+static void map_pairs(lb_taking *s)
+{
+    const lb_program *pa = (s->parts ? s->other : s->side)->program, *pb = (s->parts ? s->side : s->other)->program;
+    for (uint32_t i = 0; i < pa->n_ops; i++) {
+        const uint32_t j = s->alignment->b_of_a[i];
+        if (j == LB_NONE || !may_stand_in(s, i, j)) continue;
+        const lb_op *a = &pa->ops[i], *b = &pb->ops[j];
+        for (uint32_t k = 0; k < a->results + a->written; k++) {
+            const uint32_t va = outcome_of(pa, a, k);
+            if (s->parts)
+                map_outcome(s, va, outcome_of(pb, b, k), -1, 0);
+            else if (va != LB_NONE && s->taken[va].value == LB_NONE)
+                s->taken[va].own = true;
+            if (s->parts && outcome_of(pb, b, k) != LB_NONE && s->taken[outcome_of(pb, b, k)].value == LB_NONE)
+                s->taken[outcome_of(pb, b, k)].own = true; /* the same bits */
+        }
+    }
+}
+
+static void map_joins(lb_taking *s)
 {
     const lb_program *pa = s->other->program, *pb = s->side->program;
     const lb_alignment *al = s->alignment;
-    for (uint32_t i = 0; s->parts && i < pa->n_ops; i++) {
-        uint32_t j = al->b_of_a[i];
-        if (j == LB_NONE || al->irregular[i] || !is_decision(s, &pa->ops[i], &pb->ops[j], 0)) continue;
-        for (uint32_t k = 0; k < pa->ops[i].results; k++) map_decision(s, &pa->ops[i], &pb->ops[j], k, -1, 0);
-    }
     for (uint32_t n = 0; s->parts && n < al->joins.n; n++) {
         const lb_join *join = &al->joins.list[n];
         const lb_op *whole = &pa->ops[join->whole];
@@ -145,7 +193,8 @@ static void map_decisions(lb_taking *s)
             for (uint32_t k = 0; k < whole->results; k++) {
                 int64_t at;
                 int dim = lb_join_outcome_dim(&al->joins, join, pa, pb, k, part, &at);
-                if (dim >= 0 && can_slice(pa, whole, dim)) map_decision(s, whole, b, k, dim, at);
+                if (dim >= 0 && can_slice(pa, whole, dim))
+                    map_outcome(s, lb_op_results(pa, whole)[k], lb_op_results(pb, b)[k], dim, at);
             }
         }
     }
@@ -158,8 +207,8 @@ lb_status lb_taking_init(const lb_side *side, const lb_side *other, const lb_ali
     *taking = (lb_taking){.side = side, .other = other, .alignment = alignment, .parts = parts};
     taking->taken = malloc((n + 1) * sizeof *taking->taken);
     if (!taking->taken) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u values", n);
-    for (uint32_t v = 0; v < n; v++) taking->taken[v] = (lb_taken){LB_NONE, -1, 0};
-    map_sources(taking), map_joined_sources(taking), map_decisions(taking);
+    for (uint32_t v = 0; v < n; v++) taking->taken[v] = (lb_taken){LB_NONE, false, -1, 0};
+    map_sources(taking), map_joined_sources(taking), map_pairs(taking), map_joins(taking);
     return LB_OK;
 }
 

@@ -1,5 +1,7 @@
-/* Numbers that a shadow takes from the other side in place of its own: both must start from the same sources, and a decision that rounding
- * changed would part them for good. */
+/* Numbers that a shadow takes from the other side in place of its own. Both shadows start from the same sources, and go on from the same
+ * numbers behind what neither computes: random draws, a decision that rounding may have changed, collectives whose members are not here,
+ * ops that nobody can run. What was taken is A's; whether the sides had any business to differ there is for whoever reads the shadows:
+ * behind such an op equal shadows say nothing about what lies before it. */
 #ifndef LB_BISECT_TAKING_H
 #define LB_BISECT_TAKING_H
 
@@ -8,6 +10,7 @@
 /* What a value takes: another value of the other side, or a slice of it. */
 typedef struct lb_taken {
     uint32_t value; /* LB_NONE: nothing */
+    bool own;       /* what was recorded of this value itself; `value` is LB_NONE then */
     int32_t dim;    /* -1: the whole value */
     int64_t at;     /* first index of the slice */
 } lb_taken;
@@ -24,6 +27,8 @@ typedef struct lb_taking {
 lb_status lb_taking_init(const lb_side *side, const lb_side *other, const lb_alignment *alignment, bool parts,
                          lb_taking *taking, lb_err *err);
 void lb_taking_release(lb_taking *taking);
+/* Do the outcomes of this aligned pair go from A to B, as they were recorded, whatever the shadows hold before it? */
+bool lb_taking_rebases(const lb_alignment *alignment, const lb_side *a, uint32_t op_a, const lb_side *b, uint32_t op_b);
 /* As lb_observer's `source` and `decided`: false where the value keeps its own numbers. The bytes stay until the next call. */
 bool lb_taking_take(lb_taking *taking, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor);
 

@@ -126,6 +126,18 @@ lb_status lb_anchor_outputs(lb_machine *machine, const lb_op *op)
     return LB_OK;
 }
 
+lb_status lb_anchor_decisions(lb_machine *machine, const lb_op *op)
+{
+    const lb_program *program = machine->prepared->program;
+    for (uint32_t i = 0; i < op->results + op->written; i++) {
+        uint32_t v = i < op->results ? lb_op_results(program, op)[i] : lb_op_written(program, op)[i - op->results];
+        lb_tensor recorded, decided;
+        if (v == LB_NONE || !lb_anchor_recorded(machine, v, &recorded) || !lb_anchor_decided(machine, v, &decided)) continue;
+        if (decided.data != recorded.data) LB_TRY(lb_anchor_put(machine, v, &decided));
+    }
+    return LB_OK;
+}
+
 lb_likeness lb_anchor_compare(lb_machine *machine, uint32_t value, const lb_tensor *recorded)
 {
     const lb_value *row = &machine->prepared->program->values[value];

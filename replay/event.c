@@ -59,11 +59,32 @@ static const char *why_unknown(const char *op)
     return why ? why : "no row of the op table has this name";
 }
 
-static void tell(lb_machine *machine, account *a, lb_verdict verdict, double ratio, const lb_inputs *inputs, bool backend)
+/* The shadow's window on a value; data NULL: it has none. Of a chain it is the shadow's own memory, in which an observer may write. */
+static lb_status shadow_window(const lb_machine *machine, uint32_t value, lb_tensor *window)
+{
+    lb_storage *storage = lb_storage_of(machine->shadow, value);
+    if (!storage->base || storage->missing) return LB_OK;
+    if (storage->borrowed) LB_TRY(lb_storage_convert(machine->shadow->memory, storage, storage->held, NULL, machine->err));
+    *window = lb_storage_window(storage, &machine->prepared->program->values[value]);
+    return LB_OK;
+}
+
+bool lb_event_exact(const lb_event *event, uint32_t value, lb_tensor *tensor)
+{
+    const lb_machine *machine = event->machine;
+    tensor->data = NULL;
+    if (!machine || !machine->shadow || value >= machine->prepared->recorded->n_values) return false;
+    const lb_storage *storage = lb_storage_of(machine->shadow, value);
+    if (!storage->base || storage->missing) return false;
+    *tensor = lb_storage_window(storage, &machine->prepared->program->values[value]);
+    return true;
+}
+
+static lb_status tell(lb_machine *machine, account *a, lb_verdict verdict, double ratio, const lb_inputs *inputs, bool backend)
 {
     const lb_observer *observer = machine->run->observer;
     uint32_t origin = origin_of(machine);
-    if (machine->is_shadow || !observer || !observer->op || origin == LB_NONE) return;
+    if (machine->is_shadow || !observer || !observer->op || origin == LB_NONE) return LB_OK;
     const lb_prepared *prepared = machine->prepared;
     for (uint32_t i = 0; i < a->n; i++) {
         uint32_t v = a->values[i];
@@ -71,10 +92,7 @@ static void tell(lb_machine *machine, account *a, lb_verdict verdict, double rat
         lb_storage *storage = lb_storage_of(machine, v);
         if (storage->base && !storage->missing && !a->computed[i].data)
             a->computed[i] = lb_storage_window(storage, &prepared->program->values[v]);
-        if (machine->shadow) {
-            lb_storage *shadow = lb_storage_of(machine->shadow, v);
-            if (shadow->base && !shadow->missing) a->shadow[i] = lb_storage_window(shadow, &prepared->program->values[v]);
-        }
+        if (machine->shadow) LB_TRY(shadow_window(machine, v, &a->shadow[i]));
         if (v >= prepared->recorded->n_values) a->values[i] = LB_NONE;
     }
     lb_event event = {.program = prepared->recorded,
@@ -94,8 +112,10 @@ static void tell(lb_machine *machine, account *a, lb_verdict verdict, double rat
                       .computed = a->computed,
                       .recorded = a->recorded,
                       .shadow = a->shadow,
-                      .backend = backend};
+                      .backend = backend,
+                      .machine = machine};
     if (!observer->op(observer->context, &event)) machine->run->stop = true;
+    return LB_OK;
 }
 
 static void count(lb_machine *machine, lb_verdict verdict, bool native, bool compared, bool same)
@@ -246,8 +266,9 @@ lb_status lb_event_computed(lb_machine *machine, const lb_op *op, const lb_execu
     if (op->flags & LB_OP_DECISION && !isolated && !machine->is_shadow && c.compared && !c.same) lb_decision_results(machine, a.values, a.n);
     count(machine, j.verdict, true, c.compared, c.same);
     if (e->backend && !machine->is_shadow) machine->run->summary->backend++, machine->run->summary->native--;
-    tell(machine, &a, j.verdict, j.bound_ratio, &e->inputs, e->backend);
+    const lb_status told = tell(machine, &a, j.verdict, j.bound_ratio, &e->inputs, e->backend);
     close_account(&a);
+    LB_TRY(told);
     for (uint32_t i = 0; isolated && i < e->outputs.n; i++) {
         bool loaded;
         if (e->outputs.values[i] != LB_NONE && likes[i] == LB_LIKE_DIFFERENT)
@@ -264,6 +285,7 @@ lb_status lb_event_stand_in(lb_machine *machine, const lb_op *op, lb_verdict ver
     lb_inputs inputs = LB_INPUTS_INIT;
     LB_TRY(open_account(machine, op, &a));
     LB_TRY(lb_anchor_outputs(machine, op));
+    if (machine->is_shadow) LB_TRY(lb_anchor_decisions(machine, op));
     bool missing = false;
     for (uint32_t i = 0; i < a.n; i++) {
         if (a.values[i] == LB_NONE) continue;
@@ -271,8 +293,7 @@ lb_status lb_event_stand_in(lb_machine *machine, const lb_op *op, lb_verdict ver
         missing |= lb_storage_of(machine, a.values[i])->missing;
     }
     count(machine, missing ? LB_VERDICT_MISSING : verdict, verdict != LB_VERDICT_OPAQUE, false, false);
-    tell(machine, &a, missing ? LB_VERDICT_MISSING : verdict, NAN, &inputs, false);
-    return LB_OK;
+    return tell(machine, &a, missing ? LB_VERDICT_MISSING : verdict, NAN, &inputs, false);
 }
 
 lb_status lb_event_missing(lb_machine *machine, const lb_op *op)
@@ -296,6 +317,5 @@ lb_status lb_event_missing(lb_machine *machine, const lb_op *op)
     count(machine, LB_VERDICT_MISSING, true, false, false);
     lb_tensor none = {0};
     for (uint32_t i = 0; i < a.n; i++) a.computed[i] = none;
-    tell(machine, &a, LB_VERDICT_MISSING, NAN, &inputs, false);
-    return LB_OK;
+    return tell(machine, &a, LB_VERDICT_MISSING, NAN, &inputs, false);
 }

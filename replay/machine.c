@@ -304,27 +304,26 @@ static bool chooses_as_decided(lb_machine *machine, const lb_outputs *outputs)
     return true;
 }
 
-static lb_status take_decided(lb_machine *machine, const lb_op *op)
+/* Does whoever looks on give every outcome of this op, so that an exact shadow may go on from there? */
+static bool is_given(lb_machine *machine, const lb_op *op)
 {
     const lb_program *program = machine->prepared->program;
-    LB_TRY(lb_event_stand_in(machine, op, LB_VERDICT_IDENTICAL));
+    const lb_observer *observer = machine->run->observer;
     for (uint32_t i = 0; i < op->results + op->written; i++) {
         uint32_t v = i < op->results ? lb_op_results(program, op)[i] : lb_op_written(program, op)[i - op->results];
-        lb_tensor recorded, decided;
-        if (v == LB_NONE || !lb_anchor_recorded(machine, v, &recorded) || !lb_anchor_decided(machine, v, &decided)) continue;
-        if (decided.data != recorded.data) LB_TRY(lb_anchor_put(machine, v, &decided));
+        lb_tensor recorded;
+        if (v == LB_NONE || !lb_dtype_is_float(program->values[v].dtype)) continue;
+        if (!observer || !observer->decided || !lb_anchor_recorded(machine, v, &recorded)) return false;
+        if (!observer->decided(observer->context, machine->rank, program->step, v, &recorded)) return false;
     }
-    return LB_OK;
+    return true;
 }
 
-/* Nothing computed it: the recorded result stands in. It is rounded, so that no exact shadow can follow from it. */
+/* Nothing computed it: the recorded result stands in. It is rounded, so that no exact shadow follows from it but by the
+ * observer's leave. */
 static lb_status stand_in_opaque(lb_machine *machine, const lb_op *op)
 {
-    const lb_program *program = machine->prepared->program;
-    for (uint32_t i = 0; machine->is_shadow && i < op->results + op->written; i++) {
-        uint32_t v = i < op->results ? lb_op_results(program, op)[i] : lb_op_written(program, op)[i - op->results];
-        if (v != LB_NONE && lb_dtype_is_float(program->values[v].dtype)) return lb_event_missing(machine, op);
-    }
+    if (machine->is_shadow && !is_given(machine, op)) return lb_event_missing(machine, op);
     return lb_event_stand_in(machine, op, LB_VERDICT_OPAQUE);
 }
 
@@ -404,7 +403,7 @@ static lb_status stand_in_because(lb_machine *machine, const lb_op *op, const ch
 static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
 {
     bool recorded = shadow_takes_recorded(machine, op, prepared), choice = recorded && is_choice(machine->prepared->program, op);
-    if (recorded && !choice) return take_decided(machine, op);
+    if (recorded && !choice) return lb_event_stand_in(machine, op, LB_VERDICT_IDENTICAL);
     lb_execution e = {.prepared = prepared};
     LB_TRY(gather_inputs(machine, op, prepared->form, &e.inputs));
     if (e.inputs.missing) return lb_event_missing(machine, op);
@@ -418,6 +417,7 @@ static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared
     LB_TRY(take_given(machine, prepared, &e.outputs));
     LB_TRY(lb_outputs_open(machine, op, &e.outputs));
     if (draws_from_recording(prepared)) LB_TRY(lb_anchor_outputs(machine, op));
+    if (draws_from_recording(prepared) && machine->is_shadow) LB_TRY(lb_anchor_decisions(machine, op));
     LB_TRY(lb_operands_build(machine, op, prepared->form, prepared->row, &e.outputs, watch, &e.args, &e.n_args));
     LB_TRY(lb_round_operands(machine, op, &e));
     lb_err local = LB_ERR_INIT;
@@ -435,7 +435,7 @@ static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared
     if (choice && !chooses_as_decided(machine, &e.outputs)) {
         bool taken;
         LB_TRY(lb_decision_take(machine, &e, &taken));
-        if (!taken) return take_decided(machine, op);
+        if (!taken) return lb_event_stand_in(machine, op, LB_VERDICT_IDENTICAL);
     }
     LB_TRY(lb_decision_force(machine, op, &e));
     LB_TRY(lb_decision_route(machine, &e));

@@ -55,6 +55,8 @@ typedef struct lb_diff_row {
     lb_phase phase;
     const char *layer; /* module path in A, or the name of a parameter or state */
     bool value;        /* the row of a named value, not of a layer */
+    const char *parameter;      /* in the optimizer: the one that the op serves, its layer is that one's module; NULL: not known */
+    const char *before, *after; /* modules between which the op's code stands, where it is no module's own; NULL: none */
     const char *op;    /* NULL in layer rows */
     uint32_t index;    /* op in A's program; LB_NONE in layer rows, or when A has none of that name */
     uint32_t other;    /* its partner in B's program, of that rank; or LB_NONE */

@@ -126,9 +126,14 @@ typedef struct lb_event {
     const uint32_t *values; /* their rows in program->values; LB_NONE: none */
     const lb_tensor *computed; /* data NULL when there is none */
     const lb_tensor *recorded; /* data NULL when bytes were not kept */
-    const lb_tensor *shadow;   /* plan.shadow: the exact shadow, f64 or c128 (integers as recorded); data NULL when there is none */
+    /* plan.shadow: the exact shadow, f64 or c128 (integers as recorded); data NULL when there is none. In chained mode an observer may
+     * write other numbers there: what follows reads those. */
+    const lb_tensor *shadow;
     bool backend;              /* plan.backend ran it */
+    const struct lb_machine *machine; /* for lb_event_exact */
 } lb_event;
+/* What the exact shadow of a chain holds in the window of any value of the program right after this op. False when there is none. */
+LB_API bool lb_event_exact(const lb_event *event, uint32_t value, lb_tensor *tensor);
 
 typedef struct lb_quantisation lb_quantisation; /* see precision.h */
 
@@ -140,8 +145,10 @@ typedef struct lb_observer {
     /* Asked before a source is loaded (may be NULL): return true after pointing `tensor->data` at other contents of the same
      * dtype and layout (valid until the next call), e.g. another capture's parameter. */
     bool (*source)(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor);
-    /* Asked before the exact shadow takes the recorded result of a discontinuous op (may be NULL): return true after pointing
-     * `tensor` at what it should take instead, of the same dtype and shape, e.g. another capture's decision. */
+    /* Asked before the exact shadow takes the recorded result of an op that it does not compute: a discontinuous one, random draws, a
+     * collective whose members are not here (may be NULL). Return true after pointing `tensor` at what it should take instead, of the
+     * same dtype and shape, e.g. another capture's decision. Asked of an op that nobody can run, too, whose result is rounded: there the
+     * shadow goes on from what was recorded only when the answer is true, and is missing otherwise. */
     bool (*decided)(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor);
     /* Asked before --routing forces part of a choice of experts (may be NULL): return true after pointing `tensor` at what it
      * should take instead of what was recorded, of the same dtype and shape. */

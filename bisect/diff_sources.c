@@ -1,0 +1,151 @@
+/* Sources: see diff_sources.h. */
+#include "diff_sources.h"
+
+#include "diff_place.h"
+#include "diff_values.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef enum reason { CARRIED, WRITTEN_SINCE, PAST_UNKNOWN, AFTER_READING, NARROWED, OTHER } reason;
+
+static const char *const sentences[] = {
+    [CARRIED] = "%s%s came out of the step before differently",
+    [WRITTEN_SINCE] = "%s%s: the step before left it the same on both sides, and something wrote it since",
+    [PAST_UNKNOWN] = "%s%s is not the same on both sides at the begin of what was compared; what the steps before did is not known",
+    [AFTER_READING] = "%s%s was made in Python after numbers that differ had been read",
+    [NARROWED] = "%s%s is the other side's value rounded to a narrower dtype",
+    [OTHER] = "%s%s is not the same on both sides",
+};
+
+/* What both sides' storages are known to hold. */
+static lb_verdict before(const lb_walk *w, uint32_t ia)
+{
+    const lb_alignment *al = &w->alignment;
+    lb_verdict worst = LB_VERDICT_IDENTICAL;
+    uint32_t parts[1] = {al->source_b_of_a[ia]}, n = parts[0] != LB_NONE;
+    const uint32_t *list = parts;
+    if (al->join_of_a[ia] != LB_NONE) {
+        const lb_join *join = &al->joins.list[al->join_of_a[ia]];
+        list = al->joins.part_ops + join->first, n = join->parts;
+    }
+    for (uint32_t k = 0; k <= n; k++) {
+        const lb_program *p = k ? w->pb : w->pa;
+        const uint32_t v = lb_op_results(p, &p->ops[k ? list[k - 1] : ia])[0];
+        const lb_taint *t = lb_taint_of(&w->storages[k > 0], p->values[v].storage);
+        worst = lb_report_worse(worst, lb_report_worse(t->verdict, t->carried));
+    }
+    return worst;
+}
+
+/* Had the run steps before the first one that was compared, so that weights, states and caches come from there? */
+static bool past_is_unknown(const lb_walk *w, const lb_value *v)
+{
+    if (w->pa->step != w->past->first || w->past->first <= 0) return false;
+    return v->source == LB_SOURCE_CARRIED || v->source == LB_SOURCE_PARAMETER || v->source == LB_SOURCE_STATE;
+}
+
+static reason reason_of(const lb_walk *w, uint32_t ia, lb_verdict left)
+{
+    const uint32_t ib = w->alignment.source_b_of_a[ia], va = lb_op_results(w->pa, &w->pa->ops[ia])[0];
+    const lb_value *v = &w->pa->values[va];
+    const uint32_t vb = ib == LB_NONE ? LB_NONE : lb_op_results(w->pb, &w->pb->ops[ib])[0];
+    const bool unseen = v->source == LB_SOURCE_UNSEEN || (vb != LB_NONE && w->pb->values[vb].source == LB_SOURCE_UNSEEN);
+    const bool carried = v->source == LB_SOURCE_CARRIED || (vb != LB_NONE && w->pb->values[vb].source == LB_SOURCE_CARRIED);
+    if (carried && !unseen && left != LB_VERDICT_IDENTICAL) return CARRIED;
+    if (vb != LB_NONE && lb_walk_same_rounded(w, va, vb)) return NARROWED;
+    if (unseen) return WRITTEN_SINCE;
+    if (past_is_unknown(w, v)) return PAST_UNKNOWN;
+    if (carried) return WRITTEN_SINCE;
+    if (v->source == LB_SOURCE_OTHER && w->past->read.verdict != LB_VERDICT_IDENTICAL) return AFTER_READING;
+    return OTHER;
+}
+
+/* Constants made of numbers that were read are no further apart than these, up to a factor of 8. */
+static bool is_explained(const lb_walk *w, const lb_diff_row *row)
+{
+    const lb_value *v = &w->pa->values[lb_op_results(w->pa, &w->pa->ops[row->index])[0]];
+    if (!lb_dtype_is_float(v->dtype)) return w->past->read.integers;
+    return row->measured && row->difference.rel_l2 <= 8 * w->past->read.ratio;
+}
+
+static void judge_source(const lb_walk *w, reason why, lb_verdict left, lb_diff_row *row)
+{
+    row->local = LB_VERDICT_IDENTICAL, row->inherited = LB_VERDICT_IDENTICAL;
+    switch (why) {
+    case CARRIED: row->inherited = left; break;
+    case PAST_UNKNOWN: row->inherited = LB_VERDICT_MISSING; break;
+    case AFTER_READING: row->inherited = w->past->read.verdict; break;
+    case NARROWED: row->local = LB_VERDICT_ROUNDING; break;
+    case WRITTEN_SINCE:
+    case OTHER: row->local = LB_VERDICT_DIVERGED; break;
+    }
+}
+
+/* Which row of a batch: the first that differs, of how many. */
+static void name_rows(const lb_walk *w, const lb_value *v, lb_diff_row *row)
+{
+    char text[400];
+    if (!row->measured || row->difference.first < 0 || v->layout.ndim < 2 || !(v->flags & LB_VALUE_INPUT || v->source == LB_SOURCE_BATCH)) return;
+    int64_t inner = 1;
+    for (int d = 1; d < v->layout.ndim; d++) inner *= v->layout.shape[d];
+    if (inner <= 0) return;
+    snprintf(text, sizeof text, "%s: from row %lld of %lld on", row->why, (long long)(row->difference.first / inner),
+             (long long)v->layout.shape[0]);
+    row->why = lb_report_keep(w->report, text);
+}
+
+/* The parameter or buffer, and its module. */
+static void name_source(const lb_walk *w, const lb_value *v, lb_diff_row *row)
+{
+    const char *name = lb_program_text(w->pa, v->name);
+    if (!*name) return;
+    row->layer = lb_report_keep(w->report, name), row->value = true;
+}
+
+static void flow_source(lb_walk *w, uint32_t ia, const lb_diff_row *row)
+{
+    const lb_alignment *al = &w->alignment;
+    const uint32_t ib = al->source_b_of_a[ia];
+    const uint32_t n = al->join_of_a[ia] != LB_NONE ? al->joins.list[al->join_of_a[ia]].parts : ib != LB_NONE;
+    const uint32_t *list = al->join_of_a[ia] != LB_NONE ? al->joins.part_ops + al->joins.list[al->join_of_a[ia]].first : &ib;
+    for (uint32_t k = 0; k <= n; k++) {
+        const lb_program *p = k ? w->pb : w->pa;
+        const uint32_t v = lb_op_results(p, &p->ops[k ? list[k - 1] : ia])[0];
+        lb_taint *t = lb_taint_of(&w->storages[k > 0], p->values[v].storage);
+        *t = LB_TAINT_CLEAN(t->storage); /* both shadows go on from one side's numbers … */
+        t->carried = row->verdict;       /* … and so can't say what follows from this */
+        t->differs = row->verdict != LB_VERDICT_IDENTICAL;
+    }
+}
+
+void lb_walk_source(lb_walk *w, uint32_t ia)
+{
+    const lb_value *value = &w->pa->values[lb_op_results(w->pa, &w->pa->ops[ia])[0]];
+    const uint32_t ib = w->alignment.source_b_of_a[ia], join = w->alignment.join_of_a[ia];
+    const bool paired = ib != LB_NONE || join != LB_NONE;
+    const uint32_t first = join != LB_NONE ? w->alignment.joins.part_ops[w->alignment.joins.list[join].first] : ib;
+    lb_diff_row row = lb_walk_row(w, ia, first);
+    w->report->sources += paired;
+    if (!lb_walk_source_differs(w, ia)) {
+        w->report->sources_identical += paired;
+        flow_source(w, ia, &row); /* the row is clean */
+        return;
+    }
+    const lb_verdict left = before(w, ia);
+    reason why = reason_of(w, ia, left);
+    name_source(w, value, &row);
+    judge_source(w, why, left, &row);
+    const bool noise = join != LB_NONE ? lb_walk_measure_join(w, &w->alignment.joins.list[join], &row)
+                                       : lb_walk_measure_pair(w, ia, ib, &row);
+    if (why == AFTER_READING && !is_explained(w, &row)) judge_source(w, why = OTHER, left, &row);
+    char text[200];
+    snprintf(text, sizeof text, sentences[why], lb_source_kind_name((lb_source_kind)value->source), row.value ? "" : " input");
+    row.why = lb_report_keep(w->report, text);
+    name_rows(w, value, &row);
+    if (noise) lb_walk_call_noise(w, &row, false);
+    row.verdict = lb_report_worse(row.local, row.inherited);
+    lb_walk_report(w, &row);
+    flow_source(w, ia, &row);
+}

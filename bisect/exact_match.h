@@ -1,0 +1,29 @@
+/* Matching by what is computed: ops of both sides that give the same numbers in exact arithmetic are the same quantity, whatever they are
+ * called and wherever they stand in a layer that the sides compute in other ops.
+ *
+ *      A: pow ─ mean ─ add ─ rsqrt ─ mul ─ mul              the product of x and 1/rms is met although no name fits
+ *      B: mul ─ sum ─ div ─ add ─ sqrt ─ div ─ mul ─ cast
+ *
+ * So a region without partners is as small as the values allow, and what differs in it stands between values that agree. Private to
+ * shadow_pair.c. */
+#ifndef LB_BISECT_EXACT_MATCH_H
+#define LB_BISECT_EXACT_MATCH_H
+
+#include "shadow_numbers.h"
+#include "shadow_pair.h"
+
+typedef struct lb_exact_match {
+    const lb_program *program[2];
+    const lb_alignment *alignment;
+    lb_projection *results[2]; /* per op of A and of B; of those that may be matched and give one tensor of reals */
+} lb_exact_match;
+
+lb_status lb_exact_match_init(const lb_side *a, const lb_side *b, const lb_alignment *alignment, lb_exact_match *match,
+                              lb_err *err);
+void lb_exact_match_release(lb_exact_match *match);
+/* An op of a shadow has run; of A also in the disturbed run, which says how noisy its projection is. */
+void lb_exact_match_note(lb_exact_match *match, int side, bool disturbed, uint32_t op, const lb_event *event);
+/* Fills out->meets: ops without a partner, and those whose partner in an irregular group disagrees. */
+lb_status lb_exact_match_find(const lb_exact_match *match, lb_shadow_pair *out, lb_err *err);
+
+#endif

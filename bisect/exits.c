@@ -1,0 +1,139 @@
+/* Finding what leaves a step: see exits.h. */
+#include "exits.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A result of an outermost call. */
+typedef struct result {
+    const char *path; /* mapped */
+    uint32_t scope, call, position, value, op, end;
+} result;
+
+typedef struct results {
+    result *list;
+    uint32_t n;
+    char **paths; /* per scope, mapped */
+    uint32_t n_scopes;
+} results;
+
+/* Scopes that some call of theirs has results in. */
+static uint8_t *called_scopes(const lb_program *p)
+{
+    uint8_t *called = calloc(p->n_scopes + 1, 1);
+    for (uint32_t i = 0; called && i < p->n_boundaries; i++)
+        if (p->boundaries[i].output) called[p->boundaries[i].scope] = 1;
+    return called;
+}
+
+/* Is no module around this one called? The row of the outermost module itself is scope 0 when its path is "". */
+static bool is_outermost(const lb_program *p, const uint8_t *called, uint32_t scope)
+{
+    while (scope) {
+        scope = p->scopes[scope].parent == LB_NONE ? 0 : p->scopes[scope].parent;
+        if (called[scope]) return false;
+    }
+    return true;
+}
+
+/* The last op before `end` that gives or writes the value's storage; LB_NONE. A source that was returned as it came counts, too. */
+static uint32_t giver_of(const lb_program *p, uint32_t value, uint32_t end)
+{
+    const int64_t storage = p->values[value].storage;
+    for (uint32_t i = end < p->n_ops ? end : p->n_ops; i-- > 0;) {
+        const lb_op *op = &p->ops[i];
+        if (op->flags & (LB_OP_VIEW | LB_OP_FAILED)) continue;
+        for (uint32_t k = 0; k < op->results + op->written; k++) {
+            uint32_t v = k < op->results ? lb_op_results(p, op)[k] : lb_op_written(p, op)[k - op->results];
+            if (v != LB_NONE && p->values[v].storage == storage) return i;
+        }
+    }
+    return LB_NONE;
+}
+
+static bool list_results(const lb_program *p, const lb_map_rules *rules, results *r)
+{
+    uint8_t *called = called_scopes(p);
+    r->list = malloc((p->n_boundaries + 1) * sizeof *r->list), r->n = 0;
+    r->paths = calloc(p->n_scopes + 1, sizeof *r->paths), r->n_scopes = p->n_scopes;
+    bool done = called && r->list && r->paths;
+    for (uint32_t i = 0; done && i < p->n_scopes; i++) {
+        r->paths[i] = lb_map_rules_apply(rules, lb_program_text(p, p->scopes[i].path));
+        done = r->paths[i] != NULL;
+    }
+    for (uint32_t i = 0; done && i < p->n_boundaries; i++) {
+        const lb_boundary *b = &p->boundaries[i];
+        if (!b->output || b->recompute || b->value == LB_NONE || !is_outermost(p, called, b->scope)) continue;
+        const uint32_t op = giver_of(p, b->value, b->op);
+        if (op == LB_NONE || lb_layout_numel(&p->values[b->value].layout) == 0) continue;
+        r->list[r->n++] = (result){r->paths[b->scope], b->scope, b->call, b->position, b->value, op, b->op};
+    }
+    free(called);
+    return done;
+}
+
+static void free_results(results *r)
+{
+    for (uint32_t i = 0; r->paths && i < r->n_scopes; i++) free(r->paths[i]);
+    free(r->paths), free(r->list);
+}
+
+static bool is_same(const result *x, const result *y)
+{
+    return x->call == y->call && x->position == y->position && !strcmp(x->path, y->path);
+}
+
+static const result *find(const results *r, const result *like)
+{
+    for (uint32_t i = 0; i < r->n; i++)
+        if (is_same(&r->list[i], like)) return &r->list[i];
+    return NULL;
+}
+
+static void pair_results(const lb_side *a, const lb_side *b, const results *ra, const results *rb, lb_exits *exits)
+{
+    for (uint32_t i = 0; i < ra->n; i++) {
+        const result *x = &ra->list[i], *y = find(rb, x);
+        if (!y) continue;
+        const lb_value *va = &a->program->values[x->value], *vb = &b->program->values[y->value];
+        exits->list[exits->n++] = (lb_exit){.scope = x->scope,
+                                            .op = {x->op, y->op},
+                                            .value = {x->value, y->value},
+                                            .other_shape = !lb_layout_same_shape(&va->layout, &vb->layout),
+                                            .differs = lb_side_values_differ(a, x->value, b, y->value),
+                                            .agreement = LB_SHADOW_UNKNOWN};
+    }
+}
+
+static void note_lone(const results *ra, const results *rb, char *text, size_t size)
+{
+    const results *lists[] = {ra, rb};
+    for (int k = 0; k < 2 && !*text; k++)
+        for (uint32_t i = 0; i < lists[k]->n && !*text; i++) {
+            const result *x = &lists[k]->list[i];
+            if (find(lists[!k], x)) continue;
+            snprintf(text, size, "result %u of call %u of %.200s is on the %s side only", x->position, x->call,
+                     *x->path ? x->path : "the outermost module", k ? "second" : "first");
+        }
+}
+
+lb_status lb_exits_find(const lb_side *a, const lb_side *b, const lb_map_rules *rules_a, const lb_map_rules *rules_b,
+                        lb_exits *exits, char *lone, size_t lone_size, lb_err *err)
+{
+    results ra = {0}, rb = {0};
+    *exits = (lb_exits){0}, *lone = '\0';
+    if (a->n_parts > 1 || b->n_parts > 1) return LB_OK;
+    bool done = list_results(a->program, rules_a, &ra) && list_results(b->program, rules_b, &rb);
+    if (done) exits->list = calloc(ra.n + 1, sizeof *exits->list);
+    done = done && exits->list;
+    if (done) pair_results(a, b, &ra, &rb, exits), note_lone(&ra, &rb, lone, lone_size);
+    free_results(&ra), free_results(&rb);
+    return done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u results", a->program->n_boundaries);
+}
+
+void lb_exits_release(lb_exits *exits)
+{
+    free(exits->list);
+    *exits = (lb_exits){0};
+}

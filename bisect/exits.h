@@ -1,0 +1,17 @@
+/* What leaves a step by other ways than its parameters: the results of outermost module calls.
+ *
+ * Ops are aligned by where they stand and what they are; a result is aligned by what it is for. So it is judged even where the ops that
+ * made it stand on one side only: a soft cap behind the last layer, a fused head.
+ */
+#ifndef LB_BISECT_EXITS_H
+#define LB_BISECT_EXITS_H
+
+#include "shadow_pair.h"
+
+/* The results of outermost calls that both sides have, matched by the module's path, its call and the place among the results. Of sides
+ * of one part each; others have none. LB_ERR_NOMEM is the only failure. `*lone`: a result that one side alone has, in words, or "". */
+lb_status lb_exits_find(const lb_side *a, const lb_side *b, const lb_map_rules *rules_a, const lb_map_rules *rules_b,
+                        lb_exits *exits, char *lone, size_t lone_size, lb_err *err);
+void lb_exits_release(lb_exits *exits);
+
+#endif

@@ -1,0 +1,308 @@
+/* Making the merged program: see merged_steps.h. */
+#include "merged_steps.h"
+
+#include "taking.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct maker {
+    const lb_side *sides[2];
+    const lb_alignment *al;
+    const lb_meetings *meetings; /* of A, of B */
+    const uint8_t *differs;
+    const lb_shadow_pair *shadows;
+    const lb_exits *exits;
+    lb_merged_steps *out;
+    uint32_t n_ops; /* rows of out->ops */
+} maker;
+
+static const lb_op *op_of(const maker *m, int side, uint32_t op)
+{
+    return &m->sides[side]->program->ops[op];
+}
+
+static bool is_source(const maker *m, int side, uint32_t op)
+{
+    return strcmp(lb_op_name(m->sides[side]->program, op_of(m, side, op)), "lb::source") == 0;
+}
+
+/* ---- what an op reads from ---- */
+
+static uint32_t preds_of(const lb_flow *f, uint32_t op)
+{
+    return f->first_def[op + 1] - f->first_def[op];
+}
+
+static const lb_meeting *meeting_of(const maker *m, int side, uint32_t op)
+{
+    const lb_meetings *all = &m->meetings[side];
+    return all->of_op && all->of_op[op] != LB_NONE ? &all->list[all->of_op[op]] : NULL;
+}
+
+/* Collectives depend on what all their members brought. */
+static bool list_preds(maker *m, int side)
+{
+    const lb_flow *f = m->out->flows[side];
+    const uint32_t n = m->sides[side]->program->n_ops;
+    uint64_t total = 0;
+    uint32_t *first = m->out->first_pred[side] = malloc((n + 1) * sizeof *first), at = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const lb_meeting *meeting = meeting_of(m, side, i);
+        for (uint32_t k = 0; k < (meeting ? meeting->n : 1); k++)
+            total += preds_of(f, meeting ? m->meetings[side].ops[meeting->first + k] : i);
+    }
+    uint32_t *preds = m->out->preds[side] = malloc((total + 1) * sizeof *preds);
+    if (!first || !preds || total > UINT32_MAX) return false;
+    for (uint32_t i = 0; i < n; i++) {
+        const lb_meeting *meeting = meeting_of(m, side, i);
+        first[i] = at;
+        for (uint32_t k = 0; k < (meeting ? meeting->n : 1); k++) {
+            const uint32_t member = meeting ? m->meetings[side].ops[meeting->first + k] : i;
+            memcpy(preds + at, f->defs + f->first_def[member], preds_of(f, member) * sizeof *preds);
+            at += preds_of(f, member);
+        }
+    }
+    first[n] = at;
+    return true;
+}
+
+/* ---- nodes ---- */
+
+/* Copies and casts are the identity in exact arithmetic. */
+static bool may_differ(const lb_program *p, const lb_op *op)
+{
+    static const char *const same[] = {"aten::clone", "aten::contiguous", "aten::detach", "aten::_to_copy", "aten::lift_fresh",
+                                       "aten::copy_", "aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided",
+                                       "aten::new_empty_strided"};
+    const char *name = lb_op_name(p, op);
+    const size_t n = strcspn(name, ".");
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        if (strlen(same[i]) == n && !strncmp(name, same[i], n)) return false;
+    return lb_op_computes(p, op);
+}
+
+static void add_node(maker *m, uint32_t a, const uint32_t *b, uint32_t n, lb_node_state state)
+{
+    lb_merged_steps *o = m->out;
+    lb_node *node = &o->nodes[o->merged.n_nodes];
+    *node = (lb_node){{m->n_ops, m->n_ops + 1}, {1, n}, (uint8_t)state};
+    o->ops[m->n_ops++] = a;
+    o->node_of[0][a] = o->merged.n_nodes;
+    for (uint32_t k = 0; k < n; k++) {
+        o->ops[m->n_ops++] = b[k];
+        o->node_of[1][b[k]] = o->merged.n_nodes;
+    }
+    o->merged.n_nodes++;
+}
+
+/* Draws are sources: whether they may differ is asked of them, not of what follows. */
+static lb_node_state state_of(const maker *m, uint32_t a)
+{
+    if (!m->differs[a] || is_source(m, 0, a) || op_of(m, 0, a)->flags & LB_OP_RANDOM) return LB_NODE_SAME;
+    if (!m->shadows->rows) return LB_NODE_UNKNOWN;
+    switch (m->shadows->rows[a].agreement) {
+    case LB_SHADOW_AGREES: return LB_NODE_SAME;
+    case LB_SHADOW_DISAGREES: return LB_NODE_APART;
+    case LB_SHADOW_UNKNOWN: break;
+    }
+    return LB_NODE_UNKNOWN;
+}
+
+static uint32_t meets(const maker *m, int side, uint32_t op)
+{
+    return m->shadows->meets[side] ? m->shadows->meets[side][op] : LB_NONE;
+}
+
+static void make_nodes(maker *m)
+{
+    const lb_alignment *al = m->al;
+    for (uint32_t a = 0; a < m->sides[0]->program->n_ops; a++) {
+        uint32_t b = meets(m, 0, a);
+        if (b != LB_NONE) {
+            add_node(m, a, &b, 1, LB_NODE_SAME);
+            continue;
+        }
+        b = al->b_of_a[a] != LB_NONE ? al->b_of_a[a] : al->source_b_of_a[a];
+        if (b != LB_NONE && meets(m, 1, b) == LB_NONE) add_node(m, a, &b, 1, state_of(m, a));
+        if (b != LB_NONE || al->join_of_a[a] == LB_NONE) continue;
+        const lb_join *join = &al->joins.list[al->join_of_a[a]];
+        add_node(m, a, al->joins.part_ops + join->first, join->parts, state_of(m, a));
+    }
+}
+
+/* ---- sinks ---- */
+
+static bool add_sink(maker *m, lb_sink sink, uint32_t final, uint32_t exit)
+{
+    lb_merged_steps *o = m->out;
+    if (o->merged.n_sinks == o->sinks_room) {
+        const uint32_t room = o->sinks_room ? 2 * o->sinks_room : 256;
+        lb_sink *sinks = realloc(o->sinks, room * sizeof *sinks);
+        if (sinks) o->sinks = sinks;
+        uint32_t *finals = realloc(o->sink_final, room * sizeof *finals);
+        if (finals) o->sink_final = finals;
+        uint32_t *exits = realloc(o->sink_exit, room * sizeof *exits);
+        if (exits) o->sink_exit = exits;
+        if (!sinks || !finals || !exits) return false;
+        o->sinks_room = room;
+    }
+    o->sink_final[o->merged.n_sinks] = final, o->sink_exit[o->merged.n_sinks] = exit;
+    o->sinks[o->merged.n_sinks++] = sink;
+    return true;
+}
+
+/* A value that is apart, by the ops that give it: the node that they are, if that is apart, too. */
+static bool add_value(maker *m, uint32_t a, uint32_t b, uint32_t final, uint32_t exit)
+{
+    const uint32_t node = a == LB_NONE ? LB_NONE : m->out->node_of[0][a];
+    const bool is_node = node != LB_NONE && b != LB_NONE && m->out->node_of[1][b] == node &&
+                         m->out->nodes[node].state == LB_NODE_APART;
+    return add_sink(m, (lb_sink){is_node ? node : LB_NONE, false, {a, b}}, final, exit);
+}
+
+static bool add_finals(maker *m)
+{
+    for (uint32_t f = 0; f < m->shadows->n_finals; f++) {
+        const lb_shadow_final *final = &m->shadows->finals[f];
+        if (final->agreement != LB_SHADOW_DISAGREES) continue;
+        if (!add_value(m, final->whole.op, m->shadows->final_parts[final->first].op, f, LB_NONE)) return false;
+    }
+    return true;
+}
+
+static bool add_exits(maker *m)
+{
+    for (uint32_t e = 0; e < m->exits->n; e++) {
+        const lb_exit *exit = &m->exits->list[e];
+        if (exit->agreement != LB_SHADOW_DISAGREES && !exit->other_shape) continue;
+        if (!add_value(m, exit->op[0], exit->op[1], LB_NONE, e)) return false;
+    }
+    return true;
+}
+
+static bool is_rebased(const maker *m, const lb_node *node)
+{
+    const uint32_t a = m->out->ops[node->first[0]], b = m->out->ops[node->first[1]];
+    if (op_of(m, 0, a)->flags & LB_OP_RANDOM || is_source(m, 0, a) || meeting_of(m, 0, a)) return false;
+    return lb_taking_rebases(m->al, m->sides[0], a, m->sides[1], b);
+}
+
+/* Views and marks that read something hand it on to nobody. */
+static bool is_read(const maker *m, int side, uint32_t op)
+{
+    const lb_flow *f = m->out->flows[side];
+    for (uint32_t k = f->first_use[op]; k < f->first_use[op + 1]; k++)
+        if (lb_op_computes(m->sides[side]->program, op_of(m, side, f->uses[k]))) return true;
+    return false;
+}
+
+static bool is_unread(const maker *m, const lb_node *node)
+{
+    for (int side = 0; side < 2; side++)
+        for (uint32_t k = 0; k < node->n[side]; k++)
+            if (is_read(m, side, m->out->ops[node->first[side] + k])) return false;
+    return true;
+}
+
+static bool add_nodes(maker *m)
+{
+    for (uint32_t i = 0; i < m->out->merged.n_nodes; i++) {
+        const lb_node *node = &m->out->nodes[i];
+        if (is_rebased(m, node) && !add_sink(m, (lb_sink){i, true, {LB_NONE, LB_NONE}}, LB_NONE, LB_NONE)) return false;
+        if (node->state == LB_NODE_APART && is_unread(m, node) &&
+            !add_sink(m, (lb_sink){i, false, {LB_NONE, LB_NONE}}, LB_NONE, LB_NONE))
+            return false;
+    }
+    return true;
+}
+
+/* ---- results that both sides compute in ops of their own and nobody reads ---- */
+
+static const lb_value *lone_result(const maker *m, int side, uint32_t op)
+{
+    const lb_program *p = m->sides[side]->program;
+    const lb_op *o = &p->ops[op];
+    if (m->out->node_of[side][op] != LB_NONE || !m->out->may_differ[side][op] || o->results != 1 || o->written) return NULL;
+    const uint32_t v = lb_op_results(p, o)[0];
+    if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype) || is_read(m, side, op)) return NULL;
+    return &p->values[v];
+}
+
+static bool same_spot(const maker *m, uint32_t a, const lb_value *va, uint32_t b, const lb_value *vb)
+{
+    const lb_op *x = op_of(m, 0, a), *y = op_of(m, 1, b);
+    return x->phase == y->phase && x->call == y->call && lb_layout_same_shape(&va->layout, &vb->layout) &&
+           !strcmp(lb_op_layer(m->sides[0]->program, x), lb_op_layer(m->sides[1]->program, y));
+}
+
+/* What agrees has met. The last of each layer is what it was all computed for. */
+static bool add_lone_results(maker *m)
+{
+    uint8_t *taken = calloc(m->sides[1]->program->n_ops + 1, 1);
+    bool done = taken != NULL;
+    for (uint32_t a = m->sides[0]->program->n_ops; done && m->shadows->rows && a-- > 0;) {
+        const lb_value *va = lone_result(m, 0, a), *vb;
+        for (uint32_t b = va ? m->sides[1]->program->n_ops : 0; b-- > 0;) {
+            if (taken[b] || !(vb = lone_result(m, 1, b)) || !same_spot(m, a, va, b, vb)) continue;
+            taken[b] = 1;
+            done = add_sink(m, (lb_sink){LB_NONE, false, {a, b}}, LB_NONE, LB_NONE);
+            break;
+        }
+    }
+    free(taken);
+    return done;
+}
+
+/* ---- all of it ---- */
+
+static lb_status open_steps(maker *m, lb_err *err)
+{
+    lb_merged_steps *o = m->out;
+    size_t all = 0;
+    for (int side = 0; side < 2; side++) {
+        const lb_program *p = m->sides[side]->program;
+        LB_TRY(lb_flow_new(p, &o->flows[side], err));
+        o->node_of[side] = malloc((p->n_ops + 1) * sizeof(uint32_t)), o->may_differ[side] = calloc(p->n_ops + 1, 1);
+        if (!o->node_of[side] || !o->may_differ[side] || !list_preds(m, side))
+            return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", p->n_ops);
+        memset(o->node_of[side], 0xFF, (p->n_ops + 1) * sizeof(uint32_t));
+        for (uint32_t i = 0; i < p->n_ops; i++) o->may_differ[side][i] = may_differ(p, &p->ops[i]);
+        all += p->n_ops + 1;
+    }
+    o->nodes = malloc((m->sides[0]->program->n_ops + 1) * sizeof *o->nodes), o->ops = malloc(all * sizeof *o->ops);
+    return o->nodes && o->ops ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu ops", all);
+}
+
+lb_status lb_merged_steps_make(const lb_side *a, const lb_side *b, const lb_alignment *alignment, const lb_meetings meetings[2],
+                               const uint8_t *differs, const lb_shadow_pair *shadows, const lb_exits *exits,
+                               lb_merged_steps *out, lb_err *err)
+{
+    *out = (lb_merged_steps){0};
+    maker m = {{a, b}, alignment, meetings, differs, shadows, exits, out, 0};
+    lb_status status = open_steps(&m, err);
+    if (status == LB_OK) {
+        make_nodes(&m);
+        const bool room = add_finals(&m) && add_exits(&m) && add_nodes(&m) && add_lone_results(&m);
+        if (!room) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for what leaves the step");
+    }
+    if (status != LB_OK) {
+        lb_merged_steps_release(out);
+        return status;
+    }
+    for (int side = 0; side < 2; side++)
+        out->merged.sides[side] = (lb_merged_side){m.sides[side]->program->n_ops, out->first_pred[side], out->preds[side],
+                                                   out->node_of[side], out->may_differ[side]};
+    out->merged.nodes = out->nodes, out->merged.ops = out->ops, out->merged.sinks = out->sinks;
+    return LB_OK;
+}
+
+void lb_merged_steps_release(lb_merged_steps *s)
+{
+    for (int side = 0; side < 2; side++) {
+        lb_flow_free(s->flows[side]);
+        free(s->node_of[side]), free(s->may_differ[side]), free(s->first_pred[side]), free(s->preds[side]);
+    }
+    free(s->nodes), free(s->ops), free(s->sinks), free(s->sink_final), free(s->sink_exit);
+    *s = (lb_merged_steps){0};
+}

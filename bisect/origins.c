@@ -1,0 +1,192 @@
+/* The search backwards: see origins.h. */
+#include "origins.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A set of ops of both sides that is being walked back from. */
+typedef struct search {
+    const lb_merged *m;
+    lb_origins *out;
+    uint32_t *stack[2], *seen[2], *stamp[2]; /* per side: ops to visit, all of this walk, and the walk that saw an op last */
+    uint32_t n_stack[2], n_seen[2], walk;
+    uint32_t *queue, n_queue;      /* nodes that are apart and lead to a sink, in the order in which they were met */
+    uint32_t self;                 /* the node that the walk began at: it does not count as met */
+    bool met;                      /* some other node that is apart */
+    uint32_t lone_room;
+    bool failed;
+} search;
+
+static void visit(search *s, int side, uint32_t op)
+{
+    if (s->stamp[side][op] == s->walk) return;
+    s->stamp[side][op] = s->walk;
+    s->stack[side][s->n_stack[side]++] = op;
+    s->seen[side][s->n_seen[side]++] = op;
+}
+
+static void visit_node(search *s, uint32_t node)
+{
+    const lb_node *n = &s->m->nodes[node];
+    for (int side = 0; side < 2; side++)
+        for (uint32_t k = 0; k < n->n[side]; k++) visit(s, side, s->m->ops[n->first[side] + k]);
+}
+
+static void meet(search *s, uint32_t node)
+{
+    if (node == s->self) return;
+    s->met = true;
+    if (s->out->leads[node]) return;
+    s->out->leads[node] = 1;
+    s->queue[s->n_queue++] = node;
+}
+
+static void note_lone(search *s, int side, uint32_t op)
+{
+    if (!s->m->sides[side].may_differ[op]) return;
+    if (s->out->n_lone == s->lone_room) {
+        uint32_t room = s->lone_room ? 2 * s->lone_room : 256;
+        uint32_t *more = realloc(s->out->lone, room * sizeof *more);
+        s->failed |= !more;
+        if (!more) return;
+        s->out->lone = more, s->lone_room = room;
+    }
+    s->out->lone[s->out->n_lone++] = op;
+}
+
+static void read_pred(search *s, int side, uint32_t op)
+{
+    const uint32_t node = s->m->sides[side].node_of[op];
+    if (node == LB_NONE) {
+        visit(s, side, op);
+        return;
+    }
+    switch ((lb_node_state)s->m->nodes[node].state) {
+    case LB_NODE_SAME: return;
+    case LB_NODE_APART: meet(s, node); return;
+    case LB_NODE_UNKNOWN: visit_node(s, node); return;
+    }
+}
+
+static int by_row(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Walks until both stacks are empty. Going through an unknown node of one side fills the other's, so that lone ops are gathered per side
+ * at the end. `o`: where they are listed; the ops of node `self` are no lone ones. */
+static void walk_back(search *s, lb_origin *o)
+{
+    for (bool more = true; more;) {
+        more = false;
+        for (int side = 0; side < 2; side++)
+            while (s->n_stack[side]) {
+                const lb_merged_side *m = &s->m->sides[side];
+                const uint32_t op = s->stack[side][--s->n_stack[side]];
+                for (uint32_t k = m->first_pred[op]; k < m->first_pred[op + 1]; k++) read_pred(s, side, m->preds[k]);
+                more = true;
+            }
+    }
+    for (int side = 0; side < 2; side++) {
+        o->first[side] = s->out->n_lone;
+        for (uint32_t k = 0; k < s->n_seen[side]; k++)
+            if (s->m->sides[side].node_of[s->seen[side][k]] == LB_NONE) note_lone(s, side, s->seen[side][k]);
+        o->n[side] = s->out->n_lone - o->first[side];
+        if (o->n[side]) qsort(s->out->lone + o->first[side], o->n[side], sizeof *s->out->lone, by_row);
+    }
+}
+
+static void begin(search *s, uint32_t self)
+{
+    s->walk++, s->self = self, s->met = false;
+    s->n_seen[0] = s->n_seen[1] = 0;
+}
+
+static void add_origin(search *s, const lb_origin *o)
+{
+    lb_origin *more = realloc(s->out->list, (s->out->n + 1) * sizeof *more);
+    s->failed |= !more;
+    if (!more) return;
+    s->out->list = more;
+    s->out->list[s->out->n++] = *o;
+}
+
+/* What was listed for a walk that found no origin is given back. */
+static void end(search *s, const lb_origin *o, bool is_origin)
+{
+    if (is_origin)
+        add_origin(s, o);
+    else
+        s->out->n_lone = o->first[0];
+}
+
+static void search_sink(search *s, uint32_t row)
+{
+    const lb_sink *sink = &s->m->sinks[row];
+    lb_origin o = {.node = LB_NONE, .sink = row};
+    if (sink->node != LB_NONE && !sink->inputs) {
+        begin(s, LB_NONE);
+        if (s->m->nodes[sink->node].state == LB_NODE_APART) meet(s, sink->node);
+        return;
+    }
+    begin(s, LB_NONE);
+    if (sink->node != LB_NONE)
+        visit_node(s, sink->node);
+    else
+        for (int side = 0; side < 2; side++)
+            if (sink->op[side] != LB_NONE) read_pred(s, side, sink->op[side]);
+    walk_back(s, &o);
+    end(s, &o, sink->node == LB_NONE && !s->met);
+}
+
+static void search_node(search *s, uint32_t node)
+{
+    lb_origin o = {.node = node, .sink = LB_NONE};
+    begin(s, node);
+    visit_node(s, node);
+    walk_back(s, &o);
+    end(s, &o, !s->met);
+}
+
+/* Nodes whose sides cross each other's may each reach the other: then the first of them stands for all. */
+static void break_circle(search *s)
+{
+    uint32_t first = LB_NONE, row = UINT32_MAX;
+    for (uint32_t q = 0; q < s->n_queue; q++) {
+        const lb_node *n = &s->m->nodes[s->queue[q]];
+        if (n->n[0] && s->m->ops[n->first[0]] < row) row = s->m->ops[n->first[0]], first = s->queue[q];
+    }
+    if (first == LB_NONE) return;
+    lb_origin o = {.node = first, .sink = LB_NONE};
+    o.first[0] = o.first[1] = s->out->n_lone;
+    add_origin(s, &o);
+}
+
+lb_status lb_origins_find(const lb_merged *m, lb_origins *out, lb_err *err)
+{
+    search s = {.m = m, .out = out};
+    *out = (lb_origins){.leads = calloc(m->n_nodes + 1, 1)};
+    s.queue = malloc((m->n_nodes + 1) * sizeof *s.queue);
+    s.failed = !out->leads || !s.queue;
+    for (int side = 0; side < 2; side++) {
+        s.stack[side] = malloc((m->sides[side].n_ops + 1) * sizeof(uint32_t));
+        s.seen[side] = malloc((m->sides[side].n_ops + 1) * sizeof(uint32_t));
+        s.stamp[side] = calloc(m->sides[side].n_ops + 1, sizeof(uint32_t));
+        s.failed |= !s.stack[side] || !s.seen[side] || !s.stamp[side];
+    }
+    for (uint32_t i = 0; i < m->n_sinks && !s.failed; i++) search_sink(&s, i);
+    for (uint32_t q = 0; q < s.n_queue && !s.failed; q++) search_node(&s, s.queue[q]);
+    if (!s.failed && s.n_queue && !out->n) break_circle(&s);
+    for (int side = 0; side < 2; side++) free(s.stack[side]), free(s.seen[side]), free(s.stamp[side]);
+    free(s.queue);
+    if (!s.failed) return LB_OK;
+    lb_origins_release(out);
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", m->sides[0].n_ops + m->sides[1].n_ops);
+}
+
+void lb_origins_release(lb_origins *origins)
+{
+    free(origins->list), free(origins->leads), free(origins->lone);
+    *origins = (lb_origins){0};
+}

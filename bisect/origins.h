@@ -1,0 +1,71 @@
+/* Where two programs part: from what leaves a step back to the first results that differ although all they follow from is the same.
+ *
+ *      A:  x ──▶ up ──▶ gelu ──▶ down ──▶ add ──▶ logits          up    same on both sides
+ *      B:  x ──▶ up ──▶ silu ──▶ down ──▶ add ──▶ logits          down  apart, and between them only what one side alone runs:
+ *                       ▲                                               that is where it was made
+ *                       origin of `down`: gelu, silu               add   apart, because down is: led to
+ *
+ * The merged program: ops of both sides that are one quantity are one node, ops without a partner stand by themselves. A node is `same`
+ * when exact arithmetic gives the same there (or both sides go on from the same recorded numbers), `apart` when it does not. From every
+ * sink that is apart the search goes back through both sides' ops at once and stops at nodes that are the same. A node that is apart
+ * and reaches no other one is an origin. Nodes that are apart and lead to no sink are none: two sides may take different ways to the
+ * same result, and names alone may have paired what are no partners.
+ *
+ * Pure: no I/O, no programs; tests/bisect/test_origins.c has it as a table. */
+#ifndef LB_BISECT_ORIGINS_H
+#define LB_BISECT_ORIGINS_H
+
+#include <lastbit/program.h>
+
+typedef enum lb_node_state {
+    LB_NODE_SAME,   /* nothing differs here in exact arithmetic */
+    LB_NODE_APART,  /* it does */
+    LB_NODE_UNKNOWN /* could not be run exactly: the search goes on through it */
+} lb_node_state;
+
+/* One quantity of both sides: ops of A (one) and of B (one, or the parts of a join), rows of lb_merged.ops. */
+typedef struct lb_node {
+    uint32_t first[2], n[2];
+    uint8_t state;
+} lb_node;
+
+typedef struct lb_merged_side {
+    uint32_t n_ops;
+    const uint32_t *first_pred, *preds; /* preds[first_pred[i], first_pred[i + 1]): the ops that op i reads from */
+    const uint32_t *node_of;            /* per op: its node; LB_NONE: it stands on this side only */
+    const uint8_t *may_differ;          /* per op: it computes something, so that it can be to blame */
+} lb_merged_side;
+
+/* What leaves the step. */
+typedef struct lb_sink {
+    uint32_t node;   /* LB_NONE: a value that `op` gives, which is apart */
+    bool inputs;     /* not the node's own state but that of what it reads is asked: decisions, collectives */
+    uint32_t op[2];  /* node LB_NONE: the op of A and of B that gives it; LB_NONE: none */
+} lb_sink;
+
+typedef struct lb_merged {
+    lb_merged_side sides[2];
+    const lb_node *nodes;
+    uint32_t n_nodes;
+    const uint32_t *ops;
+    const lb_sink *sinks;
+    uint32_t n_sinks;
+} lb_merged;
+
+typedef struct lb_origin {
+    uint32_t node, sink; /* the node; LB_NONE: the sink with that row is itself what differs first */
+    uint32_t first[2], n[2]; /* rows of lb_origins.lone: what one side alone runs between it and what is the same, in order */
+} lb_origin;
+
+typedef struct lb_origins {
+    lb_origin *list;
+    uint32_t n;
+    uint8_t *leads; /* per node: apart, and it leads to a sink that is */
+    uint32_t *lone, n_lone;
+} lb_origins;
+
+/* LB_ERR_NOMEM is the only failure. */
+lb_status lb_origins_find(const lb_merged *merged, lb_origins *origins, lb_err *err);
+void lb_origins_release(lb_origins *origins);
+
+#endif
