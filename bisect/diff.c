@@ -371,10 +371,10 @@ static lb_status diff_halves(session *s, half *first, half *second, lb_walk_past
     lb_shadow_pair_release(&w.shadows);
     lb_noise_release(&w.noise);
     lb_merged_steps_release(&w.merged);
-    lb_origins_release(&w.origins);
+    lb_divergences_release(&w.divergences);
     lb_exits_release(&w.exits);
     for (int k = 0; k < 2; k++) lb_meetings_release(&w.meetings[k]), free(w.extents[k]);
-    free(w.differs), free(w.settled), free(w.reorderings), free(w.origin_of);
+    free(w.differs), free(w.settled), free(w.reorderings), free(w.divergence_of);
     return status;
 }
 

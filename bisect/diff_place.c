@@ -143,10 +143,10 @@ static void list_names(const lb_program *p, const uint32_t *ops, uint32_t n, cha
     if (n > NAMED && used < size) snprintf(text + used, size - used, ", and %u more", n - NAMED);
 }
 
-static void describe_lone(const lb_walk *w, const lb_origin *o, lb_diff_row *row)
+static void describe_lone(const lb_walk *w, const lb_divergence *o, lb_diff_row *row)
 {
     char lists[2][300], why[800];
-    const uint32_t *ops[] = {w->origins.lone + o->first[0], w->origins.lone + o->first[1]};
+    const uint32_t *ops[] = {w->divergences.lone + o->first[0], w->divergences.lone + o->first[1]};
     for (int side = 0; side < 2; side++)
         list_names(program_of(w, side), ops[side], o->n[side], lists[side ^ w->swapped], sizeof lists[0]);
     const uint32_t n[] = {o->n[w->swapped], o->n[!w->swapped]};
@@ -159,18 +159,18 @@ static void describe_lone(const lb_walk *w, const lb_origin *o, lb_diff_row *row
 }
 
 /* The first of what one side alone runs; where both do, the report's first side has the word. */
-static int place_side(const lb_walk *w, const lb_origin *o)
+static int place_side(const lb_walk *w, const lb_divergence *o)
 {
     const int first = w->swapped;
     return o->n[first] ? first : !first;
 }
 
-static lb_diff_row lone_row(lb_walk *w, const lb_origin *o)
+static lb_diff_row lone_row(lb_walk *w, const lb_divergence *o)
 {
     const int side = place_side(w, o);
-    const uint32_t op = w->origins.lone[o->first[side]];
+    const uint32_t op = w->divergences.lone[o->first[side]];
     const lb_program *p = program_of(w, side);
-    const uint32_t other = o->n[!side] ? w->origins.lone[o->first[!side]] : LB_NONE;
+    const uint32_t other = o->n[!side] ? w->divergences.lone[o->first[!side]] : LB_NONE;
     lb_diff_row row = lb_walk_row(w, side ? LB_NONE : op, side ? op : LB_NONE);
     row.index = side ? other : op, row.other = side ? op : other;
     row.local = row.verdict = LB_VERDICT_DIVERGED;
@@ -184,7 +184,7 @@ static lb_diff_row lone_row(lb_walk *w, const lb_origin *o)
 
 /* ---- origins ---- */
 
-void lb_place_origin(lb_walk *w, const lb_origin *o, uint32_t ia, const lb_evidence *e, lb_diff_row *row)
+void lb_place_origin(lb_walk *w, const lb_divergence *o, uint32_t ia, const lb_evidence *e, lb_diff_row *row)
 {
     const bool lone = o->n[0] || o->n[1], other_args = !e->same_args && !e->args_follow;
     if (e->own[0] == LB_VERDICT_DIVERGED || e->own[1] == LB_VERDICT_DIVERGED) return; /* said by the op itself */
@@ -208,7 +208,7 @@ void lb_place_origin(lb_walk *w, const lb_origin *o, uint32_t ia, const lb_evide
         describe_neighbours(w, w->pa, ia, row);
 }
 
-void lb_place_final(lb_walk *w, const lb_origin *o, lb_diff_row *row)
+void lb_place_final(lb_walk *w, const lb_divergence *o, lb_diff_row *row)
 {
     if (!o->n[0] && !o->n[1]) return;
     lb_diff_row place = lone_row(w, o);

@@ -1,7 +1,7 @@
 /* The walk of a diff: see diff_walk.h.
  *
  * Storages carry taints (taint.h) from op to op, of both sides: A's ops are met in order, and before each aligned pair what B alone runs
- * before it. Where origins.h says that a difference was made, the row goes to the op that makes it, and everything behind it inherits.
+ * before it. Where divergence.h says that a difference was made, the row goes to the op that makes it, and everything behind it inherits.
  */
 #include "diff_walk.h"
 
@@ -214,14 +214,14 @@ static uint32_t node_of(const lb_walk *w, uint32_t ia)
 static bool leads(const lb_walk *w, uint32_t ia)
 {
     const uint32_t node = node_of(w, ia);
-    return node != LB_NONE && w->origins.leads && w->origins.leads[node];
+    return node != LB_NONE && w->divergences.leads && w->divergences.leads[node];
 }
 
-static const lb_origin *origin_at(const lb_walk *w, uint32_t ia)
+static const lb_divergence *origin_at(const lb_walk *w, uint32_t ia)
 {
     const uint32_t node = node_of(w, ia);
-    if (node == LB_NONE || !w->origin_of || w->origin_of[node] == LB_NONE) return NULL;
-    return &w->origins.list[w->origin_of[node]];
+    if (node == LB_NONE || !w->divergence_of || w->divergence_of[node] == LB_NONE) return NULL;
+    return &w->divergences.list[w->divergence_of[node]];
 }
 
 static lb_evidence evidence_of(const lb_walk *w, uint32_t ia, const lb_inflow *in)
@@ -398,7 +398,7 @@ static void walk_pair(lb_walk *w, uint32_t ia)
     }
     lb_diff_row row = row_of(w, ia);
     const lb_evidence e = evidence_of(w, ia, &in);
-    const lb_origin *origin = origin_at(w, ia);
+    const lb_divergence *origin = origin_at(w, ia);
     const bool bad_bits = e.replayed && (e.own[0] == LB_VERDICT_DIVERGED || e.own[1] == LB_VERDICT_DIVERGED);
     if (e.agreement == LB_SHADOW_AGREES) {
         settle_lone(w, &in, LB_VERDICT_ROUNDING);
@@ -478,7 +478,7 @@ static void walk_join(lb_walk *w, uint32_t ia, const lb_join *join)
     }
     lb_diff_row row = row_of(w, ia);
     const lb_evidence e = evidence_of(w, ia, &in);
-    const lb_origin *origin = origin_at(w, ia);
+    const lb_divergence *origin = origin_at(w, ia);
     if (e.agreement == LB_SHADOW_AGREES) {
         settle_lone(w, &in, LB_VERDICT_ROUNDING);
         if (lb_report_badness(in.verdict) > lb_report_badness(LB_VERDICT_ROUNDING)) in.verdict = LB_VERDICT_ROUNDING;
@@ -580,10 +580,10 @@ static const char *why_final(const lb_walk *w, const lb_shadow_final *final)
     return lb_report_keep(w->report, text);
 }
 
-static const lb_origin *origin_of_sink(const lb_walk *w, const uint32_t *sink_rows, uint32_t row)
+static const lb_divergence *origin_of_sink(const lb_walk *w, const uint32_t *sink_rows, uint32_t row)
 {
-    for (uint32_t i = 0; i < w->origins.n; i++)
-        if (w->origins.list[i].node == LB_NONE && sink_rows[w->origins.list[i].sink] == row) return &w->origins.list[i];
+    for (uint32_t i = 0; i < w->divergences.n; i++)
+        if (w->divergences.list[i].node == LB_NONE && sink_rows[w->divergences.list[i].sink] == row) return &w->divergences.list[i];
     return NULL;
 }
 
@@ -592,7 +592,7 @@ static void judge_final(lb_walk *w, uint32_t f, const lb_taint *t, lb_diff_row *
 {
     const lb_shadow_final *final = &w->shadows.finals[f];
     const lb_verdict before = lb_report_worse(t->verdict, t->carried);
-    const lb_origin *origin = origin_of_sink(w, w->merged.sink_final, f);
+    const lb_divergence *origin = origin_of_sink(w, w->merged.sink_final, f);
     if (final->agreement == LB_SHADOW_AGREES) {
         row->local = LB_VERDICT_ROUNDING, row->inherited = t->carried;
         row->why = "in exact arithmetic both sides update it alike";
@@ -647,7 +647,7 @@ static void walk_exits(lb_walk *w)
 {
     for (uint32_t e = 0; e < w->exits.n; e++) {
         const lb_exit *exit = &w->exits.list[e];
-        const lb_origin *origin = origin_of_sink(w, w->merged.sink_exit, e);
+        const lb_divergence *origin = origin_of_sink(w, w->merged.sink_exit, e);
         if (!exit->differs && !exit->other_shape) continue;
         const bool pair = w->alignment.b_of_a[exit->op[0]] == exit->op[1];
         if (pair && !origin && w->differs[exit->op[0]]) continue;
@@ -674,8 +674,8 @@ static void walk_exits(lb_walk *w)
 /* Results that nobody reads, each side's by ops of its own (merged_steps.c). */
 static void walk_lone_results(lb_walk *w)
 {
-    for (uint32_t i = 0; i < w->origins.n; i++) {
-        const lb_origin *o = &w->origins.list[i];
+    for (uint32_t i = 0; i < w->divergences.n; i++) {
+        const lb_divergence *o = &w->divergences.list[i];
         if (o->node != LB_NONE || w->merged.sink_final[o->sink] != LB_NONE || w->merged.sink_exit[o->sink] != LB_NONE) continue;
         const lb_sink *sink = &w->merged.sinks[o->sink];
         if (sink->op[0] == LB_NONE) continue;
@@ -710,14 +710,14 @@ static void forget_lone(lb_taints *t)
 static lb_status open_walk(lb_walk *w, uint32_t **at, lb_err *err)
 {
     LB_TRY(lb_merged_steps_make(w->a, w->b, &w->alignment, w->meetings, w->differs, &w->shadows, &w->exits, &w->merged, err));
-    LB_TRY(lb_origins_find(&w->merged.merged, &w->origins, err));
-    w->origin_of = malloc((w->merged.merged.n_nodes + 1) * sizeof *w->origin_of);
+    LB_TRY(lb_divergences_find(&w->merged.merged, &w->divergences, err));
+    w->divergence_of = malloc((w->merged.merged.n_nodes + 1) * sizeof *w->divergence_of);
     *at = malloc((w->b->n_parts + 1) * sizeof **at);
-    if (!w->origin_of || !*at || !measure_extents(w, 0) || !measure_extents(w, 1))
+    if (!w->divergence_of || !*at || !measure_extents(w, 0) || !measure_extents(w, 1))
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", w->pa->n_ops);
-    memset(w->origin_of, 0xFF, (w->merged.merged.n_nodes + 1) * sizeof *w->origin_of);
-    for (uint32_t i = 0; i < w->origins.n; i++)
-        if (w->origins.list[i].node != LB_NONE) w->origin_of[w->origins.list[i].node] = i;
+    memset(w->divergence_of, 0xFF, (w->merged.merged.n_nodes + 1) * sizeof *w->divergence_of);
+    for (uint32_t i = 0; i < w->divergences.n; i++)
+        if (w->divergences.list[i].node != LB_NONE) w->divergence_of[w->divergences.list[i].node] = i;
     for (uint32_t p = 0; p < w->b->n_parts; p++) (*at)[p] = w->b->parts[p].first_op;
     forget_lone(&w->storages[0]), forget_lone(&w->storages[1]);
     return LB_OK;

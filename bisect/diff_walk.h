@@ -1,6 +1,6 @@
 /* One walk over both sides of a step in execution order, which turns what is known into rows of the report.
  *
- * Everything that can be asked was asked before (shadow_pair.h, origins.h): whether an aligned pair computes the same function, what
+ * Everything that can be asked was asked before (shadow_pair.h, divergence.h): whether an aligned pair computes the same function, what
  * leaves the step differently, and where that began. The walk follows bits: which difference was made where, which was led to, and what
  * came in from outside: sources, draws, decisions, the steps before. A is the side that calls its layers less often, or is fewer
  * programs; `swapped` says that it is not the first side of the report.
@@ -46,14 +46,14 @@ typedef struct lb_walk {
     lb_shadow_pair shadows;
     bool have_shadows;
     lb_merged_steps merged;
-    lb_origins origins;
+    lb_divergences divergences;
     lb_reordering *reorderings; /* per op of A, or NULL */
     lb_noise noise;             /* of other runs of the first side; no runs: none were given */
     lb_meetings meetings[2];
     lb_inflow brought;   /* by all members of the collective at hand */
     uint8_t *differs;    /* per op of A: its pair or join has other bits, or nobody knows */
     uint8_t *settled;    /* per op of A, then of B: a layer computed in other ops, whose row is written at that op */
-    uint32_t *origin_of; /* per node: row of origins, LB_NONE: it is none */
+    uint32_t *divergence_of; /* per node: row of divergences, LB_NONE: it is none */
     int64_t *extents[2]; /* per storage of the merged program's flows: elements that any value of it reaches */
     lb_taints *storages; /* two: the past's, of A and of B */
     lb_walk_past *past;

@@ -1,4 +1,4 @@
-/* Both sides of a step as one program: which ops are one quantity, what is known of it, and what leaves. Feeds origins.h.
+/* Both sides of a step as one program: which ops are one quantity, what is known of it, and what leaves. Feeds divergence.h.
  *
  * Partners by name (align.h) are nodes, and so are ops that meet because they give the same in exact arithmetic (shadow_pair.h); these take
  * precedence over partners that disagree. Sources with a partner are nodes that are the same: both shadows start from one side's.
@@ -13,7 +13,7 @@
 #define LB_BISECT_MERGED_STEPS_H
 
 #include "meeting.h"
-#include "origins.h"
+#include "divergence.h"
 #include "shadow_pair.h"
 #include "slice.h"
 

@@ -1,5 +1,5 @@
-/* The search backwards: see origins.h. */
-#include "origins.h"
+/* The search backwards: see divergence.h. */
+#include "divergence.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 /* A set of ops of both sides that is being walked back from. */
 typedef struct search {
     const lb_merged *m;
-    lb_origins *out;
+    lb_divergences *out;
     uint32_t *stack[2], *seen[2], *stamp[2]; /* per side: ops to visit, all of this walk, and the walk that saw an op last */
     uint32_t n_stack[2], n_seen[2], walk;
     uint32_t *queue, n_queue;      /* nodes that are apart and lead to a sink, in the order in which they were met */
@@ -76,7 +76,7 @@ static int by_row(const void *a, const void *b)
 
 /* Walks until both stacks are empty. Going through an unknown node of one side fills the other's, so that lone ops are gathered per side
  * at the end. `o`: where they are listed; the ops of node `self` are no lone ones. */
-static void walk_back(search *s, lb_origin *o)
+static void walk_back(search *s, lb_divergence *o)
 {
     for (bool more = true; more;) {
         more = false;
@@ -103,9 +103,9 @@ static void begin(search *s, uint32_t self)
     s->n_seen[0] = s->n_seen[1] = 0;
 }
 
-static void add_origin(search *s, const lb_origin *o)
+static void add_origin(search *s, const lb_divergence *o)
 {
-    lb_origin *more = realloc(s->out->list, (s->out->n + 1) * sizeof *more);
+    lb_divergence *more = realloc(s->out->list, (s->out->n + 1) * sizeof *more);
     s->failed |= !more;
     if (!more) return;
     s->out->list = more;
@@ -113,7 +113,7 @@ static void add_origin(search *s, const lb_origin *o)
 }
 
 /* What was listed for a walk that found no origin is given back. */
-static void end(search *s, const lb_origin *o, bool is_origin)
+static void end(search *s, const lb_divergence *o, bool is_origin)
 {
     if (is_origin)
         add_origin(s, o);
@@ -124,7 +124,7 @@ static void end(search *s, const lb_origin *o, bool is_origin)
 static void search_sink(search *s, uint32_t row)
 {
     const lb_sink *sink = &s->m->sinks[row];
-    lb_origin o = {.node = LB_NONE, .sink = row};
+    lb_divergence o = {.node = LB_NONE, .sink = row};
     if (sink->node != LB_NONE && !sink->inputs) {
         begin(s, LB_NONE);
         if (s->m->nodes[sink->node].state == LB_NODE_APART) meet(s, sink->node);
@@ -142,7 +142,7 @@ static void search_sink(search *s, uint32_t row)
 
 static void search_node(search *s, uint32_t node)
 {
-    lb_origin o = {.node = node, .sink = LB_NONE};
+    lb_divergence o = {.node = node, .sink = LB_NONE};
     begin(s, node);
     visit_node(s, node);
     walk_back(s, &o);
@@ -158,15 +158,15 @@ static void break_circle(search *s)
         if (n->n[0] && s->m->ops[n->first[0]] < row) row = s->m->ops[n->first[0]], first = s->queue[q];
     }
     if (first == LB_NONE) return;
-    lb_origin o = {.node = first, .sink = LB_NONE};
+    lb_divergence o = {.node = first, .sink = LB_NONE};
     o.first[0] = o.first[1] = s->out->n_lone;
     add_origin(s, &o);
 }
 
-lb_status lb_origins_find(const lb_merged *m, lb_origins *out, lb_err *err)
+lb_status lb_divergences_find(const lb_merged *m, lb_divergences *out, lb_err *err)
 {
     search s = {.m = m, .out = out};
-    *out = (lb_origins){.leads = calloc(m->n_nodes + 1, 1)};
+    *out = (lb_divergences){.leads = calloc(m->n_nodes + 1, 1)};
     s.queue = malloc((m->n_nodes + 1) * sizeof *s.queue);
     s.failed = !out->leads || !s.queue;
     for (int side = 0; side < 2; side++) {
@@ -181,12 +181,12 @@ lb_status lb_origins_find(const lb_merged *m, lb_origins *out, lb_err *err)
     for (int side = 0; side < 2; side++) free(s.stack[side]), free(s.seen[side]), free(s.stamp[side]);
     free(s.queue);
     if (!s.failed) return LB_OK;
-    lb_origins_release(out);
+    lb_divergences_release(out);
     return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", m->sides[0].n_ops + m->sides[1].n_ops);
 }
 
-void lb_origins_release(lb_origins *origins)
+void lb_divergences_release(lb_divergences *origins)
 {
     free(origins->list), free(origins->leads), free(origins->lone);
-    *origins = (lb_origins){0};
+    *origins = (lb_divergences){0};
 }

@@ -11,9 +11,9 @@
  * and reaches no other one is an origin. Nodes that are apart and lead to no sink are none: two sides may take different ways to the
  * same result, and names alone may have paired what are no partners.
  *
- * Pure: no I/O, no programs; tests/bisect/test_origins.c has it as a table. */
-#ifndef LB_BISECT_ORIGINS_H
-#define LB_BISECT_ORIGINS_H
+ * Pure: no I/O, no programs; tests/bisect/test_divergence.c has it as a table. */
+#ifndef LB_BISECT_DIVERGENCE_H
+#define LB_BISECT_DIVERGENCE_H
 
 #include <lastbit/program.h>
 
@@ -52,20 +52,20 @@ typedef struct lb_merged {
     uint32_t n_sinks;
 } lb_merged;
 
-typedef struct lb_origin {
+typedef struct lb_divergence {
     uint32_t node, sink; /* the node; LB_NONE: the sink with that row is itself what differs first */
-    uint32_t first[2], n[2]; /* rows of lb_origins.lone: what one side alone runs between it and what is the same, in order */
-} lb_origin;
+    uint32_t first[2], n[2]; /* rows of lb_divergences.lone: what one side alone runs between it and what is the same, in order */
+} lb_divergence;
 
-typedef struct lb_origins {
-    lb_origin *list;
+typedef struct lb_divergences {
+    lb_divergence *list;
     uint32_t n;
     uint8_t *leads; /* per node: apart, and it leads to a sink that is */
     uint32_t *lone, n_lone;
-} lb_origins;
+} lb_divergences;
 
 /* LB_ERR_NOMEM is the only failure. */
-lb_status lb_origins_find(const lb_merged *merged, lb_origins *origins, lb_err *err);
-void lb_origins_release(lb_origins *origins);
+lb_status lb_divergences_find(const lb_merged *merged, lb_divergences *origins, lb_err *err);
+void lb_divergences_release(lb_divergences *origins);
 
 #endif
