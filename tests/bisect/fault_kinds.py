@@ -1,0 +1,721 @@
+"""Kinds of faults, in five families. Each takes a run, chooses where it acts, plants itself there and says what is true of it.
+
+A fault that acts from a later step on leaves everything before that step as it was."""
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from change_table import Unfit, fault, truth
+from fault_world import first_float, with_first
+
+train = lambda case: case["mode"] == "train"
+own = lambda *names: lambda case: case["program"] in names
+trained = lambda *names: lambda case: case["mode"] == "train" and case["program"] in names
+wide = lambda case: case["precision"] in ("fp32", "autocast", "fp16-scaler")
+
+
+def both(*tests):
+    return lambda case: all(test(case) for test in tests)
+
+
+# ---- where a fault takes hold
+
+
+KNOWN = {}  # what was seen of a case: a run that is recorded must run nothing else
+
+
+def shapes(run):
+    """Of the modules that run: the shapes of what they take and give."""
+    key = str(sorted((name, value) for name, value in run.case.items() if name != "changes"))
+    if key not in KNOWN:
+        from fault_truth import Trace
+        from fault_world import Run
+
+        KNOWN[key] = Trace(Run(dict(run.case, steps=1, changes=[]))).sites
+    return KNOWN[key]
+
+
+def modules(run, wanted=lambda path, module: True):
+    known = shapes(run)
+    return [(path, module) for path, module in run.model.named_modules() if path and path in known and wanted(path, module)]
+
+
+def choose(run, draw, wanted=lambda path, module: True):
+    found = modules(run, wanted)
+    if not found:
+        raise Unfit
+    return draw.choice(found)
+
+
+def having(*attributes):
+    return lambda path, module: all(hasattr(module, a) for a in attributes)
+
+
+def begin(run, draw):
+    """The step from which the fault acts."""
+    run.acts_from = draw.randrange(run.case["steps"])
+    return run.acts_from
+
+
+def instead(run, module, method, change):
+    """`change(original, *args)` in the place of a method, once the fault acts."""
+    original = getattr(module, method)
+    setattr(module, method, lambda *a, **k: change(original, *a, **k) if run.acting() else original(*a, **k))
+
+
+def after(run, module, change):
+    """The module's first result goes through `change`."""
+    instead(run, module, "forward", lambda original, *a, **k: with_first(original(*a, **k), change))
+
+
+def kin(run, path):
+    """The module around a place, its sisters, and what it holds."""
+    holder = path.rpartition(".")[0]
+    paths = [p for p, _ in run.model.named_modules()]
+    return {holder, *(p for p in paths if p != path and (p.rpartition(".")[0] == holder or p.startswith(path + ".")))}
+
+
+def forward_truth(run, path, step, **more):
+    return truth(step, "forward", [path], kin(run, path), axis=["block"], **more)
+
+
+def linear(path, module):
+    return type(module) is nn.Linear
+
+
+# ---- 1: constants and terms
+
+
+@fault("constants")
+def scaled_output(run, draw):
+    path, module = choose(run, draw)
+    factor = draw.choice([0.5, 0.9, 1.02, 1.1, 2.0])
+    after(run, module, lambda y: y * factor)
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("constants")
+def wrong_sign(run, draw):
+    path, module = choose(run, draw, linear)
+    after(run, module, torch.neg)
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("constants")
+def added_constant(run, draw):
+    path, module = choose(run, draw)
+    after(run, module, lambda y: y + 0.03)
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("constants", fits=lambda case: case["precision"] != "fp8")
+def dropped_quarter(run, draw):
+    """A product that forgets the last quarter of its terms."""
+    path, module = choose(run, draw, linear)
+    rest = module.in_features * 3 // 4
+    instead(run, module, "forward", lambda original, x: F.linear(x[..., :rest], module.weight[:, :rest], module.bias))
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("constants", fits=lambda case: case["precision"] != "fp8")
+def transposed_weight(run, draw):
+    path, module = choose(run, draw, lambda p, m: linear(p, m) and m.in_features == m.out_features)
+    instead(run, module, "forward", lambda original, x: F.linear(x, module.weight.t(), module.bias))
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("constants", fits=lambda case: case["precision"] != "fp8")
+def dropped_bias(run, draw):
+    path, module = choose(run, draw, lambda p, m: linear(p, m) and m.bias is not None)
+    instead(run, module, "forward", lambda original, x: F.linear(x, module.weight))
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("constants")
+def wrong_eps(run, draw):
+    path, module = choose(run, draw, lambda p, m: hasattr(m, "eps") or hasattr(m, "variance_epsilon"))
+    name, step = "eps" if hasattr(module, "eps") else "variance_epsilon", begin(run, draw)
+    right, wrong = getattr(module, name), draw.choice([1e-2, 1e-1])
+
+    def switch():
+        setattr(module, name, wrong if run.acting() else right)
+
+    run.before.append(switch)
+    return forward_truth(run, path, step)
+
+
+@fault("constants")
+def wrong_attention_scale(run, draw):
+    path, module = choose(run, draw, lambda p, m: isinstance(getattr(m, "scale", getattr(m, "scaling", None)), float))
+    name, step = "scale" if hasattr(module, "scale") else "scaling", begin(run, draw)
+    right, factor = getattr(module, name), draw.choice([0.5, 0.9, 1.2, 1.41421356])
+    run.before.append(lambda: setattr(module, name, right * factor if run.acting() else right))
+    return forward_truth(run, path, step)
+
+
+ACTIVATIONS = {nn.SiLU: F.gelu, nn.GELU: F.silu, nn.ReLU: F.gelu, nn.Tanh: F.softsign}
+
+
+@fault("constants")
+def other_activation(run, draw):
+    path, module = choose(run, draw, lambda p, m: type(m) in ACTIVATIONS or type(m).__name__.endswith("Activation"))
+    other = ACTIVATIONS.get(type(module), F.silu if "gelu" in type(module).__name__.lower() else F.gelu)
+    instead(run, module, "forward", lambda original, x: other(x))
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("constants", fits=own("gpt", "moe", "linear", "mixer", "convnet"))
+def residual_factor(run, draw):
+    """Where a block adds what it computed to the stream: between its modules."""
+    path, module = choose(run, draw, having("join"))
+    factor, side = draw.choice([0.5, 0.9, 1.1]), draw.random() < 0.5
+    instead(run, module, "join", lambda original, x, y: x * factor + y if side else x + y * factor)
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("constants", fits=own("gpt", "moe", "linear", "mixer", "convnet"))
+def dropped_residual(run, draw):
+    path, module = choose(run, draw, having("join"))
+    instead(run, module, "join", lambda original, x, y: y)
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("constants")
+def soft_cap(run, draw):
+    """The last line, on one side only."""
+    if not hasattr(run.model, "finish"):
+        raise Unfit
+    cap = draw.choice([1.0, 5.0])
+    instead(run, run.model, "finish", lambda original, y: torch.tanh(y / cap) * cap)
+    return truth(begin(run, draw), "forward", [""], ["head"], axis=["block"])
+
+
+@fault("constants", fits=own("gpt", "moe", "linear", "mixer", "gru", "convnet", "tiny", "chooser"))
+def head_drops_a_quarter(run, draw):
+    """The last layer of all: nothing aligned comes after it."""
+    module = run.model.head
+    rest = module.in_features * 3 // 4
+    instead(run, module, "forward", lambda original, x: F.linear(x[..., :rest], module.weight[:, :rest], module.bias))
+    return forward_truth(run, "head", begin(run, draw))
+
+
+@fault("constants", fits=own("tiny"))
+def another_program(run, draw):
+    """Nothing in common with the other side but the shape."""
+    instead(run, run.model, "whole", lambda original, x: torch.exp(x) - 7)
+    return truth(begin(run, draw), "forward", [""], ["up", "act", "head"], axis=["block"])
+
+
+@fault("constants")
+def one_row_off(run, draw):
+    """Positions of a result stand one row too far."""
+    known = shapes(run)
+    path, module = choose(run, draw, lambda p, m: len(known[p][1]) == 3 and known[p][1][1] > 2)
+    after(run, module, lambda y: torch.cat([y[:, 1:], y[:, -1:]], 1))
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("constants")
+def one_element(run, draw):
+    path, module = choose(run, draw, lambda p, m: len(shapes(run)[p][1]) >= 2)
+
+    def off(y):
+        y = y.clone()
+        y[-1, ..., -1] += 0.1
+        return y
+
+    after(run, module, off)
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("constants")
+def swapped_halves(run, draw):
+    path, module = choose(run, draw, lambda p, m: linear(p, m) and m.out_features % 2 == 0)
+    after(run, module, lambda y: torch.cat(y.chunk(2, -1)[::-1], -1))
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("constants")
+def clamped(run, draw):
+    path, module = choose(run, draw)
+    after(run, module, lambda y: y.clamp(-0.2, 0.2))
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("constants", fits=own("gpt", "moe"))
+def softmax_over_the_wrong_axis(run, draw):
+    path, module = choose(run, draw, having("weights"))
+    instead(run, module, "weights", lambda original, s: torch.nan_to_num(s.softmax(-2), nan=0.0))
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("constants", fits=own("moe"))
+def experts_exchanged(run, draw):
+    path, module = choose(run, draw, having("experts", "expert"))
+    a, b = draw.sample(range(len(module.experts)), 2)
+    instead(run, module, "expert", lambda original, n: original({a: b, b: a}.get(n, n)))
+    near = kin(run, path)
+    exact = [path, *(p for p in near if p.startswith(path + ".experts"))]
+    return truth(begin(run, draw), "forward", exact, near, axis=["block"])
+
+
+@fault("constants", fits=own("moe"))
+def shares_not_normalised(run, draw):
+    path, module = choose(run, draw, having("shares"))
+    instead(run, module, "shares", lambda original, w: w)
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("constants", fits=own("moe"))
+def one_expert_fewer(run, draw):
+    path, module = choose(run, draw, having("shares"))
+    step = begin(run, draw)
+    run.before.append(lambda: setattr(module, "chosen", 1 if run.acting() else 2))
+    return forward_truth(run, path, step)
+
+
+@fault("constants", fits=own("gpt", "moe", "linear"))
+def cell_term_dropped(run, draw):
+    """Queries and keys: a rotation forgotten on one of them, or a state that forgets its decay."""
+    found = modules(run, lambda p, m: hasattr(m, "kept") or hasattr(m, "positions"))
+    if not found:
+        raise Unfit
+    path, module = draw.choice(found)
+    if hasattr(module, "kept"):
+        instead(run, module, "kept", lambda original: torch.ones_like(original()))
+    else:
+        instead(run, module, "positions", lambda original, past, count: (torch.zeros(count, dtype=torch.long), original(past, count)[1]))
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("constants", fits=own("gru"))
+def gates_exchanged(run, draw):
+    path, module = choose(run, draw, having("gates"))
+    instead(run, module, "updated", lambda original, h, z, n: z * n + (1 - z) * h)
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("constants", fits=own("mixer", "convnet"))
+def sum_for_a_mean(run, draw):
+    axes = 1 if run.case["program"] == "mixer" else (2, 3)
+    instead(run, run.model, "pooled", lambda original, x: x.sum(axes))
+    return truth(begin(run, draw), "forward", [""], ["norm", "head", "layers"], axis=["block"])
+
+
+# ---- 1, backward: the forward is right
+
+
+class Backward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, change):
+        ctx.change = change
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return ctx.change(g), None
+
+
+def backward_truth(run, path, step, **more):
+    return truth(step, "backward", [path], kin(run, path), axis=["block"], inside=False, **more)
+
+
+@fault("constants", fits=train)
+def wrong_backward_factor(run, draw):
+    path, module = choose(run, draw, lambda p, m: next(m.parameters(), None) is not None)
+    factor = draw.choice([0.5, 0.9, 1.1, -1.0])
+    after(run, module, lambda y: Backward.apply(y, lambda g: g * factor))
+    return backward_truth(run, path, begin(run, draw))
+
+
+@fault("constants", fits=train)
+def wrong_backward_row(run, draw):
+    """A hand-written backward forgets its last row."""
+    path, module = choose(run, draw, lambda p, m: next(m.parameters(), None) is not None)
+    after(run, module, lambda y: Backward.apply(y, lambda g: torch.cat([g[:-1], torch.zeros_like(g[-1:])])))
+    return backward_truth(run, path, begin(run, draw))
+
+
+@fault("constants", fits=train)
+def wrong_activation_derivative(run, draw):
+    path, module = choose(run, draw, lambda p, m: type(m) in (nn.SiLU, nn.GELU, nn.ReLU))
+
+    class Act(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return type(module).forward(module, x)
+
+        @staticmethod
+        def backward(ctx, g):
+            x, = ctx.saved_tensors
+            return g * torch.sigmoid(x)
+
+    instead(run, module, "forward", lambda original, x: Act.apply(x))
+    return backward_truth(run, path, begin(run, draw))
+
+
+@fault("constants", fits=train)
+def detached(run, draw):
+    """A branch through which no gradient flows."""
+    path, module = choose(run, draw, lambda p, m: "." in p and next(m.parameters(), None) is not None)
+    after(run, module, lambda y: y.detach())
+    t = backward_truth(run, path, begin(run, draw))
+    return truth(t["step"], "backward", [path, *(p for p in t["near"] if p.startswith(path))], t["near"], axis=["block"], inside=False)
+
+
+@fault("constants", fits=train)
+def gradient_twice(run, draw):
+    """A hook that adds a gradient to itself."""
+    path, module = choose(run, draw, lambda p, m: linear(p, m))
+    step = begin(run, draw)
+    module.weight.register_hook(lambda g: g + g if run.acting() else g)
+    return truth(step, "backward", [path, path + ".weight"], kin(run, path), axis=["block", "source"], inside=False)
+
+
+@fault("constants", fits=train)
+def loss_term_dropped(run, draw):
+    """An extra term of the loss; the reference has none."""
+    instead(run, run, "loss_of", lambda original, y, labels: original(y, labels) + 0.01 * y.float().pow(2).mean())
+    return truth(begin(run, draw), "forward", [""], axis=["block"], inside=False)
+
+
+# ---- 2: data, positions, masks, caches, buffers, seeds
+
+
+@fault("data")
+def batch_row(run, draw):
+    step, row = draw.randrange(run.case["steps"]), 2
+    inputs = run.batches[step]["inputs"][0]
+    changed = inputs.clone()
+    changed[row] = changed[row].flip(0) if len(inputs[row].unique()) > 1 else changed[row] + 1
+    run.batches[step] = dict(run.batches[step], inputs=(changed, *run.batches[step]["inputs"][1:]))
+    first = next(iter(shapes(run)))
+    return truth(step, "forward", ["", "input:*", "emb", first], axis=["source"],
+                 inside=False)
+
+
+@fault("data", fits=train)
+def labels_shifted(run, draw):
+    step = draw.randrange(run.case["steps"])
+    labels = run.batches[step]["labels"]
+    if labels is None or labels.ndim < 2:
+        raise Unfit
+    run.batches[step] = dict(run.batches[step], labels=labels.roll(1, -1))
+    return truth(step, "forward", ["", "input:*"], axis=["source"], inside=False)
+
+
+@fault("data", fits=own("gpt", "moe"))
+def mask_sees_the_future(run, draw):
+    path, module = choose(run, draw, having("mask"))
+    instead(run, module, "mask", lambda original, r, c: torch.ones(r, c, dtype=torch.bool).triu(2 + c - r))
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("data", fits=own("gpt", "moe"))
+def mask_hides_a_neighbour(run, draw):
+    path, module = choose(run, draw, having("mask"))
+
+    def hiding(original, r, c):
+        mask = original(r, c)
+        mask[-1, max(0, c - 2)] = True
+        return mask
+
+    instead(run, module, "mask", hiding)
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("data", fits=own("gpt", "moe"))
+def queries_one_position_behind(run, draw):
+    path, module = choose(run, draw, having("positions"))
+
+    def behind(original, past, count):
+        rows, columns = original(past, count)
+        return rows + 1, columns
+
+    instead(run, module, "positions", behind)
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("data", fits=lambda case: case["mode"] == "serve" and case["program"] in ("gpt", "moe"))
+def stale_cache(run, draw):
+    """One key of the past is that of another token."""
+    path, module = choose(run, draw, having("cached"))
+
+    def stale(original, cache, k, v):
+        k, v = original(cache, k, v)
+        return torch.cat([k[:, :, 1:2], k[:, :, 1:]], 2) if k.shape[2] > 1 else k, v
+
+    instead(run, module, "cached", stale)
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("data", fits=own("gpt", "moe", "linear", "gru"))
+def wrong_token_row(run, draw):
+    """An embedding that looks one row too far."""
+    module = run.model.emb
+    instead(run, module, "forward", lambda original, t: original((t + 1) % module.num_embeddings))
+    return forward_truth(run, "emb", begin(run, draw))
+
+
+@fault("data", early=True)
+def other_initial_weights(run, draw):
+    names = [n for n, p in run.model.named_parameters() if p.ndim == 2]
+    name = draw.choice(names)
+    with torch.no_grad():
+        run.model.get_parameter(name).mul_(1.25)
+    return truth(0, "forward", [name.rpartition(".")[0], name], kin(run, name.rpartition(".")[0]), axis=["source"], inside=False)
+
+
+def written_truth(run, name, step):
+    """A parameter that was written between two steps."""
+    path = name.rpartition(".")[0]
+    moments = [(step - 1, "optimizer"), (step - 1, "other"), (step, "other")]
+    return truth(step, "forward", [path, name], {"", *kin(run, path)}, axis=["source"], inside=False, moments=moments)
+
+
+@fault("data")
+def unseen_write(run, draw):
+    """A parameter is written through memory that it shares, by no op of PyTorch."""
+    name = draw.choice([n for n, p in run.model.named_parameters() if p.ndim == 2])
+    step, p = 0 if run.case["steps"] == 1 else draw.randrange(1, run.case["steps"]), run.model.get_parameter(name)
+    run.acts_from = step
+
+    def write():
+        import ctypes
+
+        if run.now == step:
+            size = p.element_size() * (p.numel() // 2)
+            ctypes.memset(p.data_ptr(), 0, size)
+
+    run.before.append(write)
+    return written_truth(run, name, step)
+
+
+@fault("data")
+def parameter_overwritten(run, draw):
+    """Between two steps, by an op: a stale tensor is loaded back."""
+    name = draw.choice([n for n, p in run.model.named_parameters() if p.ndim == 2])
+    step, p = 0 if run.case["steps"] == 1 else draw.randrange(1, run.case["steps"]), run.model.get_parameter(name)
+
+    def write():
+        if run.now == step:
+            with torch.no_grad():
+                p.copy_(p.roll(1, 0))
+
+    run.before.append(write)
+    return written_truth(run, name, step)
+
+
+# ---- 3: optimizers
+
+
+def optimizer_truth(run, names, step, **more):
+    """Either the parameters, or the modules that own them."""
+    owners = {n.rpartition(".")[0] for n in names}
+    states = {"optimizer.%s:%s" % (key, n) for n in names for key in ("exp_avg", "exp_avg_sq", "momentum_buffer", "step")}
+    return truth(step, "optimizer", [*names, *owners, *states], [""], axis=more.pop("axis", ["source"]), inside=False, **more)
+
+
+def gradient_truth(run, names, step):
+    """Gradients that were written after the backward."""
+    places = {f"{key}:{n}" for n in names for key in ("grad", "gradient")}
+    found = optimizer_truth(run, names, step, axis=["source", "block"], moments=[(step, "backward"), (step, "other")])
+    return dict(found, exact=[*found["exact"], *places])
+
+
+def group_of(run, draw):
+    optimizer = draw.choice(run.optimizers)
+    return optimizer, draw.choice(optimizer.param_groups)
+
+
+def names_in(run, group):
+    wanted = {id(p) for p in group["params"]}
+    return [n for n, p in run.model.named_parameters() if id(p) in wanted]
+
+
+def group_option(run, draw, key, change):
+    """An option of one group has another value from some step on."""
+    run.acts_from = step = draw.randrange(run.case["steps"])
+    made = {}
+
+    def plant():
+        made["group"] = group_of(run, draw)[1]
+        made["right"] = made["group"].get(key)
+        found.update(optimizer_truth(run, names_in(run, made["group"]), step))
+
+    def switch():
+        if made["right"] is not None:
+            made["group"][key] = change(made["right"]) if run.acting() else made["right"]
+
+    found = {}
+    run.ready.append(plant)
+    run.before_update.append(switch)
+    return found
+
+
+@fault("optimizer", fits=train)
+def learning_rate_of_one_group(run, draw):
+    factor = draw.choice([0.1, 0.5, 2.0, 10.0])
+    return group_option(run, draw, "lr", lambda lr: lr * factor)
+
+
+@fault("optimizer", fits=train)
+def schedule_off(run, draw):
+    return group_option(run, draw, "lr", lambda lr: lr * 0.9)
+
+
+@fault("optimizer", fits=lambda case: train(case) and case["optimizer"] != "sgd")
+def decay_forgotten(run, draw):
+    return group_option(run, draw, "weight_decay", lambda w: 0.0 if w else 0.1)
+
+
+@fault("optimizer", fits=lambda case: train(case) and case["optimizer"] in ("adamw", "adamw-foreach", "adamw-fused", "lion") and case["steps"] > 1)
+def wrong_betas(run, draw):
+    return group_option(run, draw, "betas", lambda b: (0.8, b[1]))
+
+
+@fault("optimizer", fits=lambda case: train(case) and case["optimizer"] in ("sgd", "muon") and case["steps"] > 1)
+def wrong_momentum(run, draw):
+    return group_option(run, draw, "momentum", lambda m: m * 0.5)
+
+
+def on_parameter(run, draw, act, first=0, true=None):
+    """`act(p, optimizer)` before the update of that step."""
+    step = draw.randrange(first, run.case["steps"])
+    name = draw.choice([n for n, p in run.model.named_parameters() if p.requires_grad and p.ndim == 2])
+    p = run.model.get_parameter(name)
+
+    def now():
+        if run.now == step and p.grad is not None:
+            with torch.no_grad():
+                act(p, next(o for o in run.optimizers if any(p is q for g in o.param_groups for q in g["params"])))
+
+    run.before_update.append(now)
+    return (true or optimizer_truth)(run, [name], step)
+
+
+several = lambda case: train(case) and case["steps"] > 1
+
+
+@fault("optimizer", fits=several)
+def state_forgotten(run, draw):
+    """A parameter's moments are zero again, as after a resume without its optimizer."""
+
+    def forget(p, optimizer):
+        for value in optimizer.state[p].values():
+            if isinstance(value, torch.Tensor) and value.shape == p.shape:
+                value.zero_()
+
+    return on_parameter(run, draw, forget, first=1)
+
+
+@fault("optimizer", fits=lambda case: several(case) and case["optimizer"] in ("adamw", "adamw-foreach", "adamw-fused"))
+def bias_correction_off(run, draw):
+    """The count of steps of one parameter starts anew."""
+    return on_parameter(run, draw, lambda p, optimizer: optimizer.state[p]["step"].zero_(), first=1)
+
+
+@fault("optimizer", fits=several)
+def stale_gradient(run, draw):
+    """A parameter is stepped with the gradient of the step before."""
+    step = draw.randrange(1, run.case["steps"])
+    name = draw.choice([n for n, p in run.model.named_parameters() if p.requires_grad and p.ndim == 2])
+    p, kept = run.model.get_parameter(name), []
+
+    def exchange():
+        if p.grad is None:
+            return
+        now = p.grad.detach().clone()
+        if run.now == step and kept:
+            p.grad.copy_(kept[-1])
+        kept.append(now)
+
+    run.before_update.append(exchange)
+    return gradient_truth(run, [name], step)
+
+
+@fault("optimizer", fits=train)
+def parameter_not_stepped(run, draw):
+    """A frozen parameter that should learn."""
+    step = draw.randrange(run.case["steps"])
+    name = draw.choice([n for n, p in run.model.named_parameters() if p.requires_grad])
+    p = run.model.get_parameter(name)
+
+    def lose():
+        if run.now == step:
+            p.grad = None
+
+    run.before_update.append(lose)
+    return optimizer_truth(run, [name], step)
+
+
+@fault("optimizer", fits=train, early=True)
+def not_clipped(run, draw):
+    run.options["clip"] = None
+    return optimizer_truth(run, [n for n, _ in run.model.named_parameters()], 0, axis=["source", "block"])
+
+
+@fault("optimizer", fits=train)
+def gradient_scaled(run, draw):
+    """An average over the wrong number of micro-batches, for one parameter."""
+    return on_parameter(run, draw, lambda p, optimizer: p.grad.mul_(0.5), true=gradient_truth)
+
+
+@fault("optimizer", fits=lambda case: train(case) and case["optimizer"] == "muon")
+def wrong_polynomial(run, draw):
+    def plant():
+        run.optimizers[0].coefficients = (3.4445, -4.7750, 1.5)
+
+    run.ready.append(plant)
+    return dict(optimizer_truth(run, [n for n, p in run.model.named_parameters() if p.ndim == 2], 0), axis=["muon", "source", "block"])
+
+
+# ---- 4: precision, scales, casts, overflow and underflow
+
+
+@fault("precision", fits=wide)
+def fp8_scale_forgotten(run, draw):
+    """A cast to eight bits whose scale is not undone."""
+    path, module = choose(run, draw, linear)
+
+    def cast(original, x):
+        scale = x.detach().abs().amax() / 448
+        return original((x / scale).to(torch.float8_e4m3fn).to(x.dtype) * scale * 1.0625)
+
+    instead(run, module, "forward", cast)
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("precision", fits=wide)
+def rounded_to_integers(run, draw):
+    path, module = choose(run, draw)
+    after(run, module, lambda y: (y * 64).detach().to(torch.int32).to(y.dtype) / 64 + (y - y.detach()))
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("precision", fits=lambda case: case["precision"] in ("fp32", "bf16"))
+def saturated(run, draw):
+    """A cast that clips at the largest number of its format, with a scale too large."""
+    path, module = choose(run, draw)
+    after(run, module, lambda y: (y * 1e4).clamp(-448, 448) / 1e4)
+    return forward_truth(run, path, begin(run, draw))
+
+
+def failing_truth(run, path, step, axis):
+    return truth(step, "forward", [path], kin(run, path), verdict=("diverged", "rounding"), axis=axis, fails="nonfinite", inside=False)
+
+
+@fault("precision", fits=lambda case: case["precision"] == "fp32" and train(case))
+def overflow_in_half(run, draw):
+    """An activation in float16 that no longer fits."""
+    path, module = choose(run, draw, linear)
+    after(run, module, lambda y: ((y * 3e6).to(torch.float16).to(y.dtype) / 3e6))
+    return failing_truth(run, path, begin(run, draw), ["precision", "block"])
+
+
+@fault("precision", fits=lambda case: case["precision"] == "fp32" and train(case))
+def logarithm_of_zero(run, draw):
+    path, module = choose(run, draw, lambda p, m: len(shapes(run)[p][1]) > 1)
+    after(run, module, lambda y: y + 1e-3 * torch.log((y.softmax(-1) - 0.5).clamp(min=0)))
+    return failing_truth(run, path, begin(run, draw), ["block"])
