@@ -66,6 +66,7 @@ static void print_json(const lb_bisection *b, const char *path)
         failure_json(&b->failure), "culprit", b->n_culprits ? culprit_json(&b->culprits[0]) : json_null(),
         "culprits", culprits, "stages", stages, "cure", text_or_null(b->cure), "reproducer",
         text_or_null(b->reproducer), "trials", trials, "note", text_or_null(b->note), "seconds", b->seconds);
+    json_object_set_new(o, "reason", text_or_null(b->reason));
     json_object_set_new(o, "begins", origin_json(&b->origin));
     json_object_set_new(o, "reproducer_size",
                         b->reproducer ? json_pack("{s:I,s:I}", "ops", (json_int_t)b->reproducer_ops, "bytes",

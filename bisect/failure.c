@@ -169,7 +169,7 @@ void lb_monitor_reset(lb_monitor *m, lb_monitor_mode mode, const bool *excluded)
     m->failure = (lb_failure){.op = LB_NONE, .rank = -1};
     m->n_past = 0;
     m->warning[0] = '\0';
-    for (uint32_t i = 0; i < m->n_rows; i++) m->rows[i].blind = 0;
+    for (uint32_t i = 0; i < m->n_rows; i++) m->rows[i].blind = m->rows[i].judged = 0;
     for (uint32_t i = 0; i < m->n_ranks; i++) {
         m->excluded[i] = excluded && excluded[i];
         m->failed[i] = false;
@@ -231,6 +231,13 @@ uint64_t lb_monitor_blind(const lb_monitor *m, int64_t last_step)
     for (uint32_t i = 0; i < m->n_rows; i++)
         if (m->rows[i].program->step <= last_step) blind += m->rows[i].blind;
     return blind;
+}
+
+uint64_t lb_monitor_judged(const lb_monitor *m)
+{
+    uint64_t judged = 0;
+    for (uint32_t i = 0; i < m->n_rows; i++) judged += m->rows[i].judged;
+    return judged;
 }
 
 void lb_monitor_collect(lb_monitor *m, bool all)
@@ -475,12 +482,13 @@ static bool is_beside_loss(const lb_program *p, uint32_t op, const lb_value *val
     return first != LB_NONE && value != &p->values[first] && value->storage != p->values[first].storage;
 }
 
-static void judge(lb_monitor *m, const lb_watched *w, uint32_t op, const lb_value *value,
+static void judge(lb_monitor *m, lb_watched *w, uint32_t op, const lb_value *value,
                   const lb_statistics *s)
 {
     uint8_t bits = w->marks[op] & (uint8_t)~LB_WATCH_WITNESS;
     if (bits & LB_WATCH_LOSS && is_beside_loss(w->program, op, value)) bits &= (uint8_t)~LB_WATCH_LOSS;
     if (!bits || !lb_dtype_is_float(value->dtype) || m->excluded[w->rank_row] || !s->elements) return;
+    w->judged += m->mode != LB_MONITOR_PREDICATE || bits & LB_WATCH_PREDICATE;
     if (m->mode == LB_MONITOR_NONFINITE) {
         if (bits & (uint8_t)~LB_WATCH_PREDICATE)
             judge_nonfinite(m, w, op, bits & (uint8_t)~LB_WATCH_PREDICATE, value, s);
@@ -517,13 +525,17 @@ bool lb_monitor_op(lb_monitor *m, const lb_event *event)
 
 /* ---- in the recording ------------------------------------------------------------------------------------------- */
 
-static void judge_recorded_op(lb_monitor *m, const lb_watched *w, uint32_t i)
+static void judge_recorded_op(lb_monitor *m, lb_watched *w, uint32_t i)
 {
     const lb_program *p = w->program;
     const lb_op *op = &p->ops[i];
     for (uint32_t r = 0; r < op->results + op->written; r++) {
         uint32_t v = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
-        if (v == LB_NONE || p->values[v].statistics == LB_NONE) continue;
+        if (v == LB_NONE) continue;
+        if (p->values[v].statistics == LB_NONE) {
+            w->blind += lb_dtype_is_float(p->values[v].dtype) && lb_layout_numel(&p->values[v].layout) > 0 && !(op->flags & LB_OP_VIEW);
+            continue;
+        }
         judge(m, w, i, &p->values[v], &p->statistics[p->values[v].statistics]);
     }
 }
@@ -535,7 +547,7 @@ lb_status lb_monitor_recording(lb_monitor *m, lb_monitor_mode mode, lb_err *err)
     m->recording = true;
     m->recorded.reference = 0;
     for (uint32_t i = 0; i < m->n_rows; i++) {
-        const lb_watched *w = &m->rows[i];
+        lb_watched *w = &m->rows[i];
         if (m->failure.kind != LB_FAILURE_NONE && w->program->step > m->failure.step) break;
         for (uint32_t k = 0; k < w->program->n_ops; k++)
             if (w->marks[k]) judge_recorded_op(m, w, k);

@@ -55,8 +55,10 @@ lb_status lb_monitor_keep(lb_monitor *monitor, uint32_t number, lb_err *err);
 lb_status lb_monitor_resume(lb_monitor *monitor, uint32_t number, lb_err *err);
 void lb_monitor_forget(lb_monitor *monitor);
 
-/* Watched results up to that step that could not be judged: nothing had computed them, their bytes lack. */
+/* Watched results up to that step that could not be judged: nothing had computed them, their bytes (or statistics) lack. And those
+ * that were. */
 uint64_t lb_monitor_blind(const lb_monitor *monitor, int64_t last_step);
+uint64_t lb_monitor_judged(const lb_monitor *monitor);
 
 /* Go on after the first failure to the end of its step, so that every rank shows its own. */
 void lb_monitor_collect(lb_monitor *monitor, bool all);

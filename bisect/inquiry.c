@@ -1,6 +1,7 @@
 /* The bisection as a whole: stages in order, until one finds the culprit. See lastbit/bisect.h. */
 #define _GNU_SOURCE /* open_memstream */
 #include "against.h"
+#include "basis.h"
 #include "origin.h"
 #include "rerun.h"
 #include "shell_word.h"
@@ -41,6 +42,7 @@ void lb_bisection_free(lb_bisection *b)
     free(b->asked);
     free(b->command);
     free(b->note);
+    free(b->reason);
     free(b);
 }
 
@@ -156,7 +158,9 @@ lb_status lb_bisect(lb_capture *capture, const lb_bisect_options *given, lb_bise
     if (status == LB_OK && !(q.left_out = calloc(q.n_ranks + 1, sizeof *q.left_out)))
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (options.against) q.out->reference = strdup(lb_capture_path(options.against));
-    if (status == LB_OK) status = options.against ? lb_bisect_against(&q, err) : bisect_failure(&q, err);
+    if (status == LB_OK && options.against) status = lb_bisect_against(&q, err);
+    if (status == LB_OK && !options.against && lb_basis_has_steps(&q)) status = bisect_failure(&q, err);
+    if (!options.against && q.steps) status = lb_basis_settle(&q, status, err);
     if (status == LB_OK && options.reproducer && !options.against && q.out->outcome == LB_BISECT_FOUND)
         status = lb_shrink(&q, err);
     lb_rerun_release(&q);

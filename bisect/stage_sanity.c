@@ -7,6 +7,7 @@
  */
 #include "stages.h"
 
+#include "basis.h"
 #include "selector.h"
 #include "window.h"
 
@@ -22,17 +23,17 @@ typedef struct suspicion {
     int64_t step;
     int32_t rank;
     uint32_t op, count;
+    uint32_t unjudged; /* ops whose inputs or results have no bytes */
     double ratio;
 } suspicion;
 
 static bool note_diverged(void *context, const lb_event *event)
 {
     suspicion *s = context;
+    s->unjudged += event->verdict == LB_VERDICT_MISSING;
     if (event->verdict != LB_VERDICT_DIVERGED) return true;
-    if (!s->count++ || event->step < s->step) {
-        uint32_t count = s->count;
-        *s = (suspicion){event->step, event->rank, event->op, count, event->bound_ratio};
-    }
+    if (!s->count++ || event->step < s->step)
+        s->step = event->step, s->rank = event->rank, s->op = event->op, s->ratio = event->bound_ratio;
     return true;
 }
 
@@ -112,7 +113,32 @@ static lb_status recorded_failure(lb_inquiry *q, lb_failure *failure, lb_err *er
             lb_monitor_failure(q->monitor)->kind != LB_FAILURE_NONE ? LB_MONITOR_GROSS : LB_MONITOR_NONFINITE;
     }
     *failure = *lb_monitor_failure(q->monitor);
+    q->unrecorded = lb_monitor_blind(q->monitor, INT64_MAX);
+    q->judged = lb_monitor_judged(q->monitor);
     return LB_OK;
+}
+
+/* Neither the recording nor its replay fails: was enough of them seen to say so? */
+static bool judged_enough(lb_inquiry *q, const suspicion *aa, const lb_replay_summary *isolated)
+{
+    const bool nothing = !isolated->compared, unseen = q->blind && q->unrecorded;
+    if (!nothing && !unseen && (q->judged || !q->options->predicate)) return true;
+    const lb_lack lack = lb_window_lack(q);
+    q->out->outcome = LB_BISECT_UNDECIDED;
+    if (!nothing && !unseen)
+        lb_basis_lacks(q, "the predicate was asked of nothing: no op of this window is selected by it, or gives floats");
+    else if (nothing && !lack.sources && !lack.opaque)
+        lb_basis_lacks(q, "no op of this window computes anything that could be compared");
+    else {
+        q->out->again = lb_window_record_again(q, q->steps[q->n_steps - 1]);
+        lb_basis_lacks(q, "%s: the bytes of %u sources%s were not kept, first %s%s",
+                       nothing ? "no op could be run again" : "what a failure would show in could not be computed",
+                       lack.sources, lack.opaque ? " and of results of unknown ops" : "", lack.first,
+                       q->unrecorded ? "" : "; the recorded statistics show no failure");
+    }
+    lb_stage_end(q, "undecided", "%" PRIu64 " of %" PRIu64 " ops bit-equal, %u could not be judged", isolated->bitwise,
+                 isolated->compared, aa->unjudged);
+    return false;
 }
 
 static lb_status judge_sanity(lb_inquiry *q, const lb_failure *recorded, const suspicion *aa,
@@ -126,12 +152,15 @@ static lb_status judge_sanity(lb_inquiry *q, const lb_failure *recorded, const s
         only_replayed(q, aa);
         return LB_OK;
     }
+    if (!replayed && !judged_enough(q, aa, isolated)) return LB_OK;
     if (!replayed) {
+        char besides[60] = "";
+        if (aa->unjudged) snprintf(besides, sizeof besides, "%u could not be judged, ", aa->unjudged);
         q->out->outcome = aa->count ? LB_BISECT_UNDECIDED : LB_BISECT_CLEAN;
         lb_stage_end(q, aa->count ? "undecided" : "clean",
                      "%" PRIu64 " of %" PRIu64
-                     " ops bit-equal, %u outside their bound; no failure in the recording or its replay",
-                     isolated->bitwise, isolated->compared, aa->count);
+                     " ops bit-equal, %s%u outside their bound; no failure in the recording or its replay",
+                     isolated->bitwise, isolated->compared, besides, aa->count);
         return LB_OK;
     }
     q->out->failure = q->failure;

@@ -38,6 +38,7 @@ typedef struct lb_inquiry {
     lb_monitor_mode mode;
     lb_failure failure; /* what the unchanged replay shows */
     uint64_t blind;     /* watched results that it could not compute: their bytes lack */
+    uint64_t unrecorded, judged; /* of the recording: watched results without statistics, and those with */
     lb_trace *trace;    /* of the unchanged replay, up to the failing step */
     const int32_t *ranks;
     uint32_t n_ranks;

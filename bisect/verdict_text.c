@@ -251,6 +251,11 @@ static void put_reproducer(FILE *out, const lb_bisection *b)
 
 static void put_undecided(FILE *out, const lb_bisection *b)
 {
+    if (b->reason) {
+        put_failure(out, &b->failure, "failure");
+        put_text(out, "undecided", b->reason);
+        return;
+    }
     if (b->failure.kind == LB_FAILURE_NONE) {
         put_text(out, "undecided", b->n_stages ? b->stages[b->n_stages - 1].note : "");
         return;

@@ -12,6 +12,7 @@ typedef struct lb_watched {
     uint8_t *marks; /* lb_watch_bits per op; the caller frees them */
     bool scaler;    /* a loss scaler judges its gradients */
     uint64_t blind; /* watched results that were not there */
+    uint64_t judged; /* and those that were */
 } lb_watched;
 
 /* Sets marks and scaler of watched->program. `selector`: of a predicate, or NULL. */

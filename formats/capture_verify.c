@@ -75,6 +75,16 @@ static void check_commit(check *c, const char *map, const lb_scan *scan, const l
     free(rows);
 }
 
+/* "program of rank 0, step 2", "table receipt", "commit". */
+static void say_entry(const lb_descriptor *d, char *text, size_t size)
+{
+    if (d->kind == LB_RECORD_PROGRAM)
+        snprintf(text, size, "program of rank %" PRId32 ", step %" PRId64, d->rank, d->step);
+    else
+        snprintf(text, size, "%s%s%.128s", lb_record_kind_name(d->kind), d->kind == LB_RECORD_TABLE ? " " : "",
+                 d->kind == LB_RECORD_TABLE ? d->name : "");
+}
+
 static void check_records(check *c, const char *map, const lb_scan *scan)
 {
     if (scan->damages)
@@ -84,9 +94,11 @@ static void check_records(check *c, const char *map, const lb_scan *scan)
         const lb_scan_entry *entry = &scan->entries[i];
         c->result->records++;
         c->result->uncommitted += i >= scan->committed && lb_scan_is_content(entry);
+        char which[200];
+        say_entry(&entry->descriptor, which, sizeof which);
         if (!lb_scan_entry_holds(map, entry))
             report(c, LB_DAMAGE_BYTES, entry->data, "%s: offset %" PRIu64 ": %s: its bytes contradict its digest", c->file, entry->data,
-                   lb_record_kind_name(entry->descriptor.kind));
+                   which);
         else if (entry->descriptor.kind == LB_RECORD_COMMIT)
             check_commit(c, map, scan, entry);
     }

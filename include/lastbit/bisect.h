@@ -123,6 +123,7 @@ typedef struct lb_bisection {
     char *reference; /* path of what it was compared with, or NULL */
     char *again;     /* command that records what the window lacks, or NULL */
     char *note;      /* what the reader should know besides: warnings, limits; or NULL */
+    char *reason;    /* undecided: why nothing can be said, a sentence without its stop; or NULL */
     double seconds;
 } lb_bisection;
 
