@@ -117,37 +117,113 @@ static lb_status store(lb_recorder *recorder, lb_window *window, const void *byt
     return lb_fail(err, status, "%s", refused.message);
 }
 
+static bool is_stored(const lb_recorder *recorder, lb_digest blob)
+{
+    return recorder->spool  ? lb_spool_has(recorder->spool, blob)
+           : recorder->ring ? lb_ring_has_blob(recorder->ring, blob)
+                            : lb_writer_has_blob(recorder->writer, blob);
+}
+
+/* Where the step no longer fits at its level: what was above the level that is left is gone, and no value says that it was kept. */
+static lb_status outgrow(lb_recorder *recorder)
+{
+    lb_keep *keep = &recorder->keep;
+    lb_stage *stage = recorder->stage;
+    /* Bytes that turned out to be a source's are the sources' in this count. */
+    if (!lb_keep_outgrown(keep, lb_stage_bytes(stage, LB_LEVEL_SOURCES) + lb_stage_bytes(stage, LB_LEVEL_LAYERS),
+                          lb_stage_bytes(stage, LB_LEVEL_OPS)))
+        return LB_OK;
+    lb_stage_drop(stage, keep->level);
+    lb_program *program = recorder->program;
+    for (uint32_t v = 0; v < program->n_values; v++) {
+        lb_value *value = &program->values[v];
+        if (value->flags & LB_VALUE_KEPT && !is_stored(recorder, value->blob) && !lb_stage_has(stage, value->blob))
+            value->flags &= ~(uint32_t)LB_VALUE_KEPT;
+    }
+    for (size_t b = 0; b < recorder->storages.n_buckets; b++)
+        for (lb_known *s = recorder->storages.buckets[b]; s; s = s->next)
+            for (uint32_t w = 0; w < s->n_windows && s->program == recorder->serial; w++)
+                if (s->windows[w].row != LB_NONE && s->windows[w].kept)
+                    s->windows[w].kept = program->values[s->windows[w].row].flags & LB_VALUE_KEPT;
+    return LB_OK;
+}
+
+static lb_status stage(lb_recorder *recorder, lb_window *window, const void *bytes, uint64_t size, lb_purpose purpose,
+                       lb_err *err)
+{
+    bool fresh;
+    LB_TRY(lb_stage_blob(recorder->stage, window->blob, window->dtype, bytes, size, lb_keep_level_of(purpose), &fresh, err));
+    window->kept = true;
+    recorder->program->values[window->row].flags |= LB_VALUE_KEPT;
+    if (fresh && purpose == LB_FOR_LAYER && recorder->keep.level == LB_LEVEL_LAYERS) lb_keep_of_layers(&recorder->keep, size);
+    return fresh ? outgrow(recorder) : LB_OK;
+}
+
 lb_status lb_contents_keep(lb_recorder *recorder, const lb_known *storage, lb_window *window,
                            lb_purpose purpose, lb_err *err)
 {
-    if (window->kept || window->last <= window->first) return LB_OK;
+    if (window->last <= window->first) return LB_OK;
+    if (window->kept) {
+        if (recorder->stage) lb_stage_lower(recorder->stage, window->blob, lb_keep_level_of(purpose));
+        return LB_OK;
+    }
     const uint8_t *bytes = storage->base + window->first;
     const uint64_t size = (uint64_t)(window->last - window->first);
     if (lb_digest_is_none(window->blob)) {
         window->blob = lb_digest_bytes(bytes, size);
         recorder->program->values[window->row].blob = window->blob;
     }
-    bool known = recorder->spool  ? lb_spool_has(recorder->spool, window->blob)
-                 : recorder->ring ? lb_ring_has_blob(recorder->ring, window->blob)
-                                  : lb_writer_has_blob(recorder->writer, window->blob);
+    const bool known = is_stored(recorder, window->blob);
+    if (recorder->stage && !known && (purpose != LB_FOR_SOURCE || lb_stage_has(recorder->stage, window->blob)))
+        return stage(recorder, window, bytes, size, purpose, err);
     LB_TRY(store(recorder, window, bytes, size, &window->kept, err));
     if (!window->kept) return LB_OK;
     recorder->program->values[window->row].flags |= LB_VALUE_KEPT;
-    if (!known)
-        lb_keep_spent(&recorder->keep, purpose, size, recorder->spool ? 0 : lb_writer_bytes(recorder->writer));
-    return LB_OK;
+    if (known) return LB_OK;
+    lb_keep_spent(&recorder->keep, purpose, size);
+    return recorder->stage ? outgrow(recorder) : LB_OK;
 }
 
-/* True when kept bytes of this very version contain the window. */
-bool lb_contents_covered(const lb_known *storage, const lb_window *window)
+bool lb_contents_covered(lb_recorder *recorder, const lb_known *storage, const lb_window *window, lb_purpose purpose)
 {
     for (uint32_t w = 0; w < storage->n_windows; w++) {
         const lb_window *other = &storage->windows[w];
-        if (other->kept && other->row != LB_NONE && other->first <= window->first &&
-            other->last >= window->last)
+        if (!other->kept || other->row == LB_NONE || other->first > window->first || other->last < window->last) continue;
+        if (recorder->stage) lb_stage_lower(recorder->stage, other->blob, lb_keep_level_of(purpose));
+        return true;
+    }
+    return false;
+}
+
+bool lb_contents_left(const lb_known *storage, const lb_window *window)
+{
+    for (uint32_t w = 0; w < storage->n_windows; w++) {
+        const lb_window *other = &storage->windows[w];
+        if ((other->kept || other->left) && other->row != LB_NONE && other->first <= window->first && other->last >= window->last)
             return true;
     }
     return false;
+}
+
+static lb_status put_blob(void *context, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size, lb_err *err)
+{
+    return lb_writer_blob(context, digest, dtype, bytes, size, err);
+}
+
+/* What they took is what the next step is expected to take. */
+lb_status lb_contents_unstage(lb_recorder *recorder, lb_err *err)
+{
+    lb_stage *stage = recorder->stage;
+    if (!stage) return LB_OK;
+    const uint64_t sources = lb_stage_bytes(stage, LB_LEVEL_SOURCES), layers = lb_stage_bytes(stage, LB_LEVEL_LAYERS),
+                   ops = lb_stage_bytes(stage, LB_LEVEL_OPS);
+    lb_keep_spent(&recorder->keep, LB_FOR_SOURCE, sources + layers + ops);
+    lb_keep_measured(&recorder->keep, layers, ops);
+    recorder->stage = NULL;
+    if (recorder->spool) return lb_spool_stage(recorder->spool, stage, err);
+    const lb_status status = lb_stage_each(stage, put_blob, recorder->writer, err);
+    lb_stage_free(stage);
+    return status;
 }
 
 /* ---- beside the run ---------------------------------------------------------------------------------------------------- */
@@ -294,6 +370,7 @@ lb_status lb_contents_later(lb_recorder *recorder, const lb_standing *at, lb_kno
     const bool source = value->flags & LB_VALUE_SOURCE || choice;
     const bool wanted =
         at->keep || (source && lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, at->layer, at->name));
+    if (!wanted && !source) lb_keep_left(&recorder->keep, LB_FOR_RESULT, (uint64_t)(window->last - window->first));
     if (recorder->n_late == recorder->cap_late) {
         uint32_t cap = recorder->cap_late ? 2 * recorder->cap_late : 16;
         lb_late *late = realloc(recorder->late, cap * sizeof *late);
@@ -304,7 +381,7 @@ lb_status lb_contents_later(lb_recorder *recorder, const lb_standing *at, lb_kno
     recorder->late[recorder->n_late++] = (lb_late){.storage = storage,
                                                    .hash = window->hash,
                                                    .seen = *seen,
-                                                   .purpose = source ? LB_FOR_SOURCE : LB_FOR_RESULT,
+                                                   .purpose = source ? LB_FOR_SOURCE : at->keep_for,
                                                    .wanted = wanted,
                                                    .filled = at->filled,
                                                    .verified = at->phase == LB_PHASE_OPTIMIZER};

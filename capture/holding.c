@@ -43,8 +43,7 @@ bool lb_recorder_beside(lb_recorder *recorder, bool beside)
     if (!beside) lb_contents_settle_all(recorder);
     recorder->beside = beside && recorder->backlog;
     /* What a budget has room for must be known at once. */
-    const bool free_of_limits =
-        !recorder->ring && !recorder->budget_bytes && recorder->keep.asked != LB_LEVEL_AUTO;
+    const bool free_of_limits = !recorder->ring && !recorder->budget_bytes;
     if (recorder->beside && free_of_limits && recorder->keep.asked > LB_LEVEL_STATS && !recorder->spool)
         recorder->spool = lb_spool_new(recorder->writer, SPOOL_BYTES);
     if (!recorder->beside && lb_spool_free(recorder->spool)) recorder->spool = NULL;

@@ -269,7 +269,7 @@ void lb_known_enter(lb_known *storage, uint64_t serial, bool certain)
             continue;
         }
         window->row = window->statistics = LB_NONE;
-        window->verified = window->kept = false;
+        window->verified = window->kept = window->left = false;
         storage->windows[n++] = *window;
     }
     storage->n_windows = n;

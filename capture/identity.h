@@ -52,6 +52,7 @@ typedef struct lb_window {
     uint32_t n_leaves;
     lb_dtype dtype;
     bool kept;     /* the blob was kept for a value of this program */
+    bool left;     /* it was left out: a level that keeps layers would have kept it */
     bool verified; /* compared with its bytes since the last doubt */
 } lb_window;
 

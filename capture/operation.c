@@ -188,9 +188,12 @@ static void stand(lb_recorder *recorder, lb_pending *p, const lb_call *call)
                           .thread = call->thread};
     const bool view = call->flags & LB_OP_VIEW;
     p->at.verify = !view && (p->at.phase == LB_PHASE_OPTIMIZER || call->flags & LB_OP_COLLECTIVE);
-    p->at.keep = !view && lb_keep_wants(&recorder->keep, LB_FOR_RESULT, p->at.layer, p->name);
+    p->at.keep = !view && lb_keep_wants_result(&recorder->keep, p->at.layer, p->name, &p->at.keep_for);
     /* What each rank sent is evidence that no replay of one rank can make again. */
-    if (call->flags & LB_OP_COLLECTIVE && !recorder->ring && lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, "", "")) p->at.keep = true;
+    if (call->flags & LB_OP_COLLECTIVE && !recorder->ring && lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, "", "")) {
+        p->at.keep = true;
+        p->at.keep_for = LB_FOR_SOURCE;
+    }
 }
 
 static lb_status begin(lb_recorder *recorder, const lb_call *call, lb_pending *p, lb_err *err)

@@ -162,8 +162,8 @@ static lb_status add_source(lb_recorder *recorder, const lb_standing *at, lb_kno
     LB_TRY(status);
     window->verified = at->phase == LB_PHASE_OPTIMIZER;
     if (undefined) recorder->program->values[window->row].flags |= LB_VALUE_UNDEFINED;
-    const bool carried_in_ring = recorder->ring && kind == LB_SOURCE_CARRIED && !recorder->ring_base;
-    if (bytes && !undefined && !carried_in_ring && lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, at->layer, "lb::source"))
+    const bool carried_on = kind == LB_SOURCE_CARRIED && (recorder->ring ? !recorder->ring_base : recorder->keep.lean);
+    if (bytes && !undefined && !carried_on && lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, at->layer, "lb::source"))
         LB_TRY(lb_contents_keep(recorder, storage, window, LB_FOR_SOURCE, err));
     const uint32_t row = window->row;
     LB_TRY(add_source_op(recorder, at, row, err));
@@ -294,11 +294,12 @@ lb_status lb_reading_value(lb_recorder *recorder, const lb_standing *at, const l
     lb_window *window = window_of(storage, seen, err);
     if (!window) return LB_ERR_NOMEM;
     if (window->promise) lb_contents_settle(recorder, storage);
-    if (recorder->program->values[*row].flags & LB_VALUE_UNDEFINED || lb_contents_covered(storage, window)) return LB_OK;
+    if (recorder->program->values[*row].flags & LB_VALUE_UNDEFINED || lb_contents_covered(recorder, storage, window, at->keep_for))
+        return LB_OK;
     /* Written in pieces, or a carried source of a ring: no value holds these bytes. */
     if (recorder->ring && recorder->program->values[*row].source == LB_SOURCE_CARRIED) return LB_OK;
     if (lb_digest_is_none(window->logical)) LB_TRY(lb_contents_measure(recorder, storage, window, seen, true, err));
-    return lb_contents_keep(recorder, storage, window, LB_FOR_RESULT, err);
+    return lb_contents_keep(recorder, storage, window, at->keep_for, err);
 }
 
 /* ---- what an op produces ------------------------------------------------------------------------------------------- */
@@ -334,6 +335,7 @@ lb_status lb_reading_settle(lb_recorder *recorder, lb_known *storage, lb_err *er
         if (!window || window->row != late->row) continue;
         lb_standing at = {.name = "deferred", .layer = "", .phase = LB_PHASE_COMMUNICATION};
         at.keep = lb_keep_wants(&recorder->keep, LB_FOR_RESULT, "", "");
+        at.keep_for = LB_FOR_RESULT;
         LB_TRY(lb_contents_later(recorder, &at, storage, window, &late->seen, err));
     }
     return lb_contents_measure_late(recorder, err);
@@ -349,11 +351,13 @@ lb_status lb_reading_boundary(lb_recorder *recorder, const lb_standing *at, cons
     if (!window) return LB_ERR_NOMEM;
     if (lb_keep_wants(&recorder->keep, LB_FOR_LAYER, at->layer, "")) {
         if (window->promise) lb_contents_settle(recorder, storage);
-        const bool wanted = !lb_contents_covered(storage, window);
+        const bool wanted = !lb_contents_covered(recorder, storage, window, LB_FOR_LAYER);
         if (lb_digest_is_none(window->logical))
             LB_TRY(lb_contents_measure(recorder, storage, window, seen, wanted, err));
         return wanted ? lb_contents_keep(recorder, storage, window, LB_FOR_LAYER, err) : LB_OK;
     }
+    if (!lb_contents_left(storage, window)) lb_keep_left(&recorder->keep, LB_FOR_LAYER, (uint64_t)(window->last - window->first));
+    window->left = true;
     if (window->promise && !lb_contents_promised(window, seen)) window->promise = NULL;
     if (window->promise || !lb_digest_is_none(window->logical)) return LB_OK;
     LB_TRY(lb_contents_later(recorder, at, storage, window, seen, err));

@@ -40,9 +40,9 @@ static lb_status write_coverage(lb_recorder *recorder, bool closed, lb_err *err)
     if (!recorder->writer) return LB_OK;
     const lb_keep *keep = &recorder->keep;
     json_t *table =
-        json_pack("{s:i, s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:O}", "rank", recorder->rank,
+        json_pack("{s:i, s:i, s:s, s:s, s:O, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:O}", "rank", recorder->rank,
                   "world", recorder->world, "level_asked", lb_level_name(keep->asked), "level",
-                  lb_level_name(keep->reached), "steps", (json_int_t)recorder->n_steps, "ops",
+                  lb_level_name(keep->reached), "levels", recorder->levels, "steps", (json_int_t)recorder->n_steps, "ops",
                   (json_int_t)recorder->n_ops, "values", (json_int_t)recorder->n_values, "unseen_writes",
                   (json_int_t)recorder->n_unseen, "skipped_values", (json_int_t)keep->skipped_values,
                   "skipped_bytes", (json_int_t)keep->skipped_bytes, "closed", closed, "notes", recorder->notes);
@@ -69,6 +69,8 @@ lb_status lb_recorder_die(lb_recorder *recorder, const lb_err *err)
     recorder->why = *err;
     lb_contents_drop(recorder);
     if (lb_spool_free(recorder->spool)) recorder->spool = NULL;
+    lb_stage_free(recorder->stage);
+    recorder->stage = NULL;
     lb_program_free(recorder->program);
     recorder->program = NULL;
     lb_ring_free(recorder->ring);
@@ -87,6 +89,7 @@ static void recorder_free(lb_recorder *recorder)
     if (!recorder) return;
     lb_contents_drop(recorder);
     free(recorder->unheld);
+    lb_stage_free(recorder->stage);
     lb_program_free(recorder->program);
     lb_ring_free(recorder->ring);
     lb_knowns_release(&recorder->storages);
@@ -99,6 +102,7 @@ static void recorder_free(lb_recorder *recorder)
     lb_pending_free(recorder->spare);
     free(recorder->late);
     json_decref(recorder->notes);
+    json_decref(recorder->levels);
     free(recorder->path);
     pthread_mutex_destroy(&recorder->lock);
     free(recorder);
@@ -137,9 +141,10 @@ lb_status lb_recorder_open(const char *folder, const lb_recorder_options *option
     r->budget_bytes = options->budget_bytes;
     r->serial = 1;
     r->notes = json_object();
+    r->levels = json_array();
     lb_recorder_options chosen = *options;
     if (options->ring && options->level == LB_LEVEL_AUTO) chosen.level = LB_LEVEL_SOURCES;
-    lb_status status = r->notes ? lb_keep_init(&r->keep, &chosen, err) : lb_recorder_no_memory(err);
+    lb_status status = r->notes && r->levels ? lb_keep_init(&r->keep, &chosen, err) : lb_recorder_no_memory(err);
     if (status == LB_OK && lb_recorder_scope(r, "", NULL, LB_NONE) != 0) status = lb_recorder_no_memory(err);
     if (status == LB_OK) status = open_archive(r, folder, options, err);
     if (status == LB_OK && options->ring) {
@@ -224,6 +229,41 @@ lb_status lb_recorder_settled(lb_recorder *recorder, lb_status status, const lb_
     return lb_recorder_unlock(recorder, status);
 }
 
+/* Of parameters and states that the last program wrote, or took over, and whose bytes were not kept: a step that begins now finds them
+ * as sources. */
+static uint64_t carried_bytes(const lb_recorder *recorder)
+{
+    uint64_t bytes = 0;
+    for (size_t b = 0; b < recorder->storages.n_buckets; b++)
+        for (const lb_known *s = recorder->storages.buckets[b]; s; s = s->next) {
+            bool tensor = false, kept = false;
+            for (uint32_t r = 0; r < s->n_roles; r++)
+                tensor |= s->roles[r].kind == LB_SOURCE_PARAMETER || s->roles[r].kind == LB_SOURCE_STATE;
+            for (uint32_t w = 0; w < s->n_windows && tensor; w++) kept |= s->windows[w].kept;
+            if (tensor && !kept && s->n_windows && s->program + 1 == recorder->serial) bytes += s->bytes;
+        }
+    return bytes;
+}
+
+/* The level that the step reached, for coverage; and why it is not a higher one, where nobody asked for it. */
+static void note_level(lb_recorder *recorder)
+{
+    const lb_keep *keep = &recorder->keep;
+    const char *name = lb_level_name(keep->reached);
+    json_t *last = json_array_get(recorder->levels, json_array_size(recorder->levels) - 1);
+    const json_int_t step = (json_int_t)recorder->program->step;
+    if (!last || strcmp(json_string_value(json_object_get(last, "level")), name) != 0) {
+        json_array_append_new(recorder->levels, json_pack("{s:I, s:s}", "from", step, "level", name));
+        recorder->coverage_changed = true;
+    }
+    if (keep->asked != LB_LEVEL_AUTO || keep->reached == LB_LEVEL_OPS || recorder->ring) return;
+    lb_recorder_note(recorder, "level",
+                     keep->lean ? "the total is used up: what a step takes over from the one before is not kept again"
+                     : keep->reached == LB_LEVEL_LAYERS
+                         ? "layers: with the results of all ops a step takes more than auto keeps of one"
+                         : "sources: with the inputs and outputs of layers a step takes more than auto keeps of one");
+}
+
 lb_status lb_recorder_step_begin(lb_recorder *recorder, int64_t step, const char *shard, lb_err *err)
 {
     lb_status status = lb_recorder_lock(recorder, false, err);
@@ -240,7 +280,9 @@ lb_status lb_recorder_step_begin(lb_recorder *recorder, int64_t step, const char
     recorder->program->world = recorder->world;
     recorder->program->shard = lb_program_string(recorder->program, shard);
     const bool unlimited = recorder->ring || recorder->spool; /* or the spool's thread has the writer */
-    lb_keep_step(&recorder->keep, unlimited ? 0 : lb_writer_bytes(recorder->writer));
+    lb_keep_step(&recorder->keep, unlimited ? 0 : lb_writer_bytes(recorder->writer), carried_bytes(recorder));
+    if (recorder->keep.asked == LB_LEVEL_AUTO && recorder->keep.level > LB_LEVEL_SOURCES && !(recorder->stage = lb_stage_new()))
+        return lb_recorder_settled(recorder, lb_recorder_no_memory(&cause), &cause, err);
     recorder->n_nonfinite = 0;
     recorder->ring_base = recorder->ring && lb_ring_step(recorder->ring);
     return lb_recorder_unlock(recorder, LB_OK);
@@ -323,9 +365,11 @@ lb_status lb_recorder_step_end(lb_recorder *recorder, bool complete, lb_err *err
     status = settle_all(recorder, &cause);
     if (status == LB_OK) status = name_values(recorder, &cause);
     if (status == LB_OK) status = lb_routing_find(recorder->program, &cause);
+    if (status == LB_OK) status = lb_contents_unstage(recorder, &cause);
     recorder->n_steps++;
     recorder->program->complete = complete;
     recorder->program->level = (uint8_t)recorder->keep.reached;
+    note_level(recorder);
     if (status == LB_OK) status = write_step(recorder, &cause);
     if (status == LB_ERR_LIMIT && !recorder->ring) { /* not even the program fits: what is committed stays */
         long long step = (long long)recorder->program->step;

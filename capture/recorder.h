@@ -8,6 +8,7 @@
 #include "keep.h"
 #include "ring.h"
 #include "spool.h"
+#include "stage.h"
 
 #include <jansson.h>
 #include <pthread.h>
@@ -39,6 +40,7 @@ struct lb_recorder {
     char *path;
     lb_writer *writer;
     lb_spool *spool; /* NULL: blobs go to the writer at once */
+    lb_stage *stage; /* level AUTO, while a step is open: what it keeps above its sources */
     uint64_t budget_bytes;
     lb_ring *ring;   /* NULL: off, or triggered */
     bool ring_base;  /* the open step carries all sources */
@@ -60,6 +62,7 @@ struct lb_recorder {
     json_t *notes; /* coverage: {kind: {message: times}} */
     bool coverage_changed;
     uint64_t n_steps, n_ops, n_values, n_unseen, n_nonfinite;
+    json_t *levels; /* coverage: [{from, level}], the level that steps reached from that one on */
 };
 
 /* Where an op stands: what its sources and values inherit. */
@@ -70,6 +73,7 @@ typedef struct lb_standing {
     uint8_t phase, thread;
     bool verify; /* inputs of this op are compared with what is known of them */
     bool keep;   /* its results are kept, so its inputs must be too */
+    lb_purpose keep_for; /* and for which level that is */
     bool filled; /* its results are made of nothing: what fills a buffer next may be code that nobody sees */
     bool reads_floats; /* what it makes of them that is no float is a choice: an index, a comparison */
 } lb_standing;
@@ -105,8 +109,12 @@ lb_status lb_contents_note(lb_recorder *recorder, lb_window *window, lb_measured
 bool lb_contents_derive(lb_recorder *recorder, lb_window *view, const lb_window *measured);
 /* Keeps the bytes, if the budget has room. */
 lb_status lb_contents_keep(lb_recorder *recorder, const lb_known *storage, lb_window *window, lb_purpose purpose, lb_err *err);
-/* True when kept bytes of this very version contain the window. */
-bool lb_contents_covered(const lb_known *storage, const lb_window *window);
+/* True when kept bytes of this very version contain the window; they stay for that purpose, too. */
+bool lb_contents_covered(lb_recorder *recorder, const lb_known *storage, const lb_window *window, lb_purpose purpose);
+/* True when bytes of this version that contain the window were kept, or left out as a layer's, before. */
+bool lb_contents_left(const lb_known *storage, const lb_window *window);
+/* Level AUTO, at a step's end: what it kept above its sources goes to the archive. */
+lb_status lb_contents_unstage(lb_recorder *recorder, lb_err *err);
 /* Results are measured when the op has all of them: */
 lb_status lb_contents_later(lb_recorder *recorder, const lb_standing *at, lb_known *storage, const lb_window *window,
                             const lb_seen *seen, lb_err *err);

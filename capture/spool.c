@@ -9,7 +9,7 @@
 
 #define MOST_RECORDS 1024
 
-typedef enum kind { BLOB, PROGRAM, TABLE, COMMIT } kind;
+typedef enum kind { BLOB, STAGE, PROGRAM, TABLE, COMMIT } kind;
 
 typedef struct record {
     kind kind;
@@ -17,7 +17,8 @@ typedef struct record {
     lb_digest digest;
     lb_dtype dtype;
     size_t first, size, end; /* in the ring; end: where the next one may begin */
-    /* program, table; ours */
+    /* stage, program, table; ours */
+    lb_stage *stage;
     lb_program *program;
     char *name, *json;
 } record;
@@ -72,10 +73,16 @@ bool lb_spool_has(const lb_spool *s, lb_digest digest)
 
 /* ---- the thread ------------------------------------------------------------------------------------------------------ */
 
+static lb_status put_staged(void *context, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size, lb_err *err)
+{
+    return lb_writer_blob(context, digest, dtype, bytes, size, err);
+}
+
 static lb_status write_record(const lb_spool *s, const record *r, lb_err *err)
 {
     switch (r->kind) {
     case BLOB: return lb_writer_blob(s->writer, r->digest, r->dtype, s->ring + r->first, r->size, err);
+    case STAGE: return lb_stage_each(r->stage, put_staged, s->writer, err);
     case PROGRAM: return lb_writer_program(s->writer, r->program, err);
     case TABLE: return lb_writer_table(s->writer, r->name, r->json, err);
     case COMMIT: return lb_writer_commit(s->writer, err);
@@ -85,6 +92,7 @@ static lb_status write_record(const lb_spool *s, const record *r, lb_err *err)
 
 static void drop_record(const record *r)
 {
+    lb_stage_free(r->stage);
     lb_program_free(r->program);
     free(r->name);
     free(r->json);
@@ -215,6 +223,24 @@ lb_status lb_spool_blob(lb_spool *s, lb_digest digest, lb_dtype dtype, const voi
     s->head = r.end;
     status = append(s, &r, err);
     pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+static lb_status note_staged(void *context, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size, lb_err *err)
+{
+    (void)dtype, (void)bytes, (void)size, (void)err;
+    note_given(context, digest);
+    return LB_OK;
+}
+
+lb_status lb_spool_stage(lb_spool *s, lb_stage *stage, lb_err *err)
+{
+    lb_stage_each(stage, note_staged, s, NULL);
+    const record r = {.kind = STAGE, .stage = stage};
+    pthread_mutex_lock(&s->lock);
+    const lb_status status = append(s, &r, err);
+    pthread_mutex_unlock(&s->lock);
+    if (status != LB_OK) drop_record(&r);
     return status;
 }
 

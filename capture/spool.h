@@ -8,6 +8,8 @@
 #ifndef LB_SPOOL_H
 #define LB_SPOOL_H
 
+#include "stage.h"
+
 #include <lastbit/archive.h>
 #include <lastbit/program.h>
 
@@ -20,6 +22,8 @@ bool lb_spool_free(lb_spool *spool);
 /* As lb_writer_blob, but a failure is reported by a later call, and by every one after that. Waits for room. */
 lb_status lb_spool_blob(lb_spool *spool, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size,
                         lb_err *err);
+/* All blobs of the stage, which is the spool's from here on, whatever the status; their bytes take no room of the ring. */
+lb_status lb_spool_stage(lb_spool *spool, lb_stage *stage, lb_err *err);
 /* Whether it was given this blob. */
 bool lb_spool_has(const lb_spool *spool, lb_digest digest);
 /* As lb_writer_program; the program is the spool's from here on, whatever the status. */

@@ -29,7 +29,10 @@ typedef enum lb_level {
     LB_LEVEL_SOURCES = 1, /* bytes of every source, and what goes into and comes out of collectives */
     LB_LEVEL_LAYERS = 2,  /* and of layer inputs and outputs */
     LB_LEVEL_OPS = 3,     /* and of every op's results */
-    LB_LEVEL_AUTO = 4     /* ops while a step fits LB_AUTO_STEP_BYTES and the capture LB_AUTO_TOTAL_BYTES, then less */
+    LB_LEVEL_AUTO = 4     /* step by step the highest that fits whole into LB_AUTO_STEP_BYTES, its sources included, and with all
+                             * before it into LB_AUTO_TOTAL_BYTES: ops, else layers, else sources. Until a step ends, what is above
+                             * its sources is held in memory. When the total is used up, what the step before left (parameters,
+                             * optimizer state) is not kept again: a chained replay carries it over, and the level is stats */
 } lb_level;
 #define LB_AUTO_STEP_BYTES (256ull << 20)
 #define LB_AUTO_TOTAL_BYTES (2048ull << 20)
@@ -49,8 +52,9 @@ typedef struct lb_recorder_options {
                             * AUTO means SOURCES then */
     uint64_t ring_bytes;   /* memory the ring may take; above it ring recording stops. 0: a quarter of physical memory */
     bool overwrite;        /* replace the archive of an earlier run */
+    uint64_t auto_step_bytes, auto_total_bytes; /* of level AUTO; 0: LB_AUTO_STEP_BYTES, LB_AUTO_TOTAL_BYTES */
 } lb_recorder_options;
-#define LB_RECORDER_OPTIONS_INIT {sizeof(lb_recorder_options), LB_LEVEL_AUTO, 0, 1, NULL, NULL, 0, 0, 0, false}
+#define LB_RECORDER_OPTIONS_INIT {sizeof(lb_recorder_options), LB_LEVEL_AUTO, 0, 1, NULL, NULL, 0, 0, 0, false, 0, 0}
 
 /* ---- life-cycle --------------------------------------------------------------------------------------------------- */
 
