@@ -301,7 +301,7 @@ int lb_cmd_record(int argc, const char **argv)
         {"output", 'o', POPT_ARG_STRING, &o.out, 0, "the capture's folder (run.lb), created for you alone", "FOLDER"},
         {"level", 0, POPT_ARG_STRING, &o.level, 0,
          "bytes kept: stats (none), sources (what replay cannot recompute), layers (and their inputs and outputs), ops "
-         "(and every result), auto (as much of these as stays small)", "LEVEL"},
+         "(and every result), auto (of each step the highest that fits whole into 256 MB, 2 GB per rank)", "LEVEL"},
         {"steps", 0, POPT_ARG_STRING, &o.steps, 0, "record these steps only", "A-B"},
         {"ranks", 0, POPT_ARG_STRING, &o.ranks, 0, "record these ranks only", "A,B-C"},
         {"keep", 0, POPT_ARG_STRING, &o.keep, 0, "keep the results of ops whose layer/op matches, at any level", "REGEX"},
