@@ -97,8 +97,10 @@ lb_status lb_anchor_source(lb_machine *machine, uint32_t value, bool *loaded) { 
 
 lb_status lb_anchor_put(lb_machine *machine, uint32_t value, const lb_tensor *contents)
 {
+    lb_tensor recorded;
     LB_TRY(fill_window(machine, lb_storage_of(machine, value), &machine->prepared->program->values[value], contents));
-    lb_anchor_written(machine, value, false, false, LB_VERDICT_IDENTICAL);
+    const bool same = !machine->is_shadow && lb_anchor_recorded(machine, value, &recorded) && lb_tensor_same(contents, &recorded);
+    lb_anchor_written(machine, value, same, false, same ? LB_VERDICT_IDENTICAL : LB_VERDICT_SWAPPED);
     return LB_OK;
 }
 
@@ -185,6 +187,7 @@ lb_status lb_anchor_input(lb_machine *machine, uint32_t value, bool *exact, bool
     *missing = storage->missing;
     if (row->flags & LB_VALUE_UNDEFINED) *missing = false;
     *exact = !*missing && machine->state[value] == LB_STATE_EXACT;
+    if (!*exact && is_stale(machine, storage, row)) storage->taint = (uint8_t)lb_verdict_worse(storage->taint, LB_VERDICT_SWAPPED);
     return LB_OK;
 }
 

@@ -22,7 +22,7 @@ lb_status lb_anchor_decisions(lb_machine *machine, const lb_op *op);
 lb_status lb_anchor_load(lb_machine *machine, uint32_t value, bool *loaded);
 /* The same for a source, which always brings its whole range: slices of one batch come from one source. */
 lb_status lb_anchor_source(lb_machine *machine, uint32_t value, bool *loaded);
-/* Puts other contents of the value's dtype and shape into its window: nothing is known to equal the recording then. */
+/* Puts other contents of the value's dtype and shape into its window: unless they are what was recorded, what comes of them is swapped. */
 lb_status lb_anchor_put(lb_machine *machine, uint32_t value, const lb_tensor *contents);
 /* The same for a result or written value of the current op; where its bytes were not kept it becomes missing. */
 lb_status lb_anchor_output(lb_machine *machine, uint32_t value);

@@ -1,6 +1,7 @@
 /* lastbit replay: re-execute recorded steps, as they were or under swaps, and say how they compare with the recording. */
 #include "../bisect/command_line.h"
 #include "cmd_coverage.h"
+#include "cmd_effect.h"
 #include "cmd_kernels.h"
 #include "cmd_missing.h"
 #include "cmd_plan.h"
@@ -29,7 +30,7 @@ typedef struct finding {
 typedef struct report {
     finding *worst;
     uint32_t n_worst, room;
-    uint64_t verdicts[LB_VERDICT_OPAQUE + 1];
+    uint64_t verdicts[LB_VERDICT_SWAPPED + 1];
     lb_coverage *coverage;
     lb_missing missing;
     char *missing_text; /* NULL: nothing is */
@@ -42,13 +43,17 @@ typedef struct report {
     bool wants_digest;
     lb_digest digest; /* of everything computed, in order */
     lb_precision_table *table; /* --table */
+    lb_effects *effects; /* of swaps; NULL: none, or op by op */
 } report;
 
 /* ---- watching a run ---------------------------------------------------------------------------------------------- */
 
 static int severity(lb_verdict verdict)
 {
-    return verdict == LB_VERDICT_DIVERGED ? 3 : verdict == LB_VERDICT_ROUNDING ? 2 : verdict == LB_VERDICT_REORDERED ? 1 : 0;
+    return verdict == LB_VERDICT_DIVERGED   ? 4
+           : verdict == LB_VERDICT_SWAPPED  ? 3
+           : verdict == LB_VERDICT_ROUNDING ? 2
+           : verdict == LB_VERDICT_REORDERED ? 1 : 0;
 }
 
 static bool worse(const finding *a, const finding *b)
@@ -126,6 +131,7 @@ static bool watch(void *context, const lb_event *event)
     finding f = {event->verdict, event->bound_ratio, event->step, event->rank, event->op, lb_op_name(event->program, op),
                  lb_op_layer(event->program, op), lb_phase_name((lb_phase)op->phase), NAN};
     if (r->wants_digest) chain_digest(r, event);
+    if (r->effects) lb_effects_op(r->effects, event);
     if (r->file && event->selected) lb_tensorfile_add(r->file, event);
     look_for_nonfinite(r, event, &f);
     lb_missing_add(&r->missing, event);
@@ -216,7 +222,7 @@ static json_t *as_json(const lb_plan *plan, const lb_replay_summary *s, const re
                                                (json_int_t)f->step, "rank", (int)f->rank, "index", (int)f->index, "bound_ratio",
                                                number(f->ratio), "max_abs", number(f->max_abs)));
     }
-    for (int v = 0; v <= LB_VERDICT_OPAQUE; v++)
+    for (int v = 0; v <= LB_VERDICT_SWAPPED; v++)
         json_object_set_new(verdicts, lb_verdict_name((lb_verdict)v), json_integer((json_int_t)r->verdicts[v]));
     json_t *all = json_pack("{s:s, s:{s:I, s:I, s:I, s:I}, s:I, s:I, s:s, s:o, s:o, s:o, s:b, s:s, s:f, s:o}", "mode", mode_name(plan->mode),
                      "ops", "total", (json_int_t)s->ops, "native", (json_int_t)s->native, "opaque", (json_int_t)s->opaque,
@@ -227,6 +233,7 @@ static json_t *as_json(const lb_plan *plan, const lb_replay_summary *s, const re
     json_object_set_new(all, "inf", found_json(&r->inf));
     if (r->missing_text) json_object_set_new(all, "missing", json_string(r->missing_text));
     json_object_set_new(all, "swaps", swaps_json(plan));
+    if (plan->n_swaps) json_object_set_new(all, "effect", lb_effects_json(r->effects));
     if (coverage) json_object_set_new(all, "coverage", lb_coverage_json(r->coverage, false));
     if (*s->note) json_object_set_new(all, "note", json_string(s->note));
     json_object_set_new(all, "peak_bytes", json_integer((json_int_t)s->peak_bytes));
@@ -265,6 +272,9 @@ static void print_text(const lb_plan *plan, const lb_replay_summary *s, const re
         if (!plan->touched[i])
             printf("--%s %s%s%s concerned nothing\n", lb_swap_option(plan->swaps[i].kind), plan->swaps[i].selector,
                    *plan->swaps[i].argument ? "=" : "", plan->swaps[i].argument);
+    if (s->verdict == LB_VERDICT_SWAPPED)
+        printf("  what a swap does is said, not judged%s\n", r->effects ? ":" : "; --mode chained says what becomes of it");
+    lb_effects_print(r->effects);
     print_found("NaN", &r->nan);
     print_found("inf", &r->inf);
     if (r->missing_text) fputs(r->missing_text, stdout);
@@ -392,6 +402,8 @@ static int run(const char *path, const lb_replay_request *o, bool json)
     if (status == LB_OK && o->each) status = lb_switches_print(capture, replay, &plan, json, &ended, &err);
     if (status == LB_OK && o->write) status = lb_tensorfile_open(o->write, &r.file, &err);
     if (status == LB_OK && o->table) status = run_plain(replay, &plan, &r, &err);
+    if (status == LB_OK && !o->routing && !o->each && plan.n_swaps && plan.mode != LB_REPLAY_ISOLATED)
+        status = lb_effects_new(capture, replay, &plan, &r.effects, &err);
     if (status == LB_OK && !o->routing && !o->each) status = lb_replay_run(replay, &plan, &observer, &summary, &err);
     lb_progress_end();
     if (r.file) {
@@ -405,6 +417,10 @@ static int run(const char *path, const lb_replay_request *o, bool json)
         code = routers_differ ? LB_EXIT_DIFFERENT : ended ? LB_EXIT_UNTESTABLE : LB_EXIT_SAME;
     } else {
         r.missing_text = lb_missing_text(&r.missing, capture);
+        if (nothing_happened(&plan)) {
+            lb_effects_free(r.effects); /* what is left is the rounding of a replay */
+            r.effects = NULL;
+        }
         if (json) lb_print_json("replay", as_json(&plan, &summary, &r, o->coverage));
         else print_text(&plan, &summary, &r, o->coverage);
         if (r.table && !json) print_table(r.table);
@@ -412,6 +428,7 @@ static int run(const char *path, const lb_replay_request *o, bool json)
         else if (summary.undecided || summary.verdict == LB_VERDICT_MISSING) code = LB_EXIT_UNTESTABLE;
         if (code == LB_EXIT_SAME && plan.n_swaps && nothing_happened(&plan)) code = LB_EXIT_UNTESTABLE;
     }
+    lb_effects_free(r.effects);
     lb_backend_close(plan.backend);
     lb_replay_close(replay);
     lb_capture_close(capture);
@@ -475,6 +492,10 @@ int lb_cmd_replay(int argc, const char **argv)
                  "--fuse KIND=KERNEL computes what several recorded ops do together by one kernel, with its own order of additions, "
                  "accumulator and rounding points; KIND=on takes the usual one, KIND=off (or a later --fuse) leaves or changes it, and "
                  "SEL=KIND[:KERNEL] takes the composites whose last op SEL selects. --kernels lists kinds, kernels and their options.\n\n"
+                 "What a swap does is said, not judged: ops that it applies to, and those that read what they gave, are `swapped`, and what it "
+                 "does to the outermost output, the loss and the parameters is measured against the recording (in --json: effect). Exit code "
+                 "0: nothing beside the swaps diverged; 1: something did; 125: something could not be judged, or the swaps concerned "
+                 "nothing.\n\n"
                  "Results depend neither on threads nor on the processor; LASTBIT_ISA=scalar, avx2 or avx512 in the environment "
                  "limits the instructions used, for whoever doubts it.",
         .example = "  lastbit replay run.lb --mode chained --precision 'block=E&phase=forward=f32'\n"

@@ -53,6 +53,12 @@ static bool made_by_pass(const lb_prepared_op *op)
     return !op->row && (op->action == LB_ACT_ZERO || op->action == LB_ACT_COPY || op->action == LB_ACT_STATE || op->action == LB_ACT_ROUND);
 }
 
+/* What this op gives is what was asked for, not what was recorded. */
+static bool is_swapped(const lb_machine *machine, const lb_execution *e)
+{
+    return lb_machine_choice(machine)->swapped || made_by_pass(e->prepared) || origin_of(machine) == LB_NONE || e->inputs.swapped;
+}
+
 static const char *why_unknown(const char *op)
 {
     const char *why = lb_op_unknown_why(op);
@@ -207,19 +213,22 @@ static void compare_outputs(lb_machine *machine, const lb_execution *e, account 
 static lb_status weigh(lb_machine *machine, const lb_execution *e, account *a, const comparison *c, lb_judgement *j)
 {
     const lb_choice *choice = lb_machine_choice(machine);
+    const bool swapped = is_swapped(machine, e);
     bool shadowed = machine->run->plan->shadow && machine->run->plan->mode == LB_REPLAY_ISOLATED;
     *j = (lb_judgement){LB_VERDICT_IDENTICAL, NAN};
     if (e->units && (shadowed || (c->compared && !c->same && e->inputs.exact && !c->unkept)))
         LB_TRY(judge_units(machine, e, a, j));
     if (shadowed) show_isolated_shadow(e, a);
     if (!c->compared) {
-        j->verdict = e->inputs.exact && !choice->swapped ? LB_VERDICT_IDENTICAL : e->inputs.taint;
+        j->verdict = swapped ? lb_verdict_worse(e->inputs.taint, LB_VERDICT_SWAPPED)
+                     : e->inputs.exact ? LB_VERDICT_IDENTICAL
+                                       : e->inputs.taint;
     } else if (c->same) {
         j->verdict = choice->reordered ? LB_VERDICT_REORDERED : LB_VERDICT_IDENTICAL;
+    } else if (swapped) {
+        j->verdict = lb_verdict_worse(e->inputs.taint, LB_VERDICT_SWAPPED);
     } else if (!e->inputs.exact) {
         j->verdict = lb_verdict_worse(e->inputs.taint, LB_VERDICT_ROUNDING);
-    } else if (choice->swapped || made_by_pass(e->prepared)) {
-        j->verdict = LB_VERDICT_ROUNDING; /* the difference that was asked for, never a divergence */
     } else if (c->unkept) {
         j->verdict = LB_VERDICT_MISSING;
     } else if (e->backend && !e->units) {
@@ -255,7 +264,7 @@ lb_status lb_event_computed(lb_machine *machine, const lb_op *op, const lb_execu
             return status;
         }
     }
-    bool carried = e->inputs.exact && !lb_machine_choice(machine)->swapped;
+    bool carried = e->inputs.exact && !is_swapped(machine, e);
     for (uint32_t i = 0; i < e->outputs.n; i++) {
         uint32_t v = e->outputs.values[i];
         if (v == LB_NONE) continue;
@@ -300,7 +309,7 @@ lb_status lb_event_missing(lb_machine *machine, const lb_op *op)
 {
     const lb_program *program = machine->prepared->program;
     account a;
-    lb_inputs inputs = {false, true, LB_VERDICT_MISSING};
+    lb_inputs inputs = {false, true, false, LB_VERDICT_MISSING};
     LB_TRY(open_account(machine, op, &a));
     for (uint32_t i = 0; i < a.n; i++) {
         uint32_t v = a.values[i];

@@ -505,6 +505,7 @@ lb_status lb_exchange_run(lb_machine *const *machines, uint32_t n, lb_err *err)
         x.dtype = stream_dtype(&x);
         x.size = lb_dtype_bits(x.dtype) / 8;
         read_attributes(&x);
+        for (uint32_t r = 0; r < n; r++) x.known.swapped |= x.members[r].choice->swapped;
         status = x.size ? run_streams(&x) : LB_ERR_UNSUPPORTED;
     }
     for (uint32_t r = 0; r < n; r++) {

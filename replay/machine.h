@@ -69,9 +69,10 @@ typedef struct lb_run {
 typedef struct lb_inputs {
     bool exact;       /* all equal the recording */
     bool missing;     /* some could not be had */
+    bool swapped;     /* a swap changed what a collective was given */
     lb_verdict taint; /* worst verdict that flowed in */
 } lb_inputs;
-#define LB_INPUTS_INIT {true, false, LB_VERDICT_IDENTICAL}
+#define LB_INPUTS_INIT {true, false, false, LB_VERDICT_IDENTICAL}
 
 typedef enum lb_machine_state { LB_MACHINE_STEP_DONE, LB_MACHINE_AT_COLLECTIVE, LB_MACHINE_STOPPED } lb_machine_state;
 

@@ -10,15 +10,15 @@ const char *lb_verdict_name(lb_verdict verdict)
     static const char *const names[] = {[LB_VERDICT_IDENTICAL] = "identical", [LB_VERDICT_REORDERED] = "reordered",
                                         [LB_VERDICT_ROUNDING] = "rounding",   [LB_VERDICT_NOISE] = "noise",
                                         [LB_VERDICT_DIVERGED] = "diverged",   [LB_VERDICT_MISSING] = "missing",
-                                        [LB_VERDICT_OPAQUE] = "opaque"};
+                                        [LB_VERDICT_OPAQUE] = "opaque",       [LB_VERDICT_SWAPPED] = "swapped"};
     return (unsigned)verdict < sizeof names / sizeof *names ? names[verdict] : "unknown";
 }
 
 int lb_verdict_severity(lb_verdict verdict)
 {
     static const int severity[] = {[LB_VERDICT_IDENTICAL] = 0, [LB_VERDICT_REORDERED] = 1, [LB_VERDICT_OPAQUE] = 2,
-                                   [LB_VERDICT_NOISE] = 3,     [LB_VERDICT_ROUNDING] = 4,  [LB_VERDICT_MISSING] = 5,
-                                   [LB_VERDICT_DIVERGED] = 6};
+                                   [LB_VERDICT_NOISE] = 3,     [LB_VERDICT_ROUNDING] = 4,  [LB_VERDICT_SWAPPED] = 5,
+                                   [LB_VERDICT_MISSING] = 6,   [LB_VERDICT_DIVERGED] = 7};
     return severity[verdict];
 }
 

@@ -6,7 +6,7 @@
 #include "memory.h"
 #include "ops.h"
 
-/* 0 is innocent. Identical, reordered, opaque, noise, rounding, missing, diverged. */
+/* 0 is innocent. Identical, reordered, opaque, noise, rounding, swapped, missing, diverged. */
 int lb_verdict_severity(lb_verdict verdict);
 static inline lb_verdict lb_verdict_worse(lb_verdict a, lb_verdict b)
 {

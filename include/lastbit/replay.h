@@ -57,7 +57,8 @@ typedef enum lb_verdict {
     LB_VERDICT_NOISE,     /* inside measured A/A noise */
     LB_VERDICT_DIVERGED,
     LB_VERDICT_MISSING,   /* one side was not captured */
-    LB_VERDICT_OPAQUE     /* replay does not know the op; recorded results stood in */
+    LB_VERDICT_OPAQUE,    /* replay does not know the op; recorded results stood in */
+    LB_VERDICT_SWAPPED    /* a swap was applied here or upstream, and the bits are others: said, never judged (see lastbit/effect.h) */
 } lb_verdict;
 LB_API const char *lb_verdict_name(lb_verdict verdict);
 
@@ -165,7 +166,8 @@ typedef struct lb_replay_summary {
     uint64_t backend; /* run by plan.backend: neither native nor opaque */
     uint64_t ops, native, opaque, views, bitwise; /* bitwise: computing ops bit-equal to the recording */
     uint64_t compared;
-    lb_verdict verdict; /* worst */
+    lb_verdict verdict; /* worst; in order: identical, reordered, opaque, noise, rounding, swapped, missing, diverged. Under swaps that
+                         * is what the parts before and beside them are, and `swapped` where something came out otherwise */
     bool undecided;     /* a changed bool, index or shape decision ended a chain */
     char undecided_at[160];
     char note[160];     /* what a swap assumed: AdamW's learning rate in Muon's place; empty: nothing */

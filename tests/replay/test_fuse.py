@@ -27,7 +27,7 @@ def results(lastbit, capture, tmp_path, *options):
 def test_a_fused_op_gives_what_its_kernel_gives(lastbit, moe, tmp_path, kind):
     """Isolated: from recorded inputs, so that the two can be compared bit by bit."""
     answer, written = results(lastbit, moe, tmp_path, "--fuse", f"{kind}={KERNELS[kind]}")
-    assert answer["swaps"][0]["touched"] == COUNTS[kind] and answer["verdict"] == "rounding"
+    assert answer["swaps"][0]["touched"] == COUNTS[kind] and answer["verdict"] == "swapped"
     _, plain = results(lastbit, moe, tmp_path, "--worst", "1")
     different = 0
     for c in K.Step(moe).of(kind):
@@ -41,7 +41,7 @@ def test_a_fused_op_gives_what_its_kernel_gives(lastbit, moe, tmp_path, kind):
 def test_a_chain_with_fused_ops_never_diverges(lastbit, moe, kind):
     for switch in (f"{kind}=on", f"{kind}={KERNELS[kind]}"):
         answer = lastbit.json("replay", "--mode", "chained", "--force-decisions", "--fuse", switch, moe, expect=0)
-        assert answer["swaps"][0]["touched"] == COUNTS[kind] and answer["verdict"] == "rounding" and answer["verdicts"]["diverged"] == 0
+        assert answer["swaps"][0]["touched"] == COUNTS[kind] and answer["verdict"] == "swapped" and answer["verdicts"]["diverged"] == 0
 
 
 def test_nothing_is_left_of_what_only_the_norm_needs(lastbit, recordings):

@@ -1,0 +1,308 @@
+/* Measuring what swaps move: see lastbit/effect.h. A replayed value is measured when the last op that can change it has run, against a
+ * reference that is in the capture or was taken from the run without swaps: only that copy takes memory. */
+#include <lastbit/effect.h>
+
+#include "ending.h"
+#include "flip.h"
+#include "gap.h"
+#include "snapshot.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum part { OUTPUT, LOSS, PARAMETER, PARTS } part;
+
+/* A value that leaves a step. */
+typedef struct leaver {
+    const lb_program *program;
+    uint32_t value, row; /* row of `now`; LB_NONE: parameters, which are measured as they come */
+    uint32_t reference;  /* row of `plain`; LB_NONE: recorded */
+    uint32_t step;       /* row of effects */
+    uint32_t last_op;    /* that writes it */
+    part part;
+    bool done;           /* a parameter that was measured */
+} leaver;
+
+/* Sums over the tensors of a part. */
+typedef struct tally {
+    double gap, norm;
+} tally;
+
+struct lb_effects {
+    lb_capture *capture;
+    lb_snapshots now, plain;
+    leaver *leavers;
+    uint32_t n_leavers, room;
+    lb_effect *rows;
+    tally (*tallies)[PARTS];
+    struct {
+        const lb_program *program;
+        uint32_t first, end; /* leavers that are its parameters */
+    } *programs; /* per row */
+    uint32_t n_rows;
+    bool measured;
+};
+
+static lb_status no_memory(lb_err *err) { return lb_fail(err, LB_ERR_NOMEM, "out of memory for the effect of swaps"); }
+
+/* ---- what leaves a step ------------------------------------------------------------------------------------------- */
+
+static bool is_recorded(lb_effects *e, const lb_program *p, uint32_t value, lb_tensor *tensor)
+{
+    lb_err quiet = LB_ERR_INIT;
+    return lb_capture_value(e->capture, p, value, tensor, &quiet) == LB_OK;
+}
+
+static lb_status add_leaver(lb_effects *e, const lb_program *p, part part, lb_ending end, uint32_t last_op, lb_err *err)
+{
+    lb_tensor unused;
+    if (end.value == LB_NONE) return LB_OK;
+    if (e->n_leavers == e->room) {
+        const uint32_t room = e->room ? 2 * e->room : 64;
+        leaver *grown = realloc(e->leavers, room * sizeof *grown);
+        if (!grown) return no_memory(err);
+        e->leavers = grown;
+        e->room = room;
+    }
+    leaver l = {p, end.value, LB_NONE, LB_NONE, e->n_rows - 1, last_op, part, false};
+    if (part != PARAMETER) l.row = lb_snapshots_want(&e->now, p, end.value, end.before);
+    if (!is_recorded(e, p, end.value, &unused)) l.reference = lb_snapshots_want(&e->plain, p, end.value, end.before);
+    e->leavers[e->n_leavers++] = l;
+    return LB_OK;
+}
+
+typedef struct written {
+    int64_t storage, offset;
+    uint32_t value, op;
+} written;
+
+static int by_place(const void *a, const void *b)
+{
+    const written *x = a, *y = b;
+    if (x->storage != y->storage) return x->storage < y->storage ? -1 : 1;
+    if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
+    return x->op < y->op ? -1 : x->op > y->op;
+}
+
+static int by_op(const void *a, const void *b)
+{
+    const written *x = a, *y = b;
+    return x->op != y->op ? (x->op < y->op ? -1 : 1) : (x->value > y->value) - (x->value < y->value);
+}
+
+/* Parameters as the step leaves them: the last write of each. */
+static lb_status add_parameters(lb_effects *e, const lb_program *p, lb_err *err)
+{
+    written *list = malloc((p->n_refs + 1) * sizeof *list);
+    uint32_t n = 0, kept = 0;
+    if (!list) return no_memory(err);
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        for (uint32_t w = 0; w < p->ops[i].written && n < p->n_refs; w++) {
+            const uint32_t v = lb_op_written(p, &p->ops[i])[w];
+            const lb_value *value = v == LB_NONE ? NULL : &p->values[v];
+            if (value && value->flags & LB_VALUE_PARAMETER && lb_dtype_is_float(value->dtype))
+                list[n++] = (written){value->storage, value->layout.offset, v, i};
+        }
+    qsort(list, n, sizeof *list, by_place);
+    for (uint32_t i = 0; i < n; i++)
+        if (i + 1 == n || list[i].storage != list[i + 1].storage || list[i].offset != list[i + 1].offset) list[kept++] = list[i];
+    qsort(list, kept, sizeof *list, by_op);
+    lb_status status = LB_OK;
+    for (uint32_t i = 0; i < kept && status == LB_OK; i++)
+        status = add_leaver(e, p, PARAMETER, (lb_ending){list[i].value, p->n_ops}, list[i].op, err);
+    free(list);
+    return status;
+}
+
+static lb_status add_program(void *context, const lb_program *p, lb_err *err)
+{
+    lb_effects *e = context;
+    lb_effect *rows = realloc(e->rows, (e->n_rows + 1) * sizeof *rows);
+    if (!rows) return no_memory(err);
+    e->rows = rows;
+    uint32_t scope = 0;
+    const lb_ending output = lb_ending_output(p, &scope), loss = lb_ending_loss(p);
+    const lb_effect_size none = {0, 0, 0, NAN, NAN};
+    rows[e->n_rows++] = (lb_effect){.step = p->step,
+                                    .rank = p->rank,
+                                    .layer = output.value == LB_NONE ? "" : lb_program_text(p, p->scopes[scope].path),
+                                    .output = none,
+                                    .loss = none,
+                                    .parameters = none,
+                                    .loss_reference = NAN,
+                                    .loss_swapped = NAN};
+    LB_TRY(add_leaver(e, p, OUTPUT, output, LB_NONE, err));
+    LB_TRY(add_leaver(e, p, LOSS, loss, LB_NONE, err));
+    void *programs = realloc(e->programs, e->n_rows * sizeof *e->programs);
+    if (!programs) return no_memory(err);
+    e->programs = programs;
+    e->programs[e->n_rows - 1].program = p;
+    e->programs[e->n_rows - 1].first = e->n_leavers;
+    const lb_status status = add_parameters(e, p, err);
+    e->programs[e->n_rows - 1].end = e->n_leavers;
+    return status;
+}
+
+/* ---- measuring ----------------------------------------------------------------------------------------------------- */
+
+static bool reference_of(lb_effects *e, const leaver *l, lb_tensor *tensor)
+{
+    if (l->reference == LB_NONE) return is_recorded(e, l->program, l->value, tensor);
+    const lb_tensor *seen = lb_snapshots_of(&e->plain, l->reference);
+    if (seen) *tensor = *seen;
+    return seen != NULL;
+}
+
+static lb_effect_size *size_of(lb_effect *row, part part)
+{
+    return part == OUTPUT ? &row->output : part == LOSS ? &row->loss : &row->parameters;
+}
+
+static void compare(lb_effects *e, const leaver *l, const lb_tensor *now)
+{
+    lb_tensor then;
+    lb_effect_size *size = size_of(&e->rows[l->step], l->part);
+    tally *sum = &e->tallies[l->step][l->part];
+    const int64_t n = lb_layout_numel(&now->layout);
+    double *a = NULL, *b = NULL;
+    if (reference_of(e, l, &then) && lb_layout_numel(&then.layout) == n) a = lb_flip_scores(now), b = lb_flip_scores(&then);
+    if (!a || !b) {
+        size->unknown++;
+        free(a), free(b);
+        return;
+    }
+    double max_abs = 0;
+    bool moved = false;
+    for (int64_t i = 0; i < n; i++) {
+        const bool same = a[i] == b[i] || (isnan(a[i]) && isnan(b[i]));
+        const double d = same ? 0 : fabs(a[i] - b[i]);
+        moved |= !same;
+        if (!(d <= max_abs)) max_abs = isnan(d) ? INFINITY : d;
+        sum->gap += isnan(d) ? INFINITY : d * d;
+        sum->norm += isfinite(b[i]) ? b[i] * b[i] : 0;
+    }
+    if (!size->tensors++) size->max_abs = 0;
+    size->moved += moved;
+    if (max_abs > size->max_abs) size->max_abs = max_abs;
+    size->rel_l2 = sum->gap == 0 ? 0 : sum->norm > 0 ? sqrt(sum->gap / sum->norm) : INFINITY;
+    if (l->part == LOSS && n) e->rows[l->step].loss_swapped = a[0], e->rows[l->step].loss_reference = b[0];
+    free(a), free(b);
+}
+
+/* Parameters of a program stand together, in the order of their last writes. */
+static void measure_parameters(lb_effects *e, const lb_event *event)
+{
+    uint32_t low = 0, high = 0;
+    for (uint32_t k = 0; k < e->n_rows && !high; k++)
+        if (e->programs[k].program == event->program) low = e->programs[k].first, high = e->programs[k].end;
+    const uint32_t end = high;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (e->leavers[middle].last_op < event->op) low = middle + 1;
+        else high = middle;
+    }
+    for (; low < end && e->leavers[low].last_op == event->op; low++)
+        for (uint32_t r = 0; r < event->n_results; r++)
+            if (event->values[r] == e->leavers[low].value && event->computed[r].data && !e->leavers[low].done) {
+                compare(e, &e->leavers[low], &event->computed[r]);
+                e->leavers[low].done = true;
+            }
+}
+
+static bool writes_parameters(const lb_event *event)
+{
+    for (uint32_t r = 0; r < event->n_results; r++)
+        if (event->values[r] != LB_NONE && event->program->values[event->values[r]].flags & LB_VALUE_PARAMETER) return true;
+    return false;
+}
+
+void lb_effects_op(lb_effects *e, const lb_event *event)
+{
+    lb_snapshots_event(&e->now, event);
+    if (writes_parameters(event)) measure_parameters(e, event);
+}
+
+/* The swaps took away what writes it (a module that is left out is not trained): it is what it was when the window began. */
+static void measure_frozen(lb_effects *e, const leaver *l)
+{
+    const lb_value *wanted = &l->program->values[l->value];
+    lb_tensor source;
+    for (uint32_t i = 0; i < e->n_leavers; i++) {
+        const leaver *other = &e->leavers[i];
+        const lb_value *v = &other->program->values[other->value];
+        if (other->part != PARAMETER || other->program->rank != l->program->rank || v->storage != wanted->storage) continue;
+        if (other->done && other->program->step < l->program->step) break; /* it was trained in an earlier step */
+        if (other->program->step > l->program->step) continue;
+        for (uint32_t s = 0; s < other->program->n_values; s++) {
+            const lb_value *from = &other->program->values[s];
+            if (!(from->flags & LB_VALUE_SOURCE) || from->storage != wanted->storage || from->dtype != wanted->dtype ||
+                from->layout.offset != wanted->layout.offset ||
+                lb_layout_numel(&from->layout) != lb_layout_numel(&wanted->layout) || !is_recorded(e, other->program, s, &source))
+                continue;
+            compare(e, l, &source);
+            return;
+        }
+        break;
+    }
+    size_of(&e->rows[l->step], PARAMETER)->unknown++;
+}
+
+uint32_t lb_effects_rows(lb_effects *e, const lb_effect **rows)
+{
+    for (uint32_t i = 0; i < e->n_leavers && !e->measured; i++) {
+        const leaver *l = &e->leavers[i];
+        const lb_tensor *now = lb_snapshots_of(&e->now, l->row);
+        if (l->part == PARAMETER && !l->done) measure_frozen(e, l);
+        if (l->part != PARAMETER && now) compare(e, l, now);
+    }
+    e->measured = true;
+    *rows = e->rows;
+    return e->n_rows;
+}
+
+/* ---- life-cycle ----------------------------------------------------------------------------------------------------- */
+
+/* The reference for what was not kept. */
+static lb_status run_plain(lb_effects *e, lb_replay *replay, const lb_plan *plan, lb_err *err)
+{
+    lb_plan plain = *plan;
+    if (!e->plain.n) return LB_OK;
+    plain.swaps = NULL;
+    plain.n_swaps = 0;
+    plain.touched = NULL;
+    plain.keep = plain.from = NULL;
+    plain.compare = plain.shadow = false;
+    const lb_observer observer = {.context = &e->plain, .op = lb_snapshots_watch};
+    LB_TRY(lb_replay_run(replay, &plain, &observer, NULL, err));
+    return e->plain.failed ? no_memory(err) : LB_OK;
+}
+
+lb_status lb_effects_new(lb_capture *capture, lb_replay *replay, const lb_plan *plan, lb_effects **out, lb_err *err)
+{
+    lb_effects *e = *out = calloc(1, sizeof *e);
+    if (!e) return no_memory(err);
+    e->capture = capture;
+    lb_status status = lb_window_each(capture, plan, add_program, e, err);
+    if (status == LB_OK) {
+        e->tallies = calloc(e->n_rows + 1, sizeof *e->tallies);
+        status = e->tallies ? run_plain(e, replay, plan, err) : no_memory(err);
+    }
+    if (status != LB_OK) {
+        lb_effects_free(e);
+        *out = NULL;
+    }
+    return status;
+}
+
+void lb_effects_free(lb_effects *e)
+{
+    if (!e) return;
+    lb_snapshots_release(&e->now);
+    lb_snapshots_release(&e->plain);
+    free(e->leavers);
+    free(e->rows);
+    free(e->tallies);
+    free(e->programs);
+    free(e);
+}
