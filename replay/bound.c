@@ -105,6 +105,14 @@ static double least(const lb_call *call, bool f64)
     return f64 ? 0x1p-1074 : 0x1p-149;
 }
 
+/* What rounding the result to its dtype may lose. VCVTNEPS2BF16, with which oneDNN and compilers do it where the processor has it, takes
+ * subnormals for 0 and gives 0 for them (Intel's manual, volume 2). */
+static double last_rounding(lb_dtype dtype, double exact)
+{
+    const double half_ulp = 0.5 * lb_ulp(dtype, exact);
+    return dtype == LB_BF16 ? fmax(half_ulp, FLT_MIN) : half_ulp;
+}
+
 static void release(lb_memory *memory, lb_tensor *tensors, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) lb_memory_scratch_free(memory, tensors[i].data);
@@ -168,7 +176,7 @@ static double element_ratio(const lb_bound *bound, lb_dtype dtype, double limit,
     if (isfinite(twin) && fabs(twin) >= limit && fabs(twin) >= FLT_MAX) return 0;
     if (isnan(exact)) return isnan(value) ? 0 : INFINITY;
     double room = bound->factor * fabs(twin) + bound->tiny;
-    double half_ulp = 0.5 * lb_ulp(dtype, exact);
+    double half_ulp = last_rounding(dtype, exact);
     if (isnan(value)) {
         /* Intermediate overflow (inf - inf) is legal where the terms themselves overflow. */
         return fabs(twin) >= limit ? 0 : INFINITY;

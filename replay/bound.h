@@ -6,8 +6,8 @@
  *      bound = 1/2 ulp_T(y) + u * (roundings + roundings_per_term * terms) * twin + underflow
  *
  * (ops.h). The compute type is f32, or f64 when an input or a result is f64. Underflow allows one smallest subnormal of
- * the compute type per rounding; in products of bf16 the least normal number, times 1 + the largest factor. The f64
- * evaluation's own error is added as the same formula with u = 2^-53.
+ * the compute type per rounding; in products of bf16 the least normal number, times 1 + the largest factor. Half an ulp of
+ * bf16 is at least the least normal number. The f64 evaluation's own error is added as the same formula with u = 2^-53.
  */
 #ifndef LB_REPLAY_BOUND_H
 #define LB_REPLAY_BOUND_H

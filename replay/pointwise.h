@@ -156,6 +156,10 @@ lb_status lb_pointwise_fill(lb_call *call, const lb_tensor *result, const lb_ope
     {"aten::" NAME, ARGS, KERNEL, TWIN, ROUNDINGS, 0, (ROW_FLAGS) | LB_ROW_ELEMENTWISE, NULL, SAMPLES},
 
 #define COARSE(x) ((x)*l->coarse + l->grain)
+/* A twin, unless x, which torch computes on the way in f32 (in f64 where operands are f64), overflows there: then one may have become
+ * infinite or NaN, so that nothing is said of the element. bound.c reads a finite twin of this size so. */
+#define UNLESS_OVERFLOWS(x, TWIN)                                                                            \
+    (l->common == LB_F64 ? (ABS(x) <= 0x1p1023 ? (TWIN) : 0x1.fffffffffffffp1023) : (ABS(x) <= 0x1.fffffep127 ? (TWIN) : 0x1p128))
 
 /* Integers wrap around, as in torch. */
 #define WADD(x, y) ((int64_t)((uint64_t)(x) + (uint64_t)(y)))

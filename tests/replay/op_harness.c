@@ -1,13 +1,15 @@
 /* The op table as a shared library for Python: look a name up, run a kernel or its twin on given memory.
  *
  * op_harness.py mirrors lb_operand, lb_tensor and lb_op_row with ctypes; op_samples.py makes inputs; test_ops_torch.py compares with
- * torch. Nothing here knows any op. */
+ * torch, search_bounds.py looks for what exceeds a bound. Nothing here knows any op. */
 #include <lastbit/processor.h>
 
+#include "bound.h"
 #include "complex.h"
 #include "ops.h"
 #include "required.h"
 
+#include <math.h>
 #include <omp.h>
 #include <stdio.h>
 #include <string.h>
@@ -79,4 +81,46 @@ LB_API double harness_terms(const lb_op_row *row, const lb_operand *args, uint32
     lb_call call = {row, args, n_args, results, n_results, {0}, NULL};
     if (lb_call_terms) return lb_call_terms(&call);
     return row->flags & LB_ROW_ELEMENTWISE ? 1 : -1;
+}
+
+/* The bound ratio of element `at` (of the recorded value) and `dense_at` (of the exact one) of result `i`. */
+static double ratio_of(const lb_bound *bound, uint32_t i, const lb_tensor *value, int64_t at, int64_t dense_at)
+{
+    const lb_layout none = {0};
+    lb_tensor one = {(char *)value->data + at * (int64_t)(lb_dtype_bits(value->dtype) / 8), value->dtype, none};
+    lb_tensor exact = bound->exact[i], twin = bound->twin[i];
+    const int64_t size = (int64_t)(lb_dtype_bits(exact.dtype) / 8);
+    exact = (lb_tensor){(char *)exact.data + dense_at * size, exact.dtype, none};
+    twin = (lb_tensor){twin.data ? (char *)twin.data + dense_at * size : NULL, twin.dtype, none};
+    const lb_bound single = {1, &exact, &twin, bound->factor, bound->tiny, NULL};
+    return lb_bound_ratio(&single, 0, &one);
+}
+
+/* Per element of each recorded result, in row-major order, how much of its bound it uses (NaN: it has none). */
+LB_API int harness_ratios(const lb_op_row *row, const lb_operand *args, uint32_t n_args, lb_tensor *recorded, uint32_t n_results,
+                          double **ratios, char message[512])
+{
+    lb_err err = LB_ERR_INIT;
+    lb_call call = {row, args, n_args, recorded, n_results, {0}, &err};
+    lb_memory *memory = lb_memory_new(0);
+    lb_bound bound = {0};
+    const lb_status status = lb_bound_init(&bound, memory, &call, &err);
+    for (uint32_t i = 0; status == LB_OK && i < n_results; i++) {
+        const lb_layout *layout = &recorded[i].layout, *dense = &bound.exact[i].layout;
+        int64_t index[LB_MAX_DIMS] = {0}, at = 0, dense_at = 0;
+        const bool bounded = recorded[i].data && bound.exact[i].data && lb_dtype_part(bound.exact[i].dtype) == LB_F64;
+        for (int64_t n = 0, numel = recorded[i].data ? lb_layout_numel(layout) : 0; n < numel; n++) {
+            ratios[i][n] = bounded ? ratio_of(&bound, i, &recorded[i], at, dense_at) : (double)NAN;
+            for (int d = layout->ndim - 1; d >= 0; d--) {
+                at += layout->stride[d], dense_at += dense->stride[d];
+                if (++index[d] < layout->shape[d]) break;
+                at -= layout->stride[d] * layout->shape[d], dense_at -= dense->stride[d] * layout->shape[d];
+                index[d] = 0;
+            }
+        }
+    }
+    lb_bound_release(&bound);
+    lb_memory_free(memory);
+    snprintf(message, 512, "%s: %s", lb_status_name(status), err.message);
+    return (int)status;
 }

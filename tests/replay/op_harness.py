@@ -1,5 +1,6 @@
 """ctypes mirror of replay/ops.h: runs one op of the table on torch tensors' memory."""
 import ctypes as C
+import math
 import os
 import pathlib
 
@@ -65,6 +66,10 @@ def load():
     lib.harness_terms.argtypes = [C.POINTER(Row), C.POINTER(Operand), C.c_uint32, C.POINTER(Tensor), C.c_uint32]
     lib.harness_terms.restype = C.c_double
     lib.harness_complete.argtypes = [C.POINTER(Row), C.POINTER(Operand), C.c_uint32, C.POINTER(Tensor), C.c_uint32, C.c_char_p]
+    lib.harness_ratios.argtypes = [C.POINTER(Row), C.POINTER(Operand), C.c_uint32, C.POINTER(Tensor), C.c_uint32,
+                                   C.POINTER(C.c_void_p), C.c_char_p]
+    lib.harness_roundings.argtypes = [C.POINTER(Row), C.POINTER(Operand), C.c_uint32, C.POINTER(Tensor), C.c_uint32, C.POINTER(C.c_int)]
+    lib.harness_roundings.restype = C.c_double
     sizes = (C.c_uint64 * 4)()
     lib.harness_sizes(sizes)
     assert list(sizes) == [C.sizeof(t) for t in (Tensor, Operand, Row, Method)], "op_harness.py is behind replay/ops.h"
@@ -176,6 +181,29 @@ def terms(row, values, results):
     operands = Operands(values)
     mirrors = (Tensor * max(len(results), 1))(*[tensor(r) for r in results])
     return LIB.harness_terms(row, operands.array, operands.count, mirrors, len(results))
+
+
+def is_exact(row, values, results):
+    """Whether results of this call must have the same bits."""
+    operands, exact = Operands(values), C.c_int()
+    mirrors = (Tensor * max(len(results), 1))(*[tensor(r) for r in results])
+    LIB.harness_roundings(row, operands.array, operands.count, mirrors, len(results), C.byref(exact))
+    return bool(exact.value)
+
+
+def ratios(row, values, recorded):
+    """Per recorded result a tensor of its shape: how much of its bound each element uses (NaN: it has none), None for None."""
+    operands = Operands(values)
+    mirrors = (Tensor * max(len(recorded), 1))(*[tensor(r) for r in recorded])
+    found = [None if r is None else torch.full(r.shape, math.nan, dtype=torch.float64) for r in recorded]
+    pointers = (C.c_void_p * max(len(recorded), 1))(*[0 if f is None else f.data_ptr() for f in found])
+    message = C.create_string_buffer(512)
+    status = LIB.harness_ratios(row, operands.array, operands.count, mirrors, len(recorded), pointers, message)
+    if status == -7:
+        raise Unsupported(message.value.decode())
+    if status:
+        raise RuntimeError(message.value.decode())
+    return found
 
 
 def torch_op(name):
