@@ -37,11 +37,11 @@ static const lb_diff_structure *structure_at(const lb_diff_report *r, const lb_d
     return NULL;
 }
 
-static bool casts_only(const char *list)
+static uint32_t count_casts(const char *list)
 {
-    for (const char *p = list; *p; p += strcspn(p, ","), p += strspn(p, ", "))
-        if (strncmp(p, "aten::_to_copy", 14)) return false;
-    return true;
+    uint32_t n = 0;
+    for (const char *at = list; (at = strstr(at, "aten::_to_copy")); at++) n++;
+    return n;
 }
 
 /* ---- learning rates and their kin ---- */
@@ -75,15 +75,22 @@ static bool is_draw(lb_inquiry *q, const lb_diff_row *cause)
 
 /* ---- axes ---- */
 
+/* A parameter or state that was written outside module, backward and optimizer, by an op that was seen. */
+static bool is_overwritten(const lb_diff_row *cause)
+{
+    return cause->phase == LB_PHASE_OTHER && cause->parameter;
+}
+
 static lb_axis axis_of(lb_inquiry *q, const lb_diff_report *r, const lb_diff_row *cause, uint32_t ranks)
 {
     if (q->n_ranks > 1 && ranks < q->n_ranks && cause->verdict == LB_VERDICT_DIVERGED) return LB_AXIS_RANK;
     if (cause->verdict == LB_VERDICT_DIVERGED) {
         if (is_source(cause) || is_draw(q, cause)) return LB_AXIS_SOURCE;
+        if (is_overwritten(cause)) return LB_AXIS_SOURCE;
         return cause->phase == LB_PHASE_OPTIMIZER && groups_differ(q, cause) ? LB_AXIS_SOURCE : LB_AXIS_BLOCK;
     }
     const lb_diff_structure *s = structure_at(r, cause);
-    if (s) return casts_only(s->ops_a) && casts_only(s->ops_b) ? LB_AXIS_PRECISION : LB_AXIS_ORDER;
+    if (s) return count_casts(s->ops_a) != count_casts(s->ops_b) ? LB_AXIS_PRECISION : LB_AXIS_ORDER;
     if (is_source(cause)) return LB_AXIS_PRECISION; /* the same numbers in a narrower type */
     return r->verdict == LB_VERDICT_REORDERED ? LB_AXIS_ORDER : LB_AXIS_KERNEL;
 }

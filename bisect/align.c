@@ -446,31 +446,56 @@ static void free_sources(sources *s)
     free(s->names), free(s->ops);
 }
 
-/* Named sources by name and occurrence, the others by their place among those of the same shape. Quadratic only in sources
- * of one step, of which there are hundreds. */
-static void pair_sources(aligner *al, const lb_side *side_a, const lb_side *side_b, const sources *sa,
-                         const sources *sb, uint8_t *taken)
+/* In which way two sources may be the same one; the strongest first. */
+typedef enum likeness { BY_NAME, BY_BITS, BY_BITS_ALONE, BY_PLACE } likeness;
+
+static bool are_alike(const lb_value *va, const char *name_a, const lb_value *vb, const char *name_b, likeness how)
+{
+    const bool bits = va->dtype == vb->dtype && !lb_digest_is_none(va->logical) && lb_digest_equal(va->logical, vb->logical);
+    switch (how) {
+    case BY_NAME: return *name_a && !strcmp(name_a, name_b);
+    case BY_BITS: return !*name_a && !*name_b && bits;
+    case BY_BITS_ALONE: /* a batch that one side's module takes whole and the other's in slices has a name on one side */
+        return bits && (!*name_a || !*name_b) && !((va->flags | vb->flags) & (LB_VALUE_PARAMETER | LB_VALUE_STATE));
+    case BY_PLACE:
+        return !*name_a && !*name_b && (va->dtype == vb->dtype || (lb_dtype_is_float(va->dtype) && lb_dtype_is_float(vb->dtype)));
+    }
+    return false;
+}
+
+/* Quadratic only in sources of one step, of which there are hundreds. */
+static void pair_alike(aligner *al, const lb_side *side_a, const lb_side *side_b, const sources *sa, const sources *sb,
+                       likeness how, uint8_t *taken_a, uint8_t *taken_b)
 {
     const lb_program *a = side_a->program, *b = side_b->program;
     const lb_batch_rows *rows = al->out->joins.rows;
     uint32_t room;
     for (uint32_t i = 0; i < sa->n; i++) {
         const lb_value *va = source_value(a, sa->ops[i]);
-        for (uint32_t j = 0; j < sb->n; j++) {
+        for (uint32_t j = 0; j < sb->n && !taken_a[i]; j++) {
             const lb_value *vb = source_value(b, sb->ops[j]);
             const bool same = lb_layout_same_shape(&va->layout, &vb->layout);
-            if (taken[j] || (!same && !(rows && lb_batch_rows_dim(rows, &va->layout, &vb->layout) >= 0)))
+            if (taken_b[j] || (!same && !(rows && lb_batch_rows_dim(rows, &va->layout, &vb->layout) >= 0)))
                 continue;
             if (lb_side_part_of(side_a, sa->ops[i]) != lb_side_part_of(side_b, sb->ops[j])) continue;
-            if (strcmp(sa->names[i], sb->names[j]) != 0 || (!*sa->names[i] && va->dtype != vb->dtype)) continue;
+            if (!are_alike(va, sa->names[i], vb, sb->names[j], how)) continue;
             if (same)
                 al->out->source_b_of_a[sa->ops[i]] = sb->ops[j];
             else if (!add_join(al, sa->ops[i], &sb->ops[j], 1, &room))
                 continue;
-            taken[j] = 1;
-            break;
+            taken_a[i] = taken_b[j] = 1;
         }
     }
+}
+
+/* Named sources by name and occurrence; of the others those that hold the same bits, and what is left by its place among those of the
+ * same shape. */
+static bool pair_sources(aligner *al, const lb_side *a, const lb_side *b, const sources *sa, const sources *sb, uint8_t *taken)
+{
+    uint8_t *taken_a = calloc(sa->n + 1, 1);
+    for (likeness how = BY_NAME; taken_a && how <= BY_PLACE; how++) pair_alike(al, a, b, sa, sb, how, taken_a, taken);
+    free(taken_a);
+    return taken_a != NULL;
 }
 
 /* B is more programs: a source of A is one of each of those that stand for its own, put together. Of unnamed ones the place in
@@ -514,7 +539,7 @@ static lb_status align_sources(const lb_side *a, const lb_side *b, const lb_map_
     if (status == LB_OK && b->n_parts > a->n_parts)
         done = join_sources(&al, a, b, &sa, &sb, taken);
     else if (status == LB_OK)
-        pair_sources(&al, a, b, &sa, &sb, taken);
+        done = pair_sources(&al, a, b, &sa, &sb, taken);
     if (!done) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for sources");
     free_sources(&sa), free_sources(&sb);
     free(taken);

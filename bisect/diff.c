@@ -219,7 +219,7 @@ static lb_status replay_both(lb_walk *w, const lb_diff_options *options, lb_err 
 static uint32_t find_differences(lb_walk *w)
 {
     uint32_t differing = 0;
-    for (uint32_t e = 0; e < w->exits.n; e++) differing += w->exits.list[e].differs || w->exits.list[e].other_shape;
+    for (uint32_t e = 0; e < w->exits.n; e++) differing += !w->exits.list[e].input && (w->exits.list[e].differs || w->exits.list[e].other_shape);
     for (uint32_t i = 0; i < w->pa->n_ops; i++) {
         uint32_t j = w->alignment.b_of_a[i], join = w->alignment.join_of_a[i];
         bool source = strcmp(lb_op_name(w->pa, &w->pa->ops[i]), "lb::source") == 0;
@@ -280,7 +280,7 @@ static lb_status find_exits(lb_walk *w, const lb_map_rules *rules_a, const lb_ma
 {
     char lone[300], text[400];
     if (w->uneven) return LB_OK;
-    LB_TRY(lb_exits_find(w->a, w->b, rules_a, rules_b, &w->exits, lone, sizeof lone, err));
+    LB_TRY(lb_exits_find(w->a, w->b, rules_a, rules_b, &w->alignment, &w->exits, lone, sizeof lone, err));
     snprintf(text, sizeof text, "step %lld, rank %d: %s", (long long)w->pa->step, w->pa->rank, lone);
     if (*lone) lb_report_finding(w->report, text);
     return LB_OK;
@@ -370,6 +370,7 @@ static lb_status diff_halves(session *s, half *first, half *second, lb_walk_past
     lb_alignment_release(&w.alignment);
     lb_shadow_pair_release(&w.shadows);
     lb_noise_release(&w.noise);
+    for (int k = 0; k < 2; k++) lb_owners_free(w.owners[k]);
     lb_merged_steps_release(&w.merged);
     lb_divergences_release(&w.divergences);
     lb_exits_release(&w.exits);

@@ -50,46 +50,48 @@ static const char *bare_name(const char *name)
     return colon && !strncmp(name, "optimizer.", 10) ? colon + 1 : name;
 }
 
-static const char *name_of(const lb_program *p, uint32_t value)
+/* Who an op outside the modules serves; made when it is first asked for. The next step has the names of tensors that this one made. */
+static const lb_owners *owners_of(lb_walk *w, int side)
 {
-    if (value == LB_NONE) return "";
-    const lb_value *v = &p->values[value];
-    if (!(v->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE | LB_VALUE_GRADIENT))) return "";
-    return bare_name(lb_program_text(p, v->name));
+    const lb_side *s = side ? w->b : w->a;
+    const lb_program *next = NULL;
+    if (w->owners[side]) return w->owners[side];
+    if (s->n_parts == 1 && lb_capture_program(s->capture, s->program->rank, s->program->step + 1, &next, NULL) != LB_OK) next = NULL;
+    if (lb_owners_new(w->merged.flows[side], next, &w->owners[side], NULL) != LB_OK) w->owners[side] = NULL;
+    return w->owners[side];
 }
 
-typedef struct search {
-    const lb_program *program;
-    const char *name;
-} search;
-
-static void note_name(void *context, uint32_t value)
+static void name_module(const lb_walk *w, const lb_program *p, const char *parameter, const char *module, lb_diff_row *row)
 {
-    search *s = context;
-    if (!*s->name) s->name = name_of(s->program, value);
+    row->parameter = lb_report_keep(w->report, parameter);
+    row->layer = lb_report_keep(w->report, module);
+    row->value = false;
+    (void)p;
 }
 
-/* The parameter that an op of the optimizer serves: by what it writes (of a list, the element that differs), by what it reads. */
-static const char *parameter_of(const lb_program *p, uint32_t row, uint32_t outcome)
+/* Of an op in no module that is no forward code: the parameter that it serves, and its module. `outcome`: the one that differs first, of
+ * ops over lists; LB_NONE: any. False where it serves none that has a name, or no single one. */
+static bool name_owner(lb_walk *w, int side, uint32_t op, uint32_t outcome, lb_diff_row *row)
 {
-    const lb_op *op = &p->ops[row];
-    search s = {p, ""};
-    if (outcome < lb_outcomes(op)) s.name = name_of(p, lb_outcome(p, op, outcome));
-    for (uint32_t i = 0; i < lb_outcomes(op) && !*s.name; i++) s.name = name_of(p, lb_outcome(p, op, i));
-    if (!*s.name) lb_op_each_input(p, op, note_name, &s);
-    return s.name;
+    const lb_program *p = program_of(w, side);
+    const lb_owners *owners = *lb_op_layer(p, &p->ops[op]) ? NULL : owners_of(w, side);
+    if (!owners) return false;
+    const uint32_t value = outcome < lb_outcomes(&p->ops[op]) ? lb_outcome(p, &p->ops[op], outcome) : LB_NONE;
+    const uint32_t element = value == LB_NONE ? LB_OWNER_WHOLE : lb_owner_element(owners, op, value);
+    const char *name = lb_owner_of(owners, op, element);
+    if (!*name) return false;
+    name_module(w, p, name, lb_owner_module(owners, op, element), row);
+    return lb_owner_count(owners, op, element) == 1;
 }
 
+/* By the name of a parameter or of a state of one. */
 static void name_parameter(const lb_walk *w, const lb_program *p, const char *name, lb_diff_row *row)
 {
-    if (!*name) return;
-    row->parameter = lb_report_keep(w->report, name);
-    const uint32_t scope = lb_program_owner(p, name);
     const char *dot = strrchr(name, '.');
+    const uint32_t scope = lb_program_owner(p, name);
     char module[400];
     snprintf(module, sizeof module, "%.*s", dot ? (int)(dot - name) : 0, name);
-    row->layer = lb_report_keep(w->report, scope ? lb_program_text(p, p->scopes[scope].path) : module);
-    row->value = false;
+    name_module(w, p, name, scope ? lb_program_text(p, p->scopes[scope].path) : module, row);
 }
 
 /* ---- between modules ---- */
@@ -158,33 +160,38 @@ static void describe_lone(const lb_walk *w, const lb_divergence *o, lb_diff_row 
     row->why = lb_report_keep(w->report, why);
 }
 
-/* The first of what one side alone runs; where both do, the report's first side has the word. */
+static uint32_t first_lone(const lb_walk *w, const lb_divergence *o, int side)
+{
+    return o->n[side] ? w->divergences.lone[o->first[side]] : LB_NONE;
+}
+
+/* Where both sides run ops of their own, that one has the word in whose layer the other's stands, or else A. Whichever side is named
+ * first, the place is the same. */
 static int place_side(const lb_walk *w, const lb_divergence *o)
 {
-    const int first = w->swapped;
-    return o->n[first] ? first : !first;
+    const uint32_t a = first_lone(w, o, 0), b = first_lone(w, o, 1);
+    if (a == LB_NONE || b == LB_NONE) return a == LB_NONE;
+    const char *x = lb_op_layer(w->pa, &w->pa->ops[a]), *y = lb_op_layer(w->pb, &w->pb->ops[b]);
+    return strcmp(x, y) && is_around(y, x);
 }
 
 static lb_diff_row lone_row(lb_walk *w, const lb_divergence *o)
 {
     const int side = place_side(w, o);
-    const uint32_t op = w->divergences.lone[o->first[side]];
+    const uint32_t a = first_lone(w, o, 0), b = first_lone(w, o, 1), op = side ? b : a;
     const lb_program *p = program_of(w, side);
-    const uint32_t other = o->n[!side] ? w->divergences.lone[o->first[!side]] : LB_NONE;
-    lb_diff_row row = lb_walk_row(w, side ? LB_NONE : op, side ? op : LB_NONE);
-    row.index = side ? other : op, row.other = side ? op : other;
+    lb_diff_row row = lb_walk_row(w, side ? LB_NONE : a, side ? b : LB_NONE);
+    row.index = a, row.other = b;
     row.local = row.verdict = LB_VERDICT_DIVERGED;
     describe_lone(w, o, &row);
-    if (p->ops[op].phase == LB_PHASE_OPTIMIZER)
-        name_parameter(w, p, parameter_of(p, op, LB_NONE), &row);
-    else
-        describe_neighbours(w, p, op, &row);
+    if (p->ops[op].phase == LB_PHASE_FORWARD || p->ops[op].phase == LB_PHASE_BACKWARD) describe_neighbours(w, p, op, &row);
+    name_owner(w, side, op, LB_NONE, &row);
     return row;
 }
 
-/* ---- origins ---- */
+/* ---- divergences ---- */
 
-void lb_place_origin(lb_walk *w, const lb_divergence *o, uint32_t ia, const lb_evidence *e, lb_diff_row *row)
+void lb_place_divergence(lb_walk *w, const lb_divergence *o, uint32_t ia, const lb_evidence *e, lb_diff_row *row)
 {
     const bool lone = o->n[0] || o->n[1], other_args = !e->same_args && !e->args_follow;
     if (e->own[0] == LB_VERDICT_DIVERGED || e->own[1] == LB_VERDICT_DIVERGED) return; /* said by the op itself */
@@ -202,17 +209,18 @@ void lb_place_origin(lb_walk *w, const lb_divergence *o, uint32_t ia, const lb_e
     }
     row->local = LB_VERDICT_DIVERGED;
     row->why = other_args ? "called with other arguments, which give other exact values" : "the same inputs give other exact values";
-    if (w->pa->ops[ia].phase == LB_PHASE_OPTIMIZER)
-        name_parameter(w, w->pa, parameter_of(w->pa, ia, w->have_shadows ? w->shadows.rows[ia].outcome : LB_NONE), row);
-    else
-        describe_neighbours(w, w->pa, ia, row);
+    if (w->pa->ops[ia].phase == LB_PHASE_FORWARD || w->pa->ops[ia].phase == LB_PHASE_BACKWARD) describe_neighbours(w, w->pa, ia, row);
+    name_owner(w, 0, ia, w->have_shadows ? w->shadows.rows[ia].outcome : LB_NONE, row);
 }
 
 void lb_place_final(lb_walk *w, const lb_divergence *o, lb_diff_row *row)
 {
     if (!o->n[0] && !o->n[1]) return;
     lb_diff_row place = lone_row(w, o);
-    if (place.phase == LB_PHASE_OPTIMIZER && row->value) name_parameter(w, w->pa, bare_name(row->layer), &place);
+    const int side = place_side(w, o);
+    const bool outside = place.phase != LB_PHASE_FORWARD && place.phase != LB_PHASE_BACKWARD;
+    if (outside && row->value && !name_owner(w, side, first_lone(w, o, side), LB_NONE, &place))
+        name_parameter(w, w->pa, bare_name(row->layer), &place); /* the op serves several: this is one of them */
     lb_walk_report(w, &place);
     row->local = LB_VERDICT_ROUNDING, row->inherited = LB_VERDICT_DIVERGED;
 }

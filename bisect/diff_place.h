@@ -6,11 +6,11 @@
 #include "diff_judge.h"
 #include "diff_walk.h"
 
-/* `row` is that of the pair (or join) `ia`, whose node is the origin. Where one side runs ops of its own between what is the same and the
+/* `row` is that of the pair (or join) `ia`, whose node is a divergence. Where one side runs ops of its own between what is the same and the
  * pair, these are the place: they get a row of their own, and `row` inherits from it. Otherwise the pair is the place. */
-void lb_place_origin(lb_walk *walk, const lb_divergence *origin, uint32_t ia, const lb_evidence *evidence, lb_diff_row *row);
-/* The same where a parameter or a result is the origin that `row` speaks of: what no aligned pair gave. */
-void lb_place_final(lb_walk *walk, const lb_divergence *origin, lb_diff_row *row);
+void lb_place_divergence(lb_walk *walk, const lb_divergence *divergence, uint32_t ia, const lb_evidence *evidence, lb_diff_row *row);
+/* The same where a parameter or a result is the divergence that `row` speaks of: what no aligned pair gave. */
+void lb_place_final(lb_walk *walk, const lb_divergence *divergence, lb_diff_row *row);
 /* May the arguments of the pair that are no tensors follow from numbers that Python read, which differ? Not when they are further apart
  * than those numbers are, up to a factor of 8. */
 bool lb_place_args_follow(const lb_walk *walk, uint32_t ia, uint32_t ib);

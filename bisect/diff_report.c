@@ -60,6 +60,7 @@ int lb_report_badness(lb_verdict v)
     case LB_VERDICT_NOISE: return 2;
     case LB_VERDICT_ROUNDING: return 3;
     case LB_VERDICT_OPAQUE:
+    case LB_VERDICT_SWAPPED: /* a diff swaps nothing */
     case LB_VERDICT_MISSING: return 4;
     case LB_VERDICT_DIVERGED: return 5;
     }

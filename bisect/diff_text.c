@@ -19,6 +19,7 @@ static const char *verdict_sentence(lb_verdict v)
     case LB_VERDICT_NOISE: return "no more than two runs of the first side differ by";
     case LB_VERDICT_DIVERGED: return "the two sides compute different things";
     case LB_VERDICT_MISSING: return "something was captured on one side only, or could not be replayed";
+    case LB_VERDICT_SWAPPED: break; /* a diff swaps nothing */
     case LB_VERDICT_OPAQUE: return "an op that replay does not know stands in between";
     }
     return "";

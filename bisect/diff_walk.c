@@ -217,7 +217,7 @@ static bool leads(const lb_walk *w, uint32_t ia)
     return node != LB_NONE && w->divergences.leads && w->divergences.leads[node];
 }
 
-static const lb_divergence *origin_at(const lb_walk *w, uint32_t ia)
+static const lb_divergence *divergence_at(const lb_walk *w, uint32_t ia)
 {
     const uint32_t node = node_of(w, ia);
     if (node == LB_NONE || !w->divergence_of || w->divergence_of[node] == LB_NONE) return NULL;
@@ -235,7 +235,7 @@ static lb_evidence evidence_of(const lb_walk *w, uint32_t ia, const lb_inflow *i
     e.swapped = w->swapped;
     e.random = a->flags & LB_OP_RANDOM;
     e.decides = decides(w, ia);
-    e.inputs_apart = leads(w, ia) && !origin_at(w, ia);
+    e.inputs_apart = leads(w, ia) && !divergence_at(w, ia);
     e.leads = leads(w, ia);
     if (!w->have_shadows) return e;
     const lb_shadow_row *row = &w->shadows.rows[ia];
@@ -247,11 +247,13 @@ static lb_evidence evidence_of(const lb_walk *w, uint32_t ia, const lb_inflow *i
 /* ---- layers in other ops ---- */
 
 /* What leaves a layer that the sides compute in other ops is the same in exact arithmetic, or cannot be told: the row goes to its first op. */
-static void settle_lone(lb_walk *w, const lb_inflow *in, lb_verdict verdict)
+static void settle_lone(lb_walk *w, lb_inflow *in, lb_verdict verdict)
 {
     const uint32_t a = in->lone[0], b = in->lone[1];
     const uint32_t slot = a != LB_NONE ? a : w->pa->n_ops + b;
-    if ((a == LB_NONE && b == LB_NONE) || w->settled[slot]) return;
+    if (a == LB_NONE && b == LB_NONE) return;
+    in->verdict = lb_report_worse(in->verdict, verdict);
+    if (w->settled[slot]) return;
     w->settled[slot] = 1;
     lb_diff_row row = lb_walk_row(w, a, a == LB_NONE ? b : LB_NONE);
     char why[240], narrowing[80] = "";
@@ -398,25 +400,25 @@ static void walk_pair(lb_walk *w, uint32_t ia)
     }
     lb_diff_row row = row_of(w, ia);
     const lb_evidence e = evidence_of(w, ia, &in);
-    const lb_divergence *origin = origin_at(w, ia);
+    const lb_divergence *divergence = divergence_at(w, ia);
     const bool bad_bits = e.replayed && (e.own[0] == LB_VERDICT_DIVERGED || e.own[1] == LB_VERDICT_DIVERGED);
     if (e.agreement == LB_SHADOW_AGREES) {
-        settle_lone(w, &in, LB_VERDICT_ROUNDING);
         /* Where exact values meet again, nothing worse than rounding is handed on of what this program made. */
         if (lb_report_badness(in.verdict) > lb_report_badness(LB_VERDICT_ROUNDING)) in.verdict = LB_VERDICT_ROUNDING;
+        settle_lone(w, &in, LB_VERDICT_ROUNDING);
     }
     judge_local(w, ia, &e, &in, &row);
-    if (origin) lb_place_origin(w, origin, ia, &e, &row);
-    if (e.leads && !origin) in.verdict = LB_VERDICT_DIVERGED;
-    if (origin && row.local != LB_VERDICT_DIVERGED) in.verdict = lb_report_worse(in.verdict, row.inherited);
+    if (divergence) lb_place_divergence(w, divergence, ia, &e, &row);
+    if (e.leads && !divergence) in.verdict = LB_VERDICT_DIVERGED;
+    if (divergence && row.local != LB_VERDICT_DIVERGED) in.verdict = lb_report_worse(in.verdict, row.inherited);
     if (e.agreement == LB_SHADOW_UNKNOWN && row.local == LB_VERDICT_MISSING) settle_lone(w, &in, LB_VERDICT_MISSING);
     row.inherited = lb_report_worse(in.verdict, in.carried);
     if (w->have_shadows)
         row.bound_ratio = fmax(w->shadows.rows[ia].bound_ratio[0], w->shadows.rows[ia].bound_ratio[1]);
-    measure(w, ia, &row, bad_bits || (origin && row.local == LB_VERDICT_DIVERGED));
+    measure(w, ia, &row, bad_bits || (divergence && row.local == LB_VERDICT_DIVERGED));
     row.verdict = lb_report_worse(row.local, row.inherited);
     lb_walk_report(w, &row);
-    if (lb_flow_is_list(w->pa, a) && !origin) {
+    if (lb_flow_is_list(w->pa, a) && !divergence) {
         flow_out_elements(w, ia, &e, row.local);
         return;
     }
@@ -478,14 +480,14 @@ static void walk_join(lb_walk *w, uint32_t ia, const lb_join *join)
     }
     lb_diff_row row = row_of(w, ia);
     const lb_evidence e = evidence_of(w, ia, &in);
-    const lb_divergence *origin = origin_at(w, ia);
+    const lb_divergence *divergence = divergence_at(w, ia);
     if (e.agreement == LB_SHADOW_AGREES) {
-        settle_lone(w, &in, LB_VERDICT_ROUNDING);
         if (lb_report_badness(in.verdict) > lb_report_badness(LB_VERDICT_ROUNDING)) in.verdict = LB_VERDICT_ROUNDING;
+        settle_lone(w, &in, LB_VERDICT_ROUNDING);
     }
     row.local = judge_joined(w, &e, &in, join, &row.why);
-    if (origin) lb_place_origin(w, origin, ia, &e, &row);
-    if (e.leads && !origin) in.verdict = LB_VERDICT_DIVERGED;
+    if (divergence) lb_place_divergence(w, divergence, ia, &e, &row);
+    if (e.leads && !divergence) in.verdict = LB_VERDICT_DIVERGED;
     row.inherited = lb_report_worse(in.verdict, in.carried);
     measure(w, ia, &row, row.local == LB_VERDICT_DIVERGED);
     if (e.agreement == LB_SHADOW_DISAGREES && row.local != LB_VERDICT_DIVERGED && !e.leads)
@@ -580,7 +582,7 @@ static const char *why_final(const lb_walk *w, const lb_shadow_final *final)
     return lb_report_keep(w->report, text);
 }
 
-static const lb_divergence *origin_of_sink(const lb_walk *w, const uint32_t *sink_rows, uint32_t row)
+static const lb_divergence *divergence_of_sink(const lb_walk *w, const uint32_t *sink_rows, uint32_t row)
 {
     for (uint32_t i = 0; i < w->divergences.n; i++)
         if (w->divergences.list[i].node == LB_NONE && sink_rows[w->divergences.list[i].sink] == row) return &w->divergences.list[i];
@@ -592,14 +594,14 @@ static void judge_final(lb_walk *w, uint32_t f, const lb_taint *t, lb_diff_row *
 {
     const lb_shadow_final *final = &w->shadows.finals[f];
     const lb_verdict before = lb_report_worse(t->verdict, t->carried);
-    const lb_divergence *origin = origin_of_sink(w, w->merged.sink_final, f);
+    const lb_divergence *divergence = divergence_of_sink(w, w->merged.sink_final, f);
     if (final->agreement == LB_SHADOW_AGREES) {
         row->local = LB_VERDICT_ROUNDING, row->inherited = t->carried;
         row->why = "in exact arithmetic both sides update it alike";
-    } else if (origin) {
+    } else if (divergence) {
         row->local = LB_VERDICT_DIVERGED, row->inherited = t->carried;
         row->why = why_final(w, final);
-        lb_place_final(w, origin, row);
+        lb_place_final(w, divergence, row);
     } else if (final->agreement == LB_SHADOW_DISAGREES) {
         row->local = LB_VERDICT_ROUNDING, row->inherited = LB_VERDICT_DIVERGED;
         row->why = "what it is updated with already differs in exact arithmetic";
@@ -642,31 +644,40 @@ static void walk_finals(lb_walk *w)
     }
 }
 
-/* Results of outermost calls. Those that an aligned pair gave have their row already, unless they are other parts of what it gave. */
+static const char *why_exit(const lb_exit *exit)
+{
+    if (exit->input) return "what is decided by it differs in exact arithmetic";
+    return exit->other_shape ? "the result of the outermost call has another shape" : "the result of the outermost call differs in exact arithmetic";
+}
+
+static void judge_exit(lb_walk *w, const lb_exit *exit, const lb_divergence *divergence, lb_diff_row *row)
+{
+    if (divergence) {
+        row->local = LB_VERDICT_DIVERGED, row->why = why_exit(exit);
+        lb_place_final(w, divergence, row);
+    } else if (exit->other_shape || exit->agreement == LB_SHADOW_DISAGREES) {
+        row->inherited = LB_VERDICT_DIVERGED, row->why = "what it follows from already differs in exact arithmetic";
+    } else if (exit->agreement == LB_SHADOW_AGREES) {
+        row->local = LB_VERDICT_ROUNDING, row->why = "made by other ops; in exact arithmetic the same";
+    } else {
+        row->local = LB_VERDICT_MISSING, row->why = "the result of the outermost call differs, and could not be run exactly";
+    }
+    row->verdict = lb_report_worse(row->local, row->inherited);
+}
+
+/* Results of outermost calls, and what decisions rest on. Those that an aligned pair gave have their row already, unless they are other
+ * parts of what it gave. */
 static void walk_exits(lb_walk *w)
 {
     for (uint32_t e = 0; e < w->exits.n; e++) {
         const lb_exit *exit = &w->exits.list[e];
-        const lb_divergence *origin = origin_of_sink(w, w->merged.sink_exit, e);
-        if (!exit->differs && !exit->other_shape) continue;
-        const bool pair = w->alignment.b_of_a[exit->op[0]] == exit->op[1];
-        if (pair && !origin && w->differs[exit->op[0]]) continue;
+        const lb_divergence *divergence = divergence_of_sink(w, w->merged.sink_exit, e);
+        if ((!exit->differs && !exit->other_shape) || (exit->input && !divergence)) continue;
+        if (w->alignment.b_of_a[exit->op[0]] == exit->op[1] && !divergence && w->differs[exit->op[0]]) continue;
         lb_diff_row row = lb_walk_row(w, exit->op[0], exit->op[1]);
-        const lb_taint *t = lb_taint_of(&w->storages[0], w->pa->values[exit->value[0]].storage);
-        row.inherited = t->carried;
-        if (origin) {
-            row.local = LB_VERDICT_DIVERGED;
-            row.why = exit->other_shape ? "the result of the outermost call has another shape" : "the result of the outermost call differs in exact arithmetic";
-            lb_place_final(w, origin, &row);
-        } else if (exit->other_shape || exit->agreement == LB_SHADOW_DISAGREES) {
-            row.inherited = LB_VERDICT_DIVERGED, row.why = "what it follows from already differs in exact arithmetic";
-        } else if (exit->agreement == LB_SHADOW_AGREES) {
-            row.local = LB_VERDICT_ROUNDING, row.why = "made by other ops; in exact arithmetic the same";
-        } else {
-            row.local = LB_VERDICT_MISSING, row.why = "the result of the outermost call differs, and could not be run exactly";
-        }
+        row.inherited = lb_taint_of(&w->storages[0], w->pa->values[exit->value[0]].storage)->carried;
+        judge_exit(w, exit, divergence, &row);
         lb_walk_measure_values(w, exit->value[0], exit->value[1], &row);
-        row.verdict = lb_report_worse(row.local, row.inherited);
         lb_walk_report(w, &row);
     }
 }

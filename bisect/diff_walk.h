@@ -11,6 +11,7 @@
 #include "diff_report.h"
 #include "merged_steps.h"
 #include "noise.h"
+#include "owner.h"
 #include "reorder.h"
 #include "taint.h"
 
@@ -50,6 +51,7 @@ typedef struct lb_walk {
     lb_reordering *reorderings; /* per op of A, or NULL */
     lb_noise noise;             /* of other runs of the first side; no runs: none were given */
     lb_meetings meetings[2];
+    lb_owners *owners[2]; /* of either side's ops; NULL: nobody asked yet */
     lb_inflow brought;   /* by all members of the collective at hand */
     uint8_t *differs;    /* per op of A: its pair or join has other bits, or nobody knows */
     uint8_t *settled;    /* per op of A, then of B: a layer computed in other ops, whose row is written at that op */

@@ -1,6 +1,8 @@
 /* Finding what leaves a step: see exits.h. */
 #include "exits.h"
 
+#include "taking.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,8 +120,56 @@ static void note_lone(const results *ra, const results *rb, char *text, size_t s
         }
 }
 
+/* ---- inputs of decisions ---- */
+
+typedef struct inputs {
+    const lb_program *program;
+    uint32_t list[16], n;
+} inputs;
+
+static void note_input(void *context, uint32_t value)
+{
+    inputs *in = context;
+    if (in->n < sizeof in->list / sizeof *in->list) in->list[in->n++] = value;
+}
+
+/* Where an aligned pair gives both, the pair itself is judged. */
+static bool is_one_pair(const lb_alignment *al, uint32_t op_a, uint32_t op_b)
+{
+    return al->b_of_a[op_a] == op_b || al->source_b_of_a[op_a] == op_b;
+}
+
+static bool add_input(const lb_side *a, const lb_side *b, const lb_alignment *al, uint32_t ia, uint32_t va, uint32_t ib, uint32_t vb, lb_exits *exits)
+{
+    const lb_value *x = &a->program->values[va], *y = &b->program->values[vb];
+    if (!lb_dtype_is_float(x->dtype) || !lb_dtype_is_float(y->dtype) || !lb_layout_same_shape(&x->layout, &y->layout)) return true;
+    const uint32_t op_a = giver_of(a->program, va, ia), op_b = giver_of(b->program, vb, ib);
+    if (op_a == LB_NONE || op_b == LB_NONE || is_one_pair(al, op_a, op_b)) return true;
+    lb_exit *more = realloc(exits->list, (exits->n + 1) * sizeof *more);
+    if (!more) return false;
+    exits->list = more;
+    exits->list[exits->n++] = (lb_exit){.scope = a->program->ops[ia].scope, .op = {op_a, op_b}, .value = {va, vb}, .input = true,
+                                        .differs = lb_digest_is_none(x->logical) || lb_digest_is_none(y->logical) || lb_side_values_differ(a, va, b, vb),
+                                        .agreement = LB_SHADOW_UNKNOWN};
+    return true;
+}
+
+static bool add_inputs(const lb_side *a, const lb_side *b, const lb_alignment *al, lb_exits *exits)
+{
+    const lb_program *pa = a->program, *pb = b->program;
+    for (uint32_t i = 0; i < pa->n_ops; i++) {
+        const uint32_t j = al->b_of_a[i];
+        if (j == LB_NONE || pa->ops[i].flags & LB_OP_RANDOM || !lb_taking_rebases(al, a, i, b, j)) continue;
+        inputs x = {.program = pa}, y = {.program = pb};
+        lb_op_each_input(pa, &pa->ops[i], note_input, &x), lb_op_each_input(pb, &pb->ops[j], note_input, &y);
+        for (uint32_t k = 0; k < x.n && x.n == y.n; k++)
+            if (x.list[k] != LB_NONE && y.list[k] != LB_NONE && !add_input(a, b, al, i, x.list[k], j, y.list[k], exits)) return false;
+    }
+    return true;
+}
+
 lb_status lb_exits_find(const lb_side *a, const lb_side *b, const lb_map_rules *rules_a, const lb_map_rules *rules_b,
-                        lb_exits *exits, char *lone, size_t lone_size, lb_err *err)
+                        const lb_alignment *alignment, lb_exits *exits, char *lone, size_t lone_size, lb_err *err)
 {
     results ra = {0}, rb = {0};
     *exits = (lb_exits){0}, *lone = '\0';
@@ -128,6 +178,7 @@ lb_status lb_exits_find(const lb_side *a, const lb_side *b, const lb_map_rules *
     if (done) exits->list = calloc(ra.n + 1, sizeof *exits->list);
     done = done && exits->list;
     if (done) pair_results(a, b, &ra, &rb, exits), note_lone(&ra, &rb, lone, lone_size);
+    done = done && add_inputs(a, b, alignment, exits);
     free_results(&ra), free_results(&rb);
     return done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u results", a->program->n_boundaries);
 }

@@ -1,4 +1,5 @@
-/* What leaves a step by other ways than its parameters: the results of outermost module calls.
+/* What leaves a step by other ways than its parameters: the results of outermost module calls, and what goes into ops behind which both
+ * exact shadows go on from one side's numbers (taking.h): decisions, collectives whose members are not here, ops that nobody can run.
  *
  * Ops are aligned by where they stand and what they are; a result is aligned by what it is for. So it is judged even where the ops that
  * made it stand on one side only: a soft cap behind the last layer, a fused head.
@@ -8,10 +9,10 @@
 
 #include "shadow_pair.h"
 
-/* The results of outermost calls that both sides have, matched by the module's path, its call and the place among the results. Of sides
- * of one part each; others have none. LB_ERR_NOMEM is the only failure. `*lone`: a result that one side alone has, in words, or "". */
+/* The results of outermost calls that both sides have, matched by the module's path, its call and the place among the results, and inputs
+ * of aligned ops of that kind. Of sides of one part each; others have none. LB_ERR_NOMEM is the only failure. `*lone`: a result that one side alone has, in words, or "". */
 lb_status lb_exits_find(const lb_side *a, const lb_side *b, const lb_map_rules *rules_a, const lb_map_rules *rules_b,
-                        lb_exits *exits, char *lone, size_t lone_size, lb_err *err);
+                        const lb_alignment *alignment, lb_exits *exits, char *lone, size_t lone_size, lb_err *err);
 void lb_exits_release(lb_exits *exits);
 
 #endif
