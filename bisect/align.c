@@ -419,21 +419,53 @@ static const lb_value *source_value(const lb_program *p, uint32_t op)
     return value == LB_NONE ? NULL : &p->values[value];
 }
 
+/* The first op that reads a source, and as which of its inputs, lists entered; op LB_NONE: none does. */
+typedef struct reader {
+    uint32_t op, input;
+} reader;
+
+typedef struct reading {
+    const lb_program *program;
+    int64_t storage;
+    uint32_t input, n; /* the first input that lies in the storage; UINT32_MAX: none so far */
+} reading;
+
+static void note_read(void *context, uint32_t value)
+{
+    reading *r = context;
+    if (value != LB_NONE && r->input == UINT32_MAX && r->program->values[value].storage == r->storage) r->input = r->n;
+    r->n++;
+}
+
+static reader reader_of(const lb_program *p, uint32_t source)
+{
+    const int64_t storage = p->values[lb_op_results(p, &p->ops[source])[0]].storage;
+    for (uint32_t i = source + 1; i < p->n_ops; i++) {
+        reading r = {p, storage, UINT32_MAX, 0};
+        if (!lb_op_computes(p, &p->ops[i])) continue;
+        lb_op_each_input(p, &p->ops[i], note_read, &r);
+        if (r.input != UINT32_MAX) return (reader){i, r.input};
+    }
+    return (reader){LB_NONE, 0};
+}
+
 /* One side's sources: their ops and names, "" where a source has none. */
 typedef struct sources {
     uint32_t *ops, n;
     char **names;
+    reader *readers;
 } sources;
 
 static bool list_sources(const lb_program *p, const lb_map_rules *rules, sources *s)
 {
     s->n = 0;
     s->ops = malloc((p->n_ops + 1) * sizeof *s->ops), s->names = calloc(p->n_ops + 1, sizeof *s->names);
-    if (!s->ops || !s->names) return false;
+    s->readers = malloc((p->n_ops + 1) * sizeof *s->readers);
+    if (!s->ops || !s->names || !s->readers) return false;
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const lb_value *v = source_value(p, i);
         if (!v) continue;
-        s->ops[s->n] = i;
+        s->ops[s->n] = i, s->readers[s->n] = reader_of(p, i);
         s->names[s->n] = lb_map_rules_apply(rules, lb_program_text(p, v->name));
         if (!s->names[s->n++]) return false;
     }
@@ -443,22 +475,30 @@ static bool list_sources(const lb_program *p, const lb_map_rules *rules, sources
 static void free_sources(sources *s)
 {
     for (uint32_t i = 0; s->names && i < s->n; i++) free(s->names[i]);
-    free(s->names), free(s->ops);
+    free(s->names), free(s->ops), free(s->readers);
 }
 
 /* In which way two sources may be the same one; the strongest first. */
-typedef enum likeness { BY_NAME, BY_BITS, BY_BITS_ALONE, BY_PLACE } likeness;
+typedef enum likeness { BY_NAME, BY_BITS, BY_BITS_ALONE, BY_USE } likeness;
 
-static bool are_alike(const lb_value *va, const char *name_a, const lb_value *vb, const char *name_b, likeness how)
+static bool are_used_alike(const aligner *al, const reader *a, const reader *b)
 {
+    return a->op != LB_NONE && b->op != LB_NONE && al->out->b_of_a[a->op] == b->op && a->input == b->input;
+}
+
+static bool are_alike(const aligner *al, const lb_value *va, const sources *sa, uint32_t i, const lb_value *vb, const sources *sb,
+                      uint32_t j, likeness how)
+{
+    const char *name_a = sa->names[i], *name_b = sb->names[j];
     const bool bits = va->dtype == vb->dtype && !lb_digest_is_none(va->logical) && lb_digest_equal(va->logical, vb->logical);
     switch (how) {
     case BY_NAME: return *name_a && !strcmp(name_a, name_b);
     case BY_BITS: return !*name_a && !*name_b && bits;
     case BY_BITS_ALONE: /* a batch that one side's module takes whole and the other's in slices has a name on one side */
         return bits && (!*name_a || !*name_b) && !((va->flags | vb->flags) & (LB_VALUE_PARAMETER | LB_VALUE_STATE));
-    case BY_PLACE:
-        return !*name_a && !*name_b && (va->dtype == vb->dtype || (lb_dtype_is_float(va->dtype) && lb_dtype_is_float(vb->dtype)));
+    case BY_USE:
+        if (va->dtype != vb->dtype && !(lb_dtype_is_float(va->dtype) && lb_dtype_is_float(vb->dtype))) return false;
+        return (!*name_a || !*name_b) && are_used_alike(al, &sa->readers[i], &sb->readers[j]);
     }
     return false;
 }
@@ -478,7 +518,7 @@ static void pair_alike(aligner *al, const lb_side *side_a, const lb_side *side_b
             if (taken_b[j] || (!same && !(rows && lb_batch_rows_dim(rows, &va->layout, &vb->layout) >= 0)))
                 continue;
             if (lb_side_part_of(side_a, sa->ops[i]) != lb_side_part_of(side_b, sb->ops[j])) continue;
-            if (!are_alike(va, sa->names[i], vb, sb->names[j], how)) continue;
+            if (!are_alike(al, va, sa, i, vb, sb, j, how)) continue;
             if (same)
                 al->out->source_b_of_a[sa->ops[i]] = sb->ops[j];
             else if (!add_join(al, sa->ops[i], &sb->ops[j], 1, &room))
@@ -488,14 +528,37 @@ static void pair_alike(aligner *al, const lb_side *side_a, const lb_side *side_b
     }
 }
 
-/* Named sources by name and occurrence; of the others those that hold the same bits, and what is left by its place among those of the
- * same shape. */
+/* What one op of A reads, and each of its parts of B by a source of its own: slices of a batch. */
+static void join_by_use(aligner *al, const sources *sa, const sources *sb, uint8_t *taken_a, uint8_t *taken_b)
+{
+    uint32_t *ops = malloc((3 * sb->n + 3) * sizeof *ops), *rows = ops + sb->n + 1, *room = rows + sb->n + 1;
+    al->failed |= !ops;
+    for (uint32_t i = 0; ops && i < sa->n; i++) {
+        const reader *a = &sa->readers[i];
+        const uint32_t join = taken_a[i] || a->op == LB_NONE ? LB_NONE : al->out->join_of_a[a->op];
+        uint32_t found = 0, parts = join == LB_NONE ? 0 : al->out->joins.list[join].parts;
+        for (uint32_t part = 0; part < parts; part++)
+            for (uint32_t j = 0; j < sb->n && found == part; j++) {
+                const reader *b = &sb->readers[j];
+                if (taken_b[j] || b->op != al->out->joins.part_ops[al->out->joins.list[join].first + part] || b->input != a->input) continue;
+                ops[found] = sb->ops[j], rows[found++] = j;
+            }
+        if (!parts || found < parts || !add_join(al, sa->ops[i], ops, found, room)) continue;
+        taken_a[i] = 1;
+        for (uint32_t k = 0; k < found; k++) taken_b[rows[k]] = 1;
+    }
+    free(ops);
+}
+
+/* Named sources by name and occurrence; of the others those that hold the same bits, and what is left by the aligned op that reads it
+ * first, and as which of its inputs. */
 static bool pair_sources(aligner *al, const lb_side *a, const lb_side *b, const sources *sa, const sources *sb, uint8_t *taken)
 {
     uint8_t *taken_a = calloc(sa->n + 1, 1);
-    for (likeness how = BY_NAME; taken_a && how <= BY_PLACE; how++) pair_alike(al, a, b, sa, sb, how, taken_a, taken);
+    for (likeness how = BY_NAME; taken_a && how <= BY_USE; how++) pair_alike(al, a, b, sa, sb, how, taken_a, taken);
+    if (taken_a) join_by_use(al, sa, sb, taken_a, taken);
     free(taken_a);
-    return taken_a != NULL;
+    return taken_a != NULL && !al->failed;
 }
 
 /* B is more programs: a source of A is one of each of those that stand for its own, put together. Of unnamed ones the place in
@@ -639,6 +702,15 @@ bool lb_alignment_finer(const lb_program *program, const lb_program *other)
             calls[k] += b->output && !b->recompute && b->position == 0;
         }
     return calls[0] > calls[1];
+}
+
+bool lb_alignment_join(lb_alignment *alignment, const lb_program *a, const lb_program *b, uint32_t whole, const uint32_t *parts, uint32_t n)
+{
+    aligner al = {a, b, alignment, false};
+    uint32_t *values = malloc((n + 1) * sizeof *values);
+    const bool joined = values && add_join(&al, whole, parts, n, values);
+    free(values);
+    return joined;
 }
 
 void lb_alignment_release(lb_alignment *alignment)

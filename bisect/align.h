@@ -20,8 +20,8 @@ typedef struct lb_alignment {
     uint32_t only_a, only_b; /* computing ops without a partner */
     /* Per op of A: its group holds ops without a partner, so that a pair in it may be none. */
     uint8_t *irregular;
-    /* Per op of A that is a source: the source of B with the same name, or the same place among unnamed sources of that
-     * kind, dtype and shape; LB_NONE. */
+    /* Per op of A that is a source: the source of B with the same name; where one of them has none, that with the same bits, or that which
+     * the partner of its first reader reads in its place; LB_NONE. */
     uint32_t *source_b_of_a;
     lb_joins joins;
     uint32_t *join_of_a;  /* per op of A: row of joins.list, or LB_NONE */
@@ -39,6 +39,8 @@ lb_status lb_alignment_make(const lb_side *a, const lb_side *b, const lb_map_rul
  * in one shape is over other rows? */
 bool lb_alignment_reads_rows(const lb_alignment *alignment, const lb_program *a, uint32_t op_a,
                              const lb_program *b, uint32_t op_b);
+/* Joins a source of A (an op) to `n` of B that are its parts; false when these do not make it whole. */
+bool lb_alignment_join(lb_alignment *alignment, const lb_program *a, const lb_program *b, uint32_t whole, const uint32_t *parts, uint32_t n);
 void lb_alignment_release(lb_alignment *alignment);
 /* Does the program call its layers more often in a forward pass than the other? */
 bool lb_alignment_finer(const lb_program *program, const lb_program *other);

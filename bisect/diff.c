@@ -292,6 +292,7 @@ static lb_status diff_step(lb_walk *w, const session *s, lb_err *err)
     const lb_map_rules *rules_a = w->swapped ? NULL : s->rules, *rules_b = w->swapped ? s->rules : NULL;
     if (has_ops(w->pa) && has_ops(w->pb)) LB_TRY(note_rows(w, s, err));
     LB_TRY(lb_alignment_make(w->a, w->b, rules_a, rules_b, NULL, &w->alignment, err));
+    LB_TRY(lb_fused_sources_join(&w->past->fused, w->a, w->b, &w->alignment, err));
     w->differs = calloc(w->pa->n_ops + 1, 1), w->settled = calloc((size_t)w->pa->n_ops + w->pb->n_ops + 1, 1);
     if (!w->differs || !w->settled)
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", w->pa->n_ops);
@@ -341,13 +342,15 @@ static uint64_t mark_of(const lb_side *side)
     return mark;
 }
 
-/* Who calls its layers more often, or is more ranks, is B: rows are turned round then. Of two alike the marks decide, so that a diff is
+/* Who calls its layers more often, is more ranks, or holds its parameters in more tensors, is B: rows are turned round then. Of two alike the marks decide, so that a diff is
  * the same whichever side is named first. */
 static bool is_swapped(const half *first, const half *second)
 {
     if (first->n_ranks != second->n_ranks) return first->n_ranks > second->n_ranks;
     if (lb_alignment_finer(first->side.program, second->side.program)) return true;
     if (lb_alignment_finer(second->side.program, first->side.program)) return false;
+    const uint32_t parameters[] = {lb_fused_sources_count(first->side.program), lb_fused_sources_count(second->side.program)};
+    if (parameters[0] != parameters[1]) return parameters[0] > parameters[1];
     return mark_of(&first->side) > mark_of(&second->side);
 }
 
@@ -435,6 +438,7 @@ static lb_status diff_steps(session *s, half *first, half *second, lb_err *err)
                                                      : diff_one(s, first, second, steps[i], &past, err);
     }
     lb_taints_release(&past.storages[0]), lb_taints_release(&past.storages[1]);
+    lb_fused_sources_release(&past.fused);
     return status;
 }
 

@@ -6,6 +6,10 @@
 #include "diff_judge.h"
 #include "diff_walk.h"
 
+/* Weights or states that either side holds otherwise lead to it, so that nobody knows whether they are the same: such a divergence is
+ * none, for all that can be told. */
+bool lb_place_is_unknown(const lb_divergence *divergence);
+#define LB_WHY_UNKNOWN_SOURCES "it follows from weights or states that the two sides hold in other tensors, and which are not known to be the same"
 /* `row` is that of the pair (or join) `ia`, whose node is a divergence. Where one side runs ops of its own between what is the same and the
  * pair, these are the place: they get a row of their own, and `row` inherits from it. Otherwise the pair is the place. */
 void lb_place_divergence(lb_walk *walk, const lb_divergence *divergence, uint32_t ia, const lb_evidence *evidence, lb_diff_row *row);

@@ -409,7 +409,7 @@ static void walk_pair(lb_walk *w, uint32_t ia)
     }
     judge_local(w, ia, &e, &in, &row);
     if (divergence) lb_place_divergence(w, divergence, ia, &e, &row);
-    if (e.leads && !divergence) in.verdict = LB_VERDICT_DIVERGED;
+    if (e.leads && !divergence) in.verdict = lb_report_worse(in.verdict, w->led);
     if (divergence && row.local != LB_VERDICT_DIVERGED) in.verdict = lb_report_worse(in.verdict, row.inherited);
     if (e.agreement == LB_SHADOW_UNKNOWN && row.local == LB_VERDICT_MISSING) settle_lone(w, &in, LB_VERDICT_MISSING);
     row.inherited = lb_report_worse(in.verdict, in.carried);
@@ -487,7 +487,7 @@ static void walk_join(lb_walk *w, uint32_t ia, const lb_join *join)
     }
     row.local = judge_joined(w, &e, &in, join, &row.why);
     if (divergence) lb_place_divergence(w, divergence, ia, &e, &row);
-    if (e.leads && !divergence) in.verdict = LB_VERDICT_DIVERGED;
+    if (e.leads && !divergence) in.verdict = lb_report_worse(in.verdict, w->led);
     row.inherited = lb_report_worse(in.verdict, in.carried);
     measure(w, ia, &row, row.local == LB_VERDICT_DIVERGED);
     if (e.agreement == LB_SHADOW_DISAGREES && row.local != LB_VERDICT_DIVERGED && !e.leads)
@@ -506,7 +506,7 @@ static void walk_lone(lb_walk *w, int side, uint32_t op)
     const lb_program *p = side ? w->pb : w->pa;
     lb_inflow in = LB_INFLOW_NONE;
     lb_flow_in(w, side, op, LB_NONE, LB_ALL_ELEMENTS, &in);
-    if (w->merged.may_differ[side][op] && in.lone[side] == LB_NONE) in.lone[side] = op;
+    if (w->merged.may_differ[side][op] == LB_BLAME_OP && in.lone[side] == LB_NONE) in.lone[side] = op;
     if (p->ops[op].flags & LB_OP_DECISION && side == 0) note_decision(w, op, &in);
     flow_out_all(w, side, op, &in);
 }
@@ -598,12 +598,14 @@ static void judge_final(lb_walk *w, uint32_t f, const lb_taint *t, lb_diff_row *
     if (final->agreement == LB_SHADOW_AGREES) {
         row->local = LB_VERDICT_ROUNDING, row->inherited = t->carried;
         row->why = "in exact arithmetic both sides update it alike";
+    } else if (divergence && lb_place_is_unknown(divergence)) {
+        row->local = LB_VERDICT_MISSING, row->inherited = t->carried, row->why = LB_WHY_UNKNOWN_SOURCES;
     } else if (divergence) {
         row->local = LB_VERDICT_DIVERGED, row->inherited = t->carried;
         row->why = why_final(w, final);
         lb_place_final(w, divergence, row);
     } else if (final->agreement == LB_SHADOW_DISAGREES) {
-        row->local = LB_VERDICT_ROUNDING, row->inherited = LB_VERDICT_DIVERGED;
+        row->local = LB_VERDICT_ROUNDING, row->inherited = w->led;
         row->why = "what it is updated with already differs in exact arithmetic";
     } else {
         row->inherited = before == LB_VERDICT_IDENTICAL ? LB_VERDICT_MISSING : before;
@@ -652,11 +654,13 @@ static const char *why_exit(const lb_exit *exit)
 
 static void judge_exit(lb_walk *w, const lb_exit *exit, const lb_divergence *divergence, lb_diff_row *row)
 {
-    if (divergence) {
+    if (divergence && lb_place_is_unknown(divergence)) {
+        row->local = LB_VERDICT_MISSING, row->why = LB_WHY_UNKNOWN_SOURCES;
+    } else if (divergence) {
         row->local = LB_VERDICT_DIVERGED, row->why = why_exit(exit);
         lb_place_final(w, divergence, row);
     } else if (exit->other_shape || exit->agreement == LB_SHADOW_DISAGREES) {
-        row->inherited = LB_VERDICT_DIVERGED, row->why = "what it follows from already differs in exact arithmetic";
+        row->inherited = w->led, row->why = "what it follows from already differs in exact arithmetic";
     } else if (exit->agreement == LB_SHADOW_AGREES) {
         row->local = LB_VERDICT_ROUNDING, row->why = "made by other ops; in exact arithmetic the same";
     } else {
@@ -689,7 +693,7 @@ static void walk_lone_results(lb_walk *w)
         const lb_divergence *o = &w->divergences.list[i];
         if (o->node != LB_NONE || w->merged.sink_final[o->sink] != LB_NONE || w->merged.sink_exit[o->sink] != LB_NONE) continue;
         const lb_sink *sink = &w->merged.sinks[o->sink];
-        if (sink->op[0] == LB_NONE) continue;
+        if (sink->op[0] == LB_NONE || lb_place_is_unknown(o)) continue;
         lb_diff_row row = lb_walk_row(w, sink->op[0], sink->op[1]);
         row.local = LB_VERDICT_DIVERGED, row.why = "computed by other ops, and in exact arithmetic not the same";
         lb_place_final(w, o, &row);
@@ -727,6 +731,9 @@ static lb_status open_walk(lb_walk *w, uint32_t **at, lb_err *err)
     if (!w->divergence_of || !*at || !measure_extents(w, 0) || !measure_extents(w, 1))
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", w->pa->n_ops);
     memset(w->divergence_of, 0xFF, (w->merged.merged.n_nodes + 1) * sizeof *w->divergence_of);
+    w->led = LB_VERDICT_MISSING;
+    for (uint32_t i = 0; i < w->divergences.n; i++)
+        if (!lb_place_is_unknown(&w->divergences.list[i])) w->led = LB_VERDICT_DIVERGED;
     for (uint32_t i = 0; i < w->divergences.n; i++)
         if (w->divergences.list[i].node != LB_NONE) w->divergence_of[w->divergences.list[i].node] = i;
     for (uint32_t p = 0; p < w->b->n_parts; p++) (*at)[p] = w->b->parts[p].first_op;

@@ -9,6 +9,7 @@
 #define LB_BISECT_DIFF_WALK_H
 
 #include "diff_report.h"
+#include "fused_sources.h"
 #include "merged_steps.h"
 #include "noise.h"
 #include "owner.h"
@@ -34,6 +35,7 @@ typedef struct lb_read_numbers {
 typedef struct lb_walk_past {
     lb_taints storages[2]; /* of either side */
     lb_read_numbers read;
+    lb_fused_sources fused;
     int64_t first; /* the first step that was compared */
     bool any;      /* some step was */
 } lb_walk_past;
@@ -48,6 +50,7 @@ typedef struct lb_walk {
     bool have_shadows;
     lb_merged_steps merged;
     lb_divergences divergences;
+    lb_verdict led;      /* what a difference that leads to a sink inherits: DIVERGED, or MISSING where nobody knows of any divergence whether it is one */
     lb_reordering *reorderings; /* per op of A, or NULL */
     lb_noise noise;             /* of other runs of the first side; no runs: none were given */
     lb_meetings meetings[2];

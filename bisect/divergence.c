@@ -43,7 +43,7 @@ static void meet(search *s, uint32_t node)
 
 static void note_lone(search *s, int side, uint32_t op)
 {
-    if (!s->m->sides[side].may_differ[op]) return;
+    if (s->m->sides[side].may_differ[op] != LB_BLAME_OP) return;
     if (s->out->n_lone == s->lone_room) {
         uint32_t room = s->lone_room ? 2 * s->lone_room : 256;
         uint32_t *more = realloc(s->out->lone, room * sizeof *more);
@@ -91,7 +91,10 @@ static void walk_back(search *s, lb_divergence *o)
     for (int side = 0; side < 2; side++) {
         o->first[side] = s->out->n_lone;
         for (uint32_t k = 0; k < s->n_seen[side]; k++)
-            if (s->m->sides[side].node_of[s->seen[side][k]] == LB_NONE) note_lone(s, side, s->seen[side][k]);
+            if (s->m->sides[side].node_of[s->seen[side][k]] == LB_NONE) {
+                note_lone(s, side, s->seen[side][k]);
+                o->sources[side] |= s->m->sides[side].may_differ[s->seen[side][k]] == LB_BLAME_SOURCE;
+            }
         o->n[side] = s->out->n_lone - o->first[side];
         if (o->n[side]) qsort(s->out->lone + o->first[side], o->n[side], sizeof *s->out->lone, by_row);
     }

@@ -29,11 +29,18 @@ typedef struct lb_node {
     uint8_t state;
 } lb_node;
 
+/* Can an op that stands on one side only be to blame? */
+enum {
+    LB_BLAME_NOT,   /* it computes nothing: copies, casts, views */
+    LB_BLAME_OP,    /* it computes something */
+    LB_BLAME_SOURCE /* it brings weights or states that the other side holds otherwise, or not */
+};
+
 typedef struct lb_merged_side {
     uint32_t n_ops;
     const uint32_t *first_pred, *preds; /* preds[first_pred[i], first_pred[i + 1]): the ops that op i reads from */
     const uint32_t *node_of;            /* per op: its node; LB_NONE: it stands on this side only */
-    const uint8_t *may_differ;          /* per op: it computes something, so that it can be to blame */
+    const uint8_t *may_differ;          /* per op: LB_BLAME_…, when it has no node */
 } lb_merged_side;
 
 /* What leaves the step. */
@@ -54,6 +61,7 @@ typedef struct lb_merged {
 
 typedef struct lb_divergence {
     uint32_t node, sink; /* the node; LB_NONE: the sink with that row is itself what differs first */
+    bool sources[2];         /* a source that has no partner is among what it follows from, per side */
     uint32_t first[2], n[2]; /* rows of lb_divergences.lone: what one side alone runs between it and what is the same, in order */
 } lb_divergence;
 

@@ -69,17 +69,24 @@ static bool list_preds(maker *m, int side)
 
 /* ---- nodes ---- */
 
+static uint8_t blame_of_source(const lb_program *p, const lb_op *op)
+{
+    const uint32_t v = op->results ? lb_op_results(p, op)[0] : LB_NONE;
+    return v != LB_NONE && p->values[v].flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE) ? LB_BLAME_SOURCE : LB_BLAME_NOT;
+}
+
 /* Copies and casts are the identity in exact arithmetic. */
-static bool may_differ(const lb_program *p, const lb_op *op)
+static uint8_t may_differ(const lb_program *p, const lb_op *op)
 {
     static const char *const same[] = {"aten::clone", "aten::contiguous", "aten::detach", "aten::_to_copy", "aten::lift_fresh",
                                        "aten::copy_", "aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided",
                                        "aten::new_empty_strided"};
     const char *name = lb_op_name(p, op);
     const size_t n = strcspn(name, ".");
+    if (!strcmp(name, "lb::source")) return blame_of_source(p, op);
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
-        if (strlen(same[i]) == n && !strncmp(name, same[i], n)) return false;
-    return lb_op_computes(p, op);
+        if (strlen(same[i]) == n && !strncmp(name, same[i], n)) return LB_BLAME_NOT;
+    return lb_op_computes(p, op) ? LB_BLAME_OP : LB_BLAME_NOT;
 }
 
 static void add_node(maker *m, uint32_t a, const uint32_t *b, uint32_t n, lb_node_state state)
@@ -223,7 +230,7 @@ static const lb_value *lone_result(const maker *m, int side, uint32_t op)
 {
     const lb_program *p = m->sides[side]->program;
     const lb_op *o = &p->ops[op];
-    if (m->out->node_of[side][op] != LB_NONE || !m->out->may_differ[side][op] || o->results != 1 || o->written) return NULL;
+    if (m->out->node_of[side][op] != LB_NONE || m->out->may_differ[side][op] != LB_BLAME_OP || o->results != 1 || o->written) return NULL;
     const uint32_t v = lb_op_results(p, o)[0];
     if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype) || is_read(m, side, op)) return NULL;
     return &p->values[v];

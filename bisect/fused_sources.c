@@ -1,0 +1,159 @@
+/* Finding fused parameters: see fused_sources.h. */
+#include "fused_sources.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_PARTS = 64 };
+
+typedef struct finder {
+    lb_fused_sources *fused;
+    const lb_side *a, *b;
+    lb_alignment *al;
+    bool failed;
+} finder;
+
+static const lb_value *source_value(const lb_program *p, uint32_t op)
+{
+    if (strcmp(lb_op_name(p, &p->ops[op]), "lb::source") || !p->ops[op].results) return NULL;
+    const uint32_t v = lb_op_results(p, &p->ops[op])[0];
+    return v == LB_NONE || !*lb_program_text(p, p->values[v].name) ? NULL : &p->values[v];
+}
+
+uint32_t lb_fused_sources_count(const lb_program *p)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const lb_value *v = source_value(p, i);
+        n += v && v->flags & LB_VALUE_PARAMETER;
+    }
+    return n;
+}
+
+static bool is_free_a(const finder *f, uint32_t op)
+{
+    return f->al->source_b_of_a[op] == LB_NONE && f->al->join_of_a[op] == LB_NONE;
+}
+
+static bool is_free_b(const finder *f, uint32_t op)
+{
+    for (uint32_t i = 0; i < f->a->program->n_ops; i++)
+        if (f->al->source_b_of_a[i] == op) return false;
+    return f->al->join_of_b[op] == LB_NONE;
+}
+
+/* ---- by name ---- */
+
+/* What stands before a parameter's name in that of its state: "optimizer.exp_avg:"; "" for the parameter. */
+static size_t prefix_of(const char *name)
+{
+    const char *colon = strncmp(name, "optimizer.", 10) ? NULL : strchr(name, ':');
+    return colon ? (size_t)(colon + 1 - name) : 0;
+}
+
+static uint32_t find_part(const finder *f, const char *prefix, size_t n, const char *part)
+{
+    const lb_program *p = f->b->program;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const lb_value *v = source_value(p, i);
+        const char *name = v ? lb_program_text(p, v->name) : "";
+        if (v && prefix_of(name) == n && !strncmp(name, prefix, n) && !strcmp(name + n, part) && is_free_b(f, i)) return i;
+    }
+    return LB_NONE;
+}
+
+static void join_known(finder *f, uint32_t op, const lb_value *v)
+{
+    const char *name = lb_program_text(f->a->program, v->name);
+    const size_t n = prefix_of(name);
+    uint32_t ops[MOST_PARTS];
+    for (uint32_t r = 0; r < f->fused->n; r++) {
+        const lb_fused_row *row = &f->fused->list[r];
+        bool all = !strcmp(name + n, row->whole);
+        for (uint32_t k = 0; all && k < row->n; k++) all = (ops[k] = find_part(f, name, n, row->parts[k])) != LB_NONE;
+        if (all && lb_alignment_join(f->al, f->a->program, f->b->program, op, ops, row->n)) return;
+    }
+}
+
+/* ---- by contents ---- */
+
+static bool open_value(const lb_side *side, uint32_t op, lb_tensor *t)
+{
+    return lb_side_value(side, lb_op_results(side->program, &side->program->ops[op])[0], t, NULL) == LB_OK &&
+           t->layout.ndim > 0 && lb_layout_is_contiguous(&t->layout) && lb_dtype_bits(t->dtype) >= 8;
+}
+
+static size_t bytes_of(const lb_tensor *t)
+{
+    return lb_dtype_bytes(t->dtype, (size_t)lb_layout_numel(&t->layout));
+}
+
+/* Is the part, but for its length, of the whole's shape, and are its bytes those from `at` on? */
+static bool is_slice(const lb_tensor *whole, size_t at, const lb_tensor *part)
+{
+    if (whole->dtype != part->dtype || whole->layout.ndim != part->layout.ndim) return false;
+    for (int d = 1; d < whole->layout.ndim; d++)
+        if (whole->layout.shape[d] != part->layout.shape[d]) return false;
+    const size_t n = bytes_of(part);
+    return n && n < bytes_of(whole) && at + n <= bytes_of(whole) && !memcmp((const char *)whole->data + at, part->data, n);
+}
+
+static char *copy_name(finder *f, const lb_program *p, uint32_t op)
+{
+    char *name = strdup(lb_program_text(p, source_value(p, op)->name));
+    f->failed |= !name;
+    return name;
+}
+
+static void remember(finder *f, uint32_t whole, const uint32_t *parts, uint32_t n)
+{
+    lb_fused_row *more = realloc(f->fused->list, (f->fused->n + 1) * sizeof *more);
+    if (more) f->fused->list = more;
+    lb_fused_row row = {.whole = copy_name(f, f->a->program, whole), .parts = calloc(n, sizeof *row.parts), .n = n};
+    f->failed |= !more || !row.parts;
+    for (uint32_t k = 0; row.parts && k < n; k++) row.parts[k] = copy_name(f, f->b->program, parts[k]);
+    if (more) f->fused->list[f->fused->n++] = row;
+}
+
+static void find_parts(finder *f, uint32_t op)
+{
+    lb_tensor whole, part;
+    uint32_t ops[MOST_PARTS], n = 0;
+    size_t at = 0;
+    if (!open_value(f->a, op, &whole)) return;
+    for (bool more = true; more && at < bytes_of(&whole) && n < MOST_PARTS;) {
+        more = false;
+        for (uint32_t i = 0; i < f->b->program->n_ops && !more; i++) {
+            const lb_value *v = source_value(f->b->program, i);
+            bool used = !v || !(v->flags & LB_VALUE_PARAMETER) || !is_free_b(f, i);
+            for (uint32_t k = 0; k < n; k++) used |= ops[k] == i;
+            if (used || !open_value(f->b, i, &part) || !is_slice(&whole, at, &part)) continue;
+            ops[n++] = i, at += bytes_of(&part), more = true;
+        }
+    }
+    if (at != bytes_of(&whole) || n < 2) return;
+    if (lb_alignment_join(f->al, f->a->program, f->b->program, op, ops, n)) remember(f, op, ops, n);
+}
+
+lb_status lb_fused_sources_join(lb_fused_sources *fused, const lb_side *a, const lb_side *b, lb_alignment *al, lb_err *err)
+{
+    finder f = {fused, a, b, al, false};
+    for (int contents = 0; contents < 2 && a->n_parts == 1 && b->n_parts == 1; contents++)
+        for (uint32_t i = 0; i < a->program->n_ops && !f.failed; i++) {
+            const lb_value *v = source_value(a->program, i);
+            if (!v || !is_free_a(&f, i)) continue;
+            if (!contents) join_known(&f, i, v);
+            if (contents && v->flags & LB_VALUE_PARAMETER) find_parts(&f, i);
+        }
+    return f.failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for names") : LB_OK;
+}
+
+void lb_fused_sources_release(lb_fused_sources *fused)
+{
+    for (uint32_t i = 0; i < fused->n; i++) {
+        for (uint32_t k = 0; fused->list[i].parts && k < fused->list[i].n; k++) free(fused->list[i].parts[k]);
+        free(fused->list[i].parts), free(fused->list[i].whole);
+    }
+    free(fused->list);
+    *fused = (lb_fused_sources){0};
+}
