@@ -61,37 +61,20 @@ static const lb_owners *owners_of(lb_walk *w, int side)
     return w->owners[side];
 }
 
-static void name_module(const lb_walk *w, const lb_program *p, const char *parameter, const char *module, lb_diff_row *row)
-{
-    row->parameter = lb_report_keep(w->report, parameter);
-    row->layer = lb_report_keep(w->report, module);
-    row->value = false;
-    (void)p;
-}
-
 /* Of an op in no module that is no forward code: the parameter that it serves, and its module. `outcome`: the one that differs first, of
- * ops over lists; LB_NONE: any. False where it serves none that has a name, or no single one. */
-static bool name_owner(lb_walk *w, int side, uint32_t op, uint32_t outcome, lb_diff_row *row)
+ * ops over lists; LB_NONE: any. */
+static void name_owner(lb_walk *w, int side, uint32_t op, uint32_t outcome, lb_diff_row *row)
 {
     const lb_program *p = program_of(w, side);
     const lb_owners *owners = *lb_op_layer(p, &p->ops[op]) ? NULL : owners_of(w, side);
-    if (!owners) return false;
+    if (!owners) return;
     const uint32_t value = outcome < lb_outcomes(&p->ops[op]) ? lb_outcome(p, &p->ops[op], outcome) : LB_NONE;
     const uint32_t element = value == LB_NONE ? LB_OWNER_WHOLE : lb_owner_element(owners, op, value);
     const char *name = lb_owner_of(owners, op, element);
-    if (!*name) return false;
-    name_module(w, p, name, lb_owner_module(owners, op, element), row);
-    return lb_owner_count(owners, op, element) == 1;
-}
-
-/* By the name of a parameter or of a state of one. */
-static void name_parameter(const lb_walk *w, const lb_program *p, const char *name, lb_diff_row *row)
-{
-    const char *dot = strrchr(name, '.');
-    const uint32_t scope = lb_program_owner(p, name);
-    char module[400];
-    snprintf(module, sizeof module, "%.*s", dot ? (int)(dot - name) : 0, name);
-    name_module(w, p, name, scope ? lb_program_text(p, p->scopes[scope].path) : module, row);
+    if (!*name) return;
+    row->parameter = lb_report_keep(w->report, name);
+    row->layer = lb_report_keep(w->report, lb_owner_module(owners, op, element));
+    row->value = false;
 }
 
 /* ---- between modules ---- */
@@ -175,13 +158,21 @@ static int place_side(const lb_walk *w, const lb_divergence *o)
     return strcmp(x, y) && is_around(y, x);
 }
 
+/* The op of that side that both share next. */
+static uint32_t next_shared(const lb_walk *w, const lb_divergence *o, int side)
+{
+    if (o->node == LB_NONE) return w->merged.merged.sinks[o->sink].op[side];
+    const lb_node *node = &w->merged.nodes[o->node];
+    return node->n[side] ? w->merged.ops[node->first[side]] : LB_NONE;
+}
+
 static lb_diff_row lone_row(lb_walk *w, const lb_divergence *o)
 {
     const int side = place_side(w, o);
     const uint32_t a = first_lone(w, o, 0), b = first_lone(w, o, 1), op = side ? b : a;
     const lb_program *p = program_of(w, side);
     lb_diff_row row = lb_walk_row(w, side ? LB_NONE : a, side ? b : LB_NONE);
-    row.index = a, row.other = b;
+    row.index = a != LB_NONE ? a : next_shared(w, o, 0), row.other = b != LB_NONE ? b : next_shared(w, o, 1);
     row.local = row.verdict = LB_VERDICT_DIVERGED;
     describe_lone(w, o, &row);
     if (p->ops[op].phase == LB_PHASE_FORWARD || p->ops[op].phase == LB_PHASE_BACKWARD) describe_neighbours(w, p, op, &row);
@@ -222,14 +213,21 @@ void lb_place_divergence(lb_walk *w, const lb_divergence *o, uint32_t ia, const 
     name_owner(w, 0, ia, w->have_shadows ? w->shadows.rows[ia].outcome : LB_NONE, row);
 }
 
+/* A parameter that is written outside modules and backward is itself the place: the op may serve several, this is one of them. */
+static void take_over(lb_walk *w, const lb_diff_row *place, lb_diff_row *row)
+{
+    row->op = place->op, row->phase = place->phase, row->index = place->index, row->other = place->other;
+    row->parameter = lb_report_keep(w->report, bare_name(row->layer));
+}
+
 void lb_place_final(lb_walk *w, const lb_divergence *o, lb_diff_row *row)
 {
     if (!o->n[0] && !o->n[1]) return;
     lb_diff_row place = lone_row(w, o);
-    const int side = place_side(w, o);
-    const bool outside = place.phase != LB_PHASE_FORWARD && place.phase != LB_PHASE_BACKWARD;
-    if (outside && row->value && !name_owner(w, side, first_lone(w, o, side), LB_NONE, &place))
-        name_parameter(w, w->pa, bare_name(row->layer), &place); /* the op serves several: this is one of them */
+    if (row->value && place.phase != LB_PHASE_FORWARD && place.phase != LB_PHASE_BACKWARD) {
+        take_over(w, &place, row);
+        return;
+    }
     lb_walk_report(w, &place);
     row->local = LB_VERDICT_ROUNDING, row->inherited = LB_VERDICT_DIVERGED;
 }

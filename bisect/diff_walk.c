@@ -241,6 +241,8 @@ static lb_evidence evidence_of(const lb_walk *w, uint32_t ia, const lb_inflow *i
     const lb_shadow_row *row = &w->shadows.rows[ia];
     e.agreement = w->shadows.meets[0] && w->shadows.meets[0][ia] != LB_NONE ? LB_SHADOW_AGREES : row->agreement;
     e.own[0] = row->own[0], e.own[1] = row->own[1];
+    /* Both shadows went on from A's result: that they agree behind it says nothing about the op. */
+    if (e.own[0] == LB_VERDICT_OPAQUE || e.own[1] == LB_VERDICT_OPAQUE) e.agreement = LB_SHADOW_UNKNOWN;
     return e;
 }
 
@@ -258,7 +260,7 @@ static void settle_lone(lb_walk *w, lb_inflow *in, lb_verdict verdict)
     lb_diff_row row = lb_walk_row(w, a, a == LB_NONE ? b : LB_NONE);
     char why[240], narrowing[80] = "";
     row.local = row.verdict = verdict;
-    if (verdict == LB_VERDICT_ROUNDING && a != LB_NONE) lb_narrowing_text(w, a, narrowing, sizeof narrowing);
+    if (verdict == LB_VERDICT_ROUNDING) lb_narrowing_text(w, row.layer, (uint8_t)row.phase, narrowing, sizeof narrowing);
     snprintf(why, sizeof why, "this layer is computed in other ops on the two sides, and what leaves it %s%s",
              verdict == LB_VERDICT_MISSING ? "differs, and could not be run exactly: whether that is rounding cannot be told"
                                            : "is the same in exact arithmetic",
@@ -353,8 +355,9 @@ static lb_inflow left_by(const lb_walk *w, uint32_t ia, const lb_evidence *e, co
     lb_inflow left = {lb_report_worse(local, in->verdict), in->carried, true, {LB_NONE, LB_NONE}};
     if (e->agreement == LB_SHADOW_UNKNOWN) left.lone[0] = in->lone[0], left.lone[1] = in->lone[1];
     if (!is_taken_over(w, ia, e)) return left;
+    left.carried = lb_report_worse(left.carried, left.verdict);
     /* A flip that rounding made is rounding, whatever it leads to. */
-    left.carried = lb_report_worse(left.carried, lb_report_worse(left.verdict, LB_VERDICT_ROUNDING));
+    if (e->decides && local != LB_VERDICT_NOISE) left.carried = lb_report_worse(left.carried, LB_VERDICT_ROUNDING);
     return left;
 }
 
@@ -506,7 +509,7 @@ static void walk_lone(lb_walk *w, int side, uint32_t op)
     const lb_program *p = side ? w->pb : w->pa;
     lb_inflow in = LB_INFLOW_NONE;
     lb_flow_in(w, side, op, LB_NONE, LB_ALL_ELEMENTS, &in);
-    if (w->merged.may_differ[side][op] == LB_BLAME_OP && in.lone[side] == LB_NONE) in.lone[side] = op;
+    if (in.lone[side] == LB_NONE) in.lone[side] = op; /* casts as well: they round */
     if (p->ops[op].flags & LB_OP_DECISION && side == 0) note_decision(w, op, &in);
     flow_out_all(w, side, op, &in);
 }

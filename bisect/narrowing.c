@@ -42,13 +42,11 @@ static lb_dtype narrowest(const lb_program *p, const uint32_t *partner, const ui
     return found;
 }
 
-void lb_narrowing_text(const lb_walk *w, uint32_t op_a, char *text, size_t size)
+void lb_narrowing_text(const lb_walk *w, const char *layer, uint8_t phase, char *text, size_t size)
 {
     const lb_alignment *al = &w->alignment;
-    const lb_op *op = &w->pa->ops[op_a];
-    const char *layer = lb_op_layer(w->pa, op);
-    const lb_dtype a = narrowest(w->pa, al->b_of_a, al->join_of_a, layer, op->phase),
-                   b = narrowest(w->pb, al->a_of_b, al->join_of_b, layer, op->phase);
+    const lb_dtype a = narrowest(w->pa, al->b_of_a, al->join_of_a, layer, phase),
+                   b = narrowest(w->pb, al->a_of_b, al->join_of_b, layer, phase);
     const lb_dtype first = w->swapped ? b : a, second = w->swapped ? a : b;
     *text = '\0';
     if (first == second) return;

@@ -5,9 +5,9 @@
 
 #include "diff_walk.h"
 
-/* Writes ": the second side rounds to e5m2 on the way" when ops without a partner, in the layer and phase of an op of A, cast reals to a
- * narrower type; else "". */
-void lb_narrowing_text(const lb_walk *walk, uint32_t op_a, char *text, size_t size);
+/* Writes ": the second side rounds to e5m2 on the way" when ops without a partner, in that layer and phase, cast reals to a narrower type;
+ * else "". */
+void lb_narrowing_text(const lb_walk *walk, const char *layer, uint8_t phase, char *text, size_t size);
 /* Writes ": bf16 on the first side, e5m2 on the second" when what an aligned pair gives is of two float types; else "". */
 void lb_narrowing_pair(const lb_walk *walk, uint32_t op_a, uint32_t op_b, char *text, size_t size);
 

@@ -58,8 +58,8 @@ typedef struct lb_diff_row {
     const char *parameter;      /* in the optimizer: the one that the op serves, its layer is that one's module; NULL: not known */
     const char *before, *after; /* modules between which the op's code stands, where it is no module's own; NULL: none */
     const char *op;    /* NULL in layer rows */
-    uint32_t index;    /* op in A's program; LB_NONE in layer rows, or when A has none of that name */
-    uint32_t other;    /* its partner in B's program, of that rank; or LB_NONE */
+    uint32_t index;    /* op in A's program; of an op that B alone runs, the next that both share; LB_NONE in layer rows */
+    uint32_t other;    /* its partner in B's program, of that rank, or in the same way the next; or LB_NONE */
     int32_t other_rank;
     lb_verdict verdict, local, inherited;
     const char *why; /* one sentence, "" when identical */
