@@ -69,6 +69,7 @@ def main():
     parser.add_argument("--seed", default="1")
     parser.add_argument("--only", help="this kind alone")
     parser.add_argument("--program", action="append", help="these programs alone; repeatable")
+    parser.add_argument("--share", type=float, default=0.5, help="of the library's architectures among the programs")
     parser.add_argument("--out", help="a line of JSON per case; what it holds already is not run again")
     parser.add_argument("--keep", type=pathlib.Path, help="a folder for the captures of wrong answers")
     parser.add_argument("--keep-all", action="store_true", help="of all answers")
@@ -81,14 +82,14 @@ def main():
     number, began = len(results) if args.case is None else args.case, time.time()
     confirmed = sum("scores" in r for r in results)
     while confirmed < args.n:
-        case = fault_trial.draw(args.seed, number, args.only, args.program)
+        case = fault_trial.draw(args.seed, number, args.only, args.program, share=args.share)
         if case is None:
             sys.exit(f"no program fits {args.only}")
         with tempfile.TemporaryDirectory(prefix="fault-") as folder:
             folder = pathlib.Path(folder) / "case"
             result = dict(fault_trial.trial(binary, case, folder), number=number)
             worst = max((s for s, _ in result.get("scores", {}).values()), key=fault_trial.SCORES.index, default=None)
-            if args.keep and worst and (args.keep_all or worst == "wrong"):
+            if args.keep and worst and (args.keep_all or worst == "wrong" or args.case is not None):
                 keep(folder, result, args.keep, number)
         results.append(result)
         confirmed += worst is not None

@@ -199,7 +199,7 @@ def head_drops_a_quarter(run, draw):
     return forward_truth(run, "head", begin(run, draw))
 
 
-@fault("constants", fits=own("tiny"))
+@fault("constants", fits=lambda case: case["program"] == "tiny" and case["mode"] == "serve")
 def another_program(run, draw):
     """Nothing in common with the other side but the shape."""
     instead(run, run.model, "whole", lambda original, x: torch.exp(x) - 7)
@@ -302,6 +302,70 @@ def sum_for_a_mean(run, draw):
     return truth(begin(run, draw), "forward", [""], ["norm", "head", "layers"], axis=["block"])
 
 
+@fault("constants")
+def norm_left_out(run, draw):
+    path, module = choose(run, draw, lambda p, m: "norm" in type(m).__name__.lower() and same_shape(run, p))
+    instead(run, module, "forward", lambda original, x, *a, **k: x * 1.0)
+    return forward_truth(run, path, begin(run, draw))
+
+
+def same_shape(run, path):
+    taken, given = shapes(run)[path]
+    return taken == given
+
+
+@fault("constants")
+def layer_skipped(run, draw):
+    path, module = choose(run, draw, lambda p, m: linear(p, m) and same_shape(run, p))
+    instead(run, module, "forward", lambda original, x: x + 0.0)
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("constants")
+def approximated_gelu(run, draw):
+    """Another function, if close: the one with tanh."""
+    path, module = choose(run, draw, lambda p, m: type(m) is nn.GELU and m.approximate == "none" or type(m).__name__ == "GELUActivation")
+    instead(run, module, "forward", lambda original, x: F.gelu(x, approximate="tanh"))
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("constants", fits=own("gpt", "moe"))
+def gate_and_up_exchanged(run, draw):
+    path, module = choose(run, draw, lambda p, m: getattr(m, "gate", None) is not None)
+    instead(run, module, "mixed", lambda original, x: module.act(module.up(x)) * module.gate(x))
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("constants", fits=own("moe"))
+def router_temperature(run, draw):
+    path, module = choose(run, draw, having("chances"))
+    instead(run, module, "chances", lambda original, logits: (logits / 1.5).softmax(-1))
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("constants")
+def absolute_value(run, draw):
+    path, module = choose(run, draw, linear)
+    after(run, module, torch.abs)
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("constants")
+def mean_taken_away(run, draw):
+    """A result is centred that should not be."""
+    path, module = choose(run, draw, lambda p, m: shapes(run)[p][1][-1:] > (2,))
+    after(run, module, lambda y: y - y.mean(-1, keepdim=True))
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("constants", fits=lambda case: case["precision"] != "fp8")
+def column_of_another(run, draw):
+    """A slice that begins one column too late."""
+    path, module = choose(run, draw, linear)
+    instead(run, module, "forward", lambda original, x: F.linear(x.roll(1, -1), module.weight, module.bias))
+    return forward_truth(run, path, begin(run, draw))
+
+
 # ---- 1, backward: the forward is right
 
 
@@ -380,16 +444,57 @@ def loss_term_dropped(run, draw):
     return truth(begin(run, draw), "forward", [""], axis=["block"], inside=False)
 
 
+@fault("constants", fits=train)
+def backward_twice(run, draw):
+    """Gradients of one step are there twice."""
+    step = draw.randrange(run.case["steps"])
+
+    def double():
+        if run.now == step:
+            with torch.no_grad():
+                for p in run.model.parameters():
+                    if p.grad is not None:
+                        p.grad.add_(p.grad)
+
+    run.after_backward.append(double)
+    return gradient_truth(run, [n for n, _ in run.model.named_parameters()], step)
+
+
+@fault("constants", fits=train)
+def loss_over_the_wrong_count(run, draw):
+    if run.batches[0]["labels"] is None:
+        raise Unfit
+    factor = draw.choice([0.5, 0.8, 1.25])
+    instead(run, run, "loss_of", lambda original, y, labels: original(y, labels) * factor)
+    return truth(begin(run, draw), "forward", [""], axis=["block"], inside=False)
+
+
+@fault("constants", fits=lambda case: train(case) and case["steps"] > 1)
+def gradients_not_zeroed(run, draw):
+    """The gradient of a step is added to that of the step before."""
+    run.acts_from = step = draw.randrange(1, run.case["steps"])
+    zeroed = run.zeroed
+    run.zeroed = lambda optimizer: zeroed(optimizer) if run.now != step - 1 else None
+    owners = {n.rpartition(".")[0] for n, _ in run.model.named_parameters()}
+    found = gradient_truth(run, [n for n, _ in run.model.named_parameters()], step)
+    return dict(found, phase="backward", exact=sorted({*found["exact"], *owners}), moments=[*found["moments"], [step - 1, "optimizer"], [step, "forward"]])
+
+
 # ---- 2: data, positions, masks, caches, buffers, seeds
 
 
 @fault("data")
 def batch_row(run, draw):
     step, row = draw.randrange(run.case["steps"]), 2
-    inputs = run.batches[step]["inputs"][0]
+    batch = run.batches[step]
+    named = batch.get("named", {})
+    inputs = batch["inputs"][0] if batch["inputs"] else next(iter(named.values()))
     changed = inputs.clone()
-    changed[row] = changed[row].flip(0) if len(inputs[row].unique()) > 1 else changed[row] + 1
-    run.batches[step] = dict(run.batches[step], inputs=(changed, *run.batches[step]["inputs"][1:]))
+    changed[row] = changed[row].flip(-1) if len(inputs[row].unique()) > 1 else (changed[row] + 1) % 8
+    if batch["inputs"]:
+        run.batches[step] = dict(batch, inputs=(changed, *batch["inputs"][1:]))
+    else:
+        run.batches[step] = dict(batch, named={**named, next(iter(named)): changed})
     first = next(iter(shapes(run)))
     return truth(step, "forward", ["", "input:*", "emb", first], axis=["source"],
                  inside=False)
@@ -403,6 +508,69 @@ def labels_shifted(run, draw):
         raise Unfit
     run.batches[step] = dict(run.batches[step], labels=labels.roll(1, -1))
     return truth(step, "forward", ["", "input:*"], axis=["source"], inside=False)
+
+
+@fault("data")
+def batch_of_the_step_before(run, draw):
+    if run.case["steps"] < 2 or run.case["mode"] == "serve":
+        raise Unfit
+    step = draw.randrange(1, run.case["steps"])
+    run.batches[step] = run.batches[step - 1]
+    return truth(step, "forward", ["", "input:*", "emb", next(iter(shapes(run)))], axis=["source"], inside=False)
+
+
+@fault("data", fits=train)
+def label_of_one_row(run, draw):
+    step = draw.randrange(run.case["steps"])
+    labels = run.batches[step]["labels"]
+    if labels is None:
+        raise Unfit
+    labels = labels.clone()
+    labels[1] = (labels[1] + 1) % 8
+    run.batches[step] = dict(run.batches[step], labels=labels)
+    return truth(step, "forward", ["", "input:*"], axis=["source"], inside=False)
+
+
+@fault("data", shared=True, fits=lambda case: case["precision"] != "fp8")
+def other_seed(run, draw):
+    """Both sides drop a tenth of a result at random; one draws from another seed."""
+    path, module = choose(run, draw, linear)
+    module.forward = lambda *a, original=module.forward: dropped(original(*a))
+    step = begin(run, draw)
+
+    def dropped(y):
+        return y * (torch.rand(y.shape) > 0.1).to(y.dtype)
+
+    if run.changed:
+        run.before.append(lambda: torch.manual_seed(99) if run.now == step else None)
+    return dict(forward_truth(run, path, step), axis=["source"])
+
+
+@fault("data", shared=True)
+def buffer_written(run, draw):
+    """A buffer by which both sides multiply is another on one of them."""
+    path, module = choose(run, draw, lambda p, m: linear(p, m) and "shift" not in dict(m.named_buffers()))
+    module.register_buffer("shift", torch.linspace(0.5, 1.5, module.out_features).to(next(module.parameters()).dtype))
+    module.forward = lambda *a, original=module.forward: original(*a) * module.shift
+    step = begin(run, draw)
+    if run.changed and step == 0:
+        module.shift = module.shift.flip(0)
+    elif run.changed:
+        run.before.append(lambda: module.shift.copy_(module.shift.flip(0)) if run.now == step else None)
+    moments = [(step - 1, "optimizer"), (step - 1, "other"), (step - 1, "forward"), (step, "other")]
+    return truth(step, "forward", [path, path + ".shift"], {"", *kin(run, path)}, axis=["source"], moments=moments, inside=False)
+
+
+@fault("data", fits=own("gpt", "moe"))
+def positions_of_keys_reversed(run, draw):
+    path, module = choose(run, draw, having("positions"))
+
+    def reversed_(original, past, count):
+        rows, columns = original(past, count)
+        return rows, columns.flip(0) if len(columns) > 1 else columns + 2
+
+    instead(run, module, "positions", reversed_)
+    return forward_truth(run, path, begin(run, draw))
 
 
 @fault("data", fits=own("gpt", "moe"))
@@ -534,15 +702,15 @@ def names_in(run, group):
     return [n for n, p in run.model.named_parameters() if id(p) in wanted]
 
 
-def group_option(run, draw, key, change):
+def group_option(run, draw, key, change, first=0, **more):
     """An option of one group has another value from some step on."""
-    run.acts_from = step = draw.randrange(run.case["steps"])
+    run.acts_from = step = draw.randrange(first, run.case["steps"])
     made = {}
 
     def plant():
         made["group"] = group_of(run, draw)[1]
         made["right"] = made["group"].get(key)
-        found.update(optimizer_truth(run, names_in(run, made["group"]), step))
+        found.update(optimizer_truth(run, names_in(run, made["group"]), step, **more))
 
     def switch():
         if made["right"] is not None:
@@ -577,7 +745,7 @@ def wrong_betas(run, draw):
 
 @fault("optimizer", fits=lambda case: train(case) and case["optimizer"] in ("sgd", "muon") and case["steps"] > 1)
 def wrong_momentum(run, draw):
-    return group_option(run, draw, "momentum", lambda m: m * 0.5)
+    return group_option(run, draw, "momentum", lambda m: m * 0.5, first=1)
 
 
 def on_parameter(run, draw, act, first=0, true=None):
@@ -662,6 +830,91 @@ def gradient_scaled(run, draw):
     return on_parameter(run, draw, lambda p, optimizer: p.grad.mul_(0.5), true=gradient_truth)
 
 
+@fault("optimizer", fits=train, early=True)
+def clipped_at_another_norm(run, draw):
+    run.options["clip"] = draw.choice([0.1, 0.3])
+    return optimizer_truth(run, [n for n, _ in run.model.named_parameters()], 0, axis=["source", "block"])
+
+
+@fault("optimizer", fits=lambda case: train(case) and case["optimizer"] in ("adamw", "adamw-foreach", "adamw-fused"))
+def wrong_epsilon(run, draw):
+    return group_option(run, draw, "eps", lambda eps: 1e-2)
+
+
+@fault("optimizer", fits=lambda case: train(case) and case["optimizer"] == "sgd")
+def nesterov(run, draw):
+    return group_option(run, draw, "nesterov", lambda n: True, first=0)
+
+
+@fault("optimizer", fits=several)
+def stepped_twice(run, draw):
+    """An optimizer's step is called twice in one iteration."""
+    step = draw.randrange(run.case["steps"])
+    stepped = run.stepped
+    if run.case["precision"] == "fp16-scaler":
+        raise Unfit
+
+    def twice(optimizer):
+        stepped(optimizer)
+        if run.now == step:
+            stepped(optimizer)
+
+    run.stepped = twice
+    return optimizer_truth(run, [n for n, _ in run.model.named_parameters()], step, axis=["source", "block"])
+
+
+@fault("optimizer", fits=several)
+def weight_restored(run, draw):
+    """After an update one parameter is what it was before."""
+    step = draw.randrange(run.case["steps"] - 1)
+    name = draw.choice([n for n, p in run.model.named_parameters() if p.requires_grad and p.ndim == 2])
+    p, kept = run.model.get_parameter(name), []
+
+    def restore():
+        with torch.no_grad():
+            if run.now == step:
+                p.copy_(kept[-1])
+
+    run.before_update.append(lambda: kept.append(p.detach().clone()))
+    run.after_update.append(restore)
+    moments = [(step, "other"), (step + 1, "forward")]
+    return optimizer_truth(run, [name], step, moments=moments)
+
+
+@fault("optimizer", fits=lambda case: train(case) and case["optimizer"] == "adamw")
+def decay_in_the_gradient(run, draw):
+    """L2 in place of decoupled decay."""
+    names = [n for n, p in run.model.named_parameters() if p.ndim >= 2]
+    step = begin(run, draw)
+
+    def add():
+        if not run.acting():
+            return
+        with torch.no_grad():
+            for n in names:
+                p = run.model.get_parameter(n)
+                if p.grad is not None:
+                    p.grad.add_(p, alpha=0.1)
+
+    run.before_update.append(add)
+    return gradient_truth(run, names, step)
+
+
+@fault("optimizer", fits=lambda case: train(case) and case["precision"] == "fp16-scaler")
+def clipped_before_unscaling(run, draw):
+    """Gradients are clipped while they still carry the scale of the loss."""
+    clipped = run.clipped
+    run.after_backward.append(clipped)
+    run.clipped = lambda: None
+    found = gradient_truth(run, [n for n, _ in run.model.named_parameters()], 0)
+    return dict(found, axis=["source", "block"])
+
+
+@fault("optimizer", fits=lambda case: train(case) and case["optimizer"] == "muon")
+def too_few_iterations(run, draw):
+    return group_option(run, draw, "iterations", lambda n: 2, axis=["muon", "source", "block"])
+
+
 @fault("optimizer", fits=lambda case: train(case) and case["optimizer"] == "muon")
 def wrong_polynomial(run, draw):
     def plant():
@@ -702,6 +955,49 @@ def saturated(run, draw):
     return forward_truth(run, path, begin(run, draw))
 
 
+@fault("precision", fits=lambda case: case["precision"] == "fp32")
+def underflow_in_half(run, draw):
+    """Numbers too small for float16 become zero: in exact arithmetic nothing is wrong, so it is a matter of precision."""
+    path, module = choose(run, draw, linear)
+    after(run, module, lambda y: (y * 1e-8).to(torch.float16).to(y.dtype) / 1e-8)
+    step = begin(run, draw)
+    return truth(step, "forward", [path], kin(run, path), verdict=("rounding", "diverged"), axis=["precision"], inside=False, same=True)
+
+
+@fault("precision", fits=lambda case: case["precision"] == "fp32")
+def scale_of_the_step_before(run, draw):
+    """Delayed scaling whose scale is too small for what comes: it saturates."""
+    path, module = choose(run, draw, linear)
+    after(run, module, lambda y: y.clamp(-0.3, 0.3))
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("precision", fits=lambda case: case["precision"] in ("fp32", "bf16"))
+def scale_applied_twice(run, draw):
+    """A weight in int8 whose scale is applied once too often for one row."""
+    path, module = choose(run, draw, lambda p, m: linear(p, m) and m.out_features > 2)
+
+    def scaled(y):
+        factor = torch.ones(y.shape[-1], dtype=y.dtype)
+        factor[1] = 0.5
+        return y * factor
+
+    after(run, module, scaled)
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("precision", fits=lambda case: case["precision"] == "fp32")
+def truncated_mantissa(run, draw):
+    """Bits cut off by hand, not by a cast: the integer view of the numbers."""
+    path, module = choose(run, draw, linear)
+    if run.exact:
+        cut = lambda y: y + ((y.detach().float().view(torch.int32) & -65536).view(torch.float32).to(y.dtype) - y.detach())
+    else:
+        cut = lambda y: y + ((y.detach().view(torch.int32) & -65536).view(torch.float32) - y.detach())
+    after(run, module, cut)
+    return forward_truth(run, path, begin(run, draw))
+
+
 def failing_truth(run, path, step, axis):
     return truth(step, "forward", [path], kin(run, path), verdict=("diverged", "rounding"), axis=axis, fails="nonfinite", inside=False)
 
@@ -719,3 +1015,149 @@ def logarithm_of_zero(run, draw):
     path, module = choose(run, draw, lambda p, m: len(shapes(run)[p][1]) > 1)
     after(run, module, lambda y: y + 1e-3 * torch.log((y.softmax(-1) - 0.5).clamp(min=0)))
     return failing_truth(run, path, begin(run, draw), ["block"])
+
+
+@fault("precision", fits=lambda case: case["precision"] == "fp32" and train(case))
+def division_by_zero(run, draw):
+    path, module = choose(run, draw, lambda p, m: len(shapes(run)[p][1]) > 1)
+    after(run, module, lambda y: y / (y - y.amax(-1, keepdim=True)))
+    return failing_truth(run, path, begin(run, draw), ["block"])
+
+
+@fault("precision", fits=own("gpt", "moe"))
+def row_without_keys(run, draw):
+    """A mask that leaves one query nothing to look at."""
+    path, module = choose(run, draw, having("mask"))
+
+    def hiding(original, r, c):
+        mask = original(r, c)
+        mask[0, :] = True
+        return mask
+
+    instead(run, module, "mask", hiding)
+    found = failing_truth(run, path, begin(run, draw), ["block", "source"])
+    return found
+
+
+@fault("precision", fits=lambda case: train(case) and case["steps"] > 1 and case["precision"] in ("fp32", "bf16"))
+def infinite_weight(run, draw):
+    """One element of a parameter is overwritten behind PyTorch's back."""
+    name = draw.choice([n for n, p in run.model.named_parameters() if p.ndim == 2 and "emb" not in n])
+    p, step = run.model.get_parameter(name), draw.randrange(1, run.case["steps"])
+
+    def write():
+        if run.now == step:
+            import ctypes
+
+            pattern = {torch.float32: b"\x00\x00\x80\x7f", torch.bfloat16: b"\x80\x7f", torch.float64: b"\x00" * 6 + b"\xf0\x7f"}[p.dtype]
+            ctypes.memmove(p.data_ptr() + 3 * p.element_size(), pattern, p.element_size())
+
+    run.before.append(write)
+    found = written_truth(run, name, step)
+    return dict(found, fails="nonfinite")
+
+
+@fault("precision", fits=lambda case: train(case) and case["steps"] > 2 and case["precision"] == "fp32" and case["optimizer"] == "sgd")
+def learning_rate_that_blows_up(run, draw):
+    """The update is what fails, and the next forward where it shows."""
+    return group_option(run, draw, "lr", lambda lr: 1e36, fails="nonfinite")
+
+
+# ---- 5: ranks, shards, collectives
+
+
+ranked = lambda case: case.get("ranks", 1) > 1
+
+
+def rank_truth(run, path, step, ranks, phase="backward", axis=("rank",), exact=()):
+    owner = path.rpartition(".")[0]
+    return truth(step, phase, {path, owner, "", *exact}, axis=axis, inside=False, ranks=ranks,
+                 moments=[(step, p) for p in ("forward", "backward", "communication", "other", "optimizer")])
+
+
+def some_weight(run, draw):
+    return draw.choice([n for n, p in run.model.named_parameters() if p.ndim == 2])
+
+
+@fault("ranks", fits=ranked)
+def contribution_of_a_rank_scaled(run, draw):
+    """One rank brings twice its gradient of one parameter to the sum."""
+    rank, name, step = draw.randrange(2), some_weight(run, draw), begin(run, draw)
+
+    def double():
+        if run.acting() and run.rank == rank:
+            with torch.no_grad():
+                run.model.get_parameter(name).grad.mul_(2)
+
+    run.before_reduction.append(double)
+    return rank_truth(run, name, step, [rank])
+
+
+@fault("ranks", fits=ranked)
+def shard_of_another_rank(run, draw):
+    """A rank reads the rows of its neighbour."""
+    rank, step = draw.randrange(2), draw.randrange(run.case["steps"])
+    run.shards = lambda number: 1 - rank if run.rank == rank and number == step else run.rank
+    run.take_shards()
+    return rank_truth(run, "", step, [rank], "forward", axis=("rank", "source"), exact=["input:*", next(iter(shapes(run))), "emb"])
+
+
+@fault("ranks", fits=ranked)
+def reduction_left_out(run, draw):
+    """One parameter's gradients are not summed over the ranks."""
+    name, step = some_weight(run, draw), begin(run, draw)
+    reduced = run.reduced
+    run.reduced = lambda n, p: None if run.acting() and n == name else reduced(n, p)
+    return rank_truth(run, name, step, [0, 1], axis=("rank", "block", "source"))
+
+
+@fault("ranks", fits=ranked)
+def sum_for_an_average(run, draw):
+    step = begin(run, draw)
+    reduced = run.reduced
+
+    def summed(n, p):
+        if not run.acting():
+            return reduced(n, p)
+        import torch.distributed as dist
+
+        dist.all_reduce(p.grad)
+
+    run.reduced = summed
+    names = [n for n, _ in run.model.named_parameters()]
+    return rank_truth(run, names[0], step, [0, 1], axis=("rank", "block", "source"), exact=[*names, *(n.rpartition(".")[0] for n in names)])
+
+
+@fault("ranks", fits=ranked)
+def largest_for_a_sum(run, draw):
+    name, step = some_weight(run, draw), begin(run, draw)
+    reduced = run.reduced
+
+    def largest(n, p):
+        if n != name or not run.acting():
+            return reduced(n, p)
+        import torch.distributed as dist
+
+        dist.all_reduce(p.grad, op=dist.ReduceOp.MAX)
+        p.grad.div_(2)
+
+    run.reduced = largest
+    return rank_truth(run, name, step, [0, 1], axis=("rank", "block", "source"))
+
+
+@fault("ranks", fits=ranked)
+def weights_of_a_rank_differ(run, draw):
+    """A rank that was not given the first rank's weights."""
+    rank, name = draw.randrange(2), some_weight(run, draw)
+    if run.rank == rank:
+        with torch.no_grad():
+            run.model.get_parameter(name).mul_(1.1)
+    return rank_truth(run, name, 0, [rank], "forward", axis=("rank", "source"))
+
+
+@fault("ranks", fits=ranked)
+def layer_wrong_on_one_rank(run, draw):
+    rank, (path, module), step = draw.randrange(2), choose(run, draw, linear), begin(run, draw)
+    if run.rank == rank:
+        after(run, module, lambda y: y * 1.05)
+    return dict(rank_truth(run, path + ".", step, [rank], "forward", axis=("rank", "block")), exact=[path])

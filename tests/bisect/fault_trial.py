@@ -26,9 +26,23 @@ def kinds(innocent):
     return sorted(name for name, change in change_table.TABLE.items() if change.innocent == innocent)
 
 
-def draw(seed, number, only=None, programs=None, fixed={}):
-    """The number-th case of a seed; `fixed` entries of it are given."""
+def draw(seed, number, only=None, programs=None, fixed={}, share=0.5):
+    """The number-th case of a seed; `fixed` entries of it are given, `share` is that of the library's architectures."""
     dice = random.Random(f"{seed}/{number}")
+    for _ in range(50):
+        case = drawn(dice, only, programs, fixed, share)
+        if case:
+            return case
+    return None
+
+
+def programs_of(dice, programs, share):
+    import fault_architectures
+
+    return programs or (fault_architectures.names() if dice.random() < share else fault_models.OWN)
+
+
+def drawn(dice, only, programs, fixed, share):
     shape = dice.random()
     if only:
         names = [only] if isinstance(only, str) else only
@@ -40,11 +54,14 @@ def draw(seed, number, only=None, programs=None, fixed={}):
         names = dice.sample(kinds(True), dice.choice([2, 3]))
     else:
         names = [dice.choice(kinds(True)), dice.choice(kinds(False))]
-    for _ in range(500):
+    for _ in range(30):
         mode = "serve" if dice.random() < 0.15 else "train"
-        case = {"seed": dice.randrange(1 << 30), "program": dice.choice(programs or fault_models.OWN), "optimizer": dice.choice(OPTIMIZERS),
+        case = {"seed": dice.randrange(1 << 30), "program": dice.choice(programs_of(dice, programs, share)), "optimizer": dice.choice(OPTIMIZERS),
                 "precision": dice.choice(PRECISIONS), "mode": mode, "steps": dice.choice([2, 2, 3]),
                 "changes": [[name, dice.randrange(1 << 30)] for name in names]}
+        if any(change_table.TABLE[name].family == "ranks" for name in names) or not only and dice.random() < 0.02:
+            case.update(ranks=2, mode="train", steps=2, program=dice.choice(["tiny", "gpt", "mixer"]), precision=dice.choice(["fp32", "bf16"]),
+                        optimizer=dice.choice(["sgd", "adamw", "adamw-foreach"]))
         case.update(fixed)
         serves = case["mode"] == "serve"
         if serves and case["precision"] == "fp16-scaler" or case["program"] == "chooser" and not serves:
@@ -61,6 +78,9 @@ def draw(seed, number, only=None, programs=None, fixed={}):
 
 def warm():
     """Loads what runs load late, before anything forks."""
+    import transformers.modeling_utils  # noqa: F401
+    import transformers.models.llama.modeling_llama  # noqa: F401
+
     for name in OPTIMIZERS:
         Run({"seed": 0, "program": "mixer", "optimizer": name, "precision": "fp16-scaler", "mode": "train", "steps": 1, "changes": []}).execute()
 
@@ -83,6 +103,47 @@ def prepare(case, folder):
     return {"truth": truth}
 
 
+def prepare_ranks(case, folder):
+    """The same by several processes: a rank that sees the fault confirms it."""
+    import torch.distributed as dist
+
+    children = []
+    for rank in range(case["ranks"]):
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(case["ranks"]), LOCAL_WORLD_SIZE=str(case["ranks"]))
+                dist.init_process_group("gloo", init_method=f"file://{folder}/door", rank=rank, world_size=case["ranks"])
+                answer = prepare_rank(case, folder)
+                pathlib.Path(folder, f"rank{rank}.json").write_text(json.dumps(answer))
+                dist.barrier()
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        children.append(child)
+    if any([os.waitpid(child, 0)[1] for child in children]):
+        return {"redrawn": "error: a rank failed"}
+    said = [json.loads(pathlib.Path(folder, f"rank{rank}.json").read_text()) for rank in range(case["ranks"])]
+    return next((answer for answer in said if "redrawn" not in answer), said[0])
+
+
+def prepare_rank(case, folder):
+    """Both ranks record, whatever the truth: a rank that leaves would leave the other one waiting."""
+    import fault_truth
+    import lastbit.torch
+
+    changed = Run(case, changed=True)
+    faults = [t for t, (name, _) in zip(changed.truths, ordered(case)) if not change_table.TABLE[name].innocent]
+    why = fault_truth.confirm_fault(case, faults[0]) if faults else fault_truth.confirm_innocent(case)
+    for side, other in (("a", False), ("b", True)):
+        with lastbit.torch.capture(os.path.join(folder, side + ".lb"), level="ops"):
+            Run(case, changed=other).execute()
+    return {"redrawn": why} if why else {"truth": faults[0] if faults else None}
+
+
 def ordered(case):
     """Changes in the order in which a run makes them: the early ones first."""
     return sorted(case["changes"], key=lambda c: not change_table.TABLE[c[0]].early)
@@ -101,7 +162,7 @@ def prepared(case, folder):
                 os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)
             try:
-                answer = prepare(case, folder)
+                answer = (prepare_ranks if case.get("ranks", 1) > 1 else prepare)(case, folder)
             except change_table.Unfit:
                 answer = {"redrawn": "no place for it"}
             out.write_text(json.dumps({"case": case, **answer}, indent=1))
@@ -152,6 +213,12 @@ def placed(truth, layer, step, phase):
     return "partly" if here or (near and in_time) else "wrong"
 
 
+def of_rank(truth, score, ranks):
+    """A place on another rank than the fault's is right in part at most."""
+    wanted = truth.get("ranks") or []
+    return "partly" if score == "exact" and wanted and not set(ranks) & set(wanted) else score
+
+
 def judge_diff(truth, code, answer):
     verdict = answer.get("verdict")
     if verdict is None or code not in (0, 1, 125):
@@ -164,7 +231,7 @@ def judge_diff(truth, code, answer):
         return "undecided", said
     if verdict not in truth["verdict"]:
         return "wrong", said
-    return placed(truth, first.get("layer"), first.get("step", -1), first.get("phase")), said
+    return of_rank(truth, placed(truth, first.get("layer"), first.get("step", -1), first.get("phase")), [first.get("rank")]), said
 
 
 def judge_bisect(truth, code, answer):
@@ -180,7 +247,7 @@ def judge_bisect(truth, code, answer):
         return "exact" if harmless else "wrong", said
     if outcome == "clean" or (harmless and culprit.get("axis") not in truth["axis"]):
         return "wrong", said
-    place = placed(truth, culprit.get("layer"), culprit.get("step", -1), culprit.get("phase"))
+    place = of_rank(truth, placed(truth, culprit.get("layer"), culprit.get("step", -1), culprit.get("phase")), culprit.get("ranks") or [])
     return ("partly" if place == "exact" and truth["axis"] and culprit["axis"] not in truth["axis"] else place), said
 
 

@@ -8,6 +8,7 @@ A case is a plain dictionary, so that it can be written down and run again:
 cast between float types the identity: in it two programs that compute the same function agree to 1e-9, and no rounding hides or
 makes a difference. Nothing here knows of lastbit."""
 import contextlib
+import os
 import random
 
 import torch
@@ -67,19 +68,22 @@ def to_fp8(x, headroom=1.0):
 class Run:
     def __init__(self, case, changed=False, exact=False):
         self.case, self.exact, self.now, self.acts_from = case, exact, 0, 0
-        self.options = {"foreach": False, "fused": False, "micro": 1, "precision": case["precision"], "clip": 1.0, "lr": 1e-2,
-                        "channels_last": False, "threads": 1, "autocast_by_hand": False}
-        self.before, self.after_backward, self.before_update, self.after_update, self.ready = [], [], [], [], []
-        draw = random.Random(case["seed"])
+        self.rank = int(os.environ.get("RANK", 0)) if case.get("ranks", 1) > 1 else 0
+        self.options = {"foreach": False, "fused": False, "micro": 1, "precision": case["precision"], "clip": 1.0, "lr": 1e-2, "threads": 1,
+                        "keep_zeros": False, "reversed": False}
+        self.before, self.before_reduction, self.after_backward, self.before_update, self.after_update, self.ready = [], [], [], [], [], []
         torch.manual_seed(case["seed"])
-        with exactly(False):
-            self.model, self.data = self.made(draw)
-            self.batches = self.drawn_batches()
-        self.truths, late = [], []
-        for name, seed in case["changes"] if changed else ():
+        self.model, self.data = self.made(random.Random(case["seed"]))
+        torch.manual_seed(case["seed"])
+        self.whole = self.drawn_batches()
+        self.take_shards()
+        self.truths, late, self.changed = [], [], changed
+        for name, seed in case["changes"]:
             import change_table
 
             change = change_table.TABLE[name]
+            if not changed and not change.shared:
+                continue
             if change.early:
                 self.truths.append(change.make(self, random.Random(seed)))
             else:
@@ -115,6 +119,14 @@ class Run:
                                 "labels": torch.randint(0, data["classes"], (4,), generator=draw)})
         return batches
 
+    def shards(self, number):
+        """Whose rows of a batch this rank reads."""
+        return self.rank
+
+    def take_shards(self):
+        ranks = self.case.get("ranks", 1)
+        self.batches = [self.cut(batch, ranks)[self.shards(n)] if ranks > 1 else batch for n, batch in enumerate(self.whole)]
+
     def take_precision(self):
         precision = self.options["precision"]
         if self.exact:
@@ -132,7 +144,7 @@ class Run:
 
     def casts(self):
         kinds = {"autocast": torch.bfloat16, "fp16-scaler": torch.float16}
-        if self.exact or self.options["precision"] not in kinds or self.options["autocast_by_hand"]:
+        if self.exact or self.options["precision"] not in kinds:
             return contextlib.nullcontext()
         return torch.autocast("cpu", kinds[self.options["precision"]])
 
@@ -140,7 +152,8 @@ class Run:
         """Two groups, as it is usual: matrices decay, everything else doesn't."""
         wanted = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
         matrices, rest = [p for _, p in wanted if p.ndim >= 2], [p for _, p in wanted if p.ndim < 2]
-        return [g for g in ({"params": matrices, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}) if g["params"]]
+        groups = [g for g in ({"params": matrices, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}) if g["params"]]
+        return groups[::-1] if self.options["reversed"] else groups
 
     def made_optimizers(self):
         name, lr, groups = self.case["optimizer"], self.options["lr"], self.groups()
@@ -182,9 +195,9 @@ class Run:
 
     def parts(self, batch):
         """Micro-batches."""
-        count = self.options["micro"]
-        if count == 1:
-            return [batch]
+        return self.cut(batch, self.options["micro"]) if self.options["micro"] > 1 else [batch]
+
+    def cut(self, batch, count):
         cut = lambda x, i: x.chunk(count)[i] if isinstance(x, torch.Tensor) else x
         return [{"inputs": tuple(cut(x, i) for x in batch["inputs"]), "labels": cut(batch["labels"], i),
                  "named": {n: cut(x, i) for n, x in batch.get("named", {}).items()}} for i in range(count)]
@@ -200,6 +213,11 @@ class Run:
             loss = self.loss_of(output, part["labels"]) / self.options["micro"]
             (self.scaler.scale(loss) if self.scaler else loss).backward()
             total = loss.detach() + total
+        for act in self.before_reduction:
+            act()
+        if self.case.get("ranks", 1) > 1:
+            for name, p in self.model.named_parameters():
+                self.reduced(name, p)
         for act in self.after_backward:
             act()
         if self.scaler:
@@ -209,14 +227,27 @@ class Run:
         for act in self.before_update:
             act()
         for optimizer in self.optimizers:
-            self.scaler.step(optimizer) if self.scaler else optimizer.step()
+            self.stepped(optimizer)
         if self.scaler:
             self.scaler.update()
         for act in self.after_update:
             act()
         self.losses.append(total)
         for optimizer in self.optimizers:
-            optimizer.zero_grad()
+            self.zeroed(optimizer)
+
+    def reduced(self, name, p):
+        """The average of a gradient over the ranks."""
+        import torch.distributed as dist
+
+        dist.all_reduce(p.grad)
+        p.grad.div_(self.case["ranks"])
+
+    def zeroed(self, optimizer):
+        optimizer.zero_grad(set_to_none=not self.options["keep_zeros"])
+
+    def stepped(self, optimizer):
+        self.scaler.step(optimizer) if self.scaler else optimizer.step()
 
     def decoded(self):
         """A prompt, then one token at a time, from a cache where the program has one."""

@@ -268,3 +268,286 @@ def cast_to_wide_and_back(run, draw):
 
     instead(run, m, "forward", widened)
     return path
+
+
+def gelu_by_hand(x):
+    return 0.5 * x * (1 + torch.erf(x * 0.5**0.5))
+
+
+BY_HAND = {nn.SiLU: lambda x: x * torch.sigmoid(x), nn.GELU: gelu_by_hand, nn.ReLU: lambda x: x.clamp(min=0)}
+
+
+@innocent()
+def activation_by_hand(run, draw):
+    path, m = choose(run, draw, lambda p, m: type(m) in BY_HAND and getattr(m, "approximate", "none") == "none")
+    instead(run, m, "forward", lambda original, x: BY_HAND[type(m)](x))
+    return path
+
+
+@innocent(fits=lambda case: case["program"] in ("gpt", "moe") and case["precision"] != "fp8")
+def gate_and_up_in_one_product(run, draw):
+    path, m = choose(run, draw, lambda p, m: getattr(m, "gate", None) is not None)
+
+    def mixed(original, x):
+        gate, up = F.linear(x, torch.cat([m.gate.weight, m.up.weight]), torch.cat([m.gate.bias, m.up.bias])).chunk(2, -1)
+        return m.act(gate) * up
+
+    instead(run, m, "mixed", mixed)
+    return path
+
+
+@innocent(fits=lambda case: case["precision"] not in ("fp8", "autocast", "fp16-scaler"))
+def product_by_einsum(run, draw):
+    path, m = choose(run, draw, linear)
+
+    def product(original, x):
+        y = torch.einsum("...i,oi->...o", x, m.weight)
+        return y if m.bias is None else y + m.bias
+
+    instead(run, m, "forward", product)
+    return path
+
+
+@innocent(fits=lambda case: case["precision"] not in ("fp8", "autocast", "fp16-scaler"))
+def tiles_of_k(run, draw):
+    """A product accumulated in place, tile by tile."""
+    path, m = choose(run, draw, lambda p, m: linear(p, m) and m.in_features % 4 == 0)
+    if run.case["mode"] == "train":
+        raise Unfit
+
+    def tiles(original, x):
+        flat = x.reshape(-1, m.in_features)
+        y = torch.zeros(len(flat), m.out_features, dtype=x.dtype) if m.bias is None else m.bias.expand(len(flat), -1).clone()
+        for a, b in zip(flat.split(m.in_features // 4, 1), m.weight.split(m.in_features // 4, 1)):
+            y.addmm_(a, b.t())
+        return y.view(*x.shape[:-1], m.out_features)
+
+    instead(run, m, "forward", tiles)
+    return path
+
+
+@innocent(fits=own("gpt", "moe", "linear", "gru"))
+def embedding_as_a_product(run, draw):
+    module = run.model.emb
+    instead(run, module, "forward", lambda original, t: F.one_hot(t, module.num_embeddings).to(module.weight.dtype) @ module.weight)
+    return "emb"
+
+
+@innocent(fits=lambda case: case["program"] == "convnet" and case["precision"] in ("fp32", "bf16"))
+def convolution_as_a_product(run, draw):
+    path, m = choose(run, draw, lambda p, m: type(m) is nn.Conv2d and m.groups == 1)
+
+    def unfolded(original, x):
+        columns = F.unfold(x, m.kernel_size, padding=m.padding, stride=m.stride)
+        y = m.weight.flatten(1) @ columns + m.bias[:, None]
+        side = (x.shape[-1] + 2 * m.padding[0] - m.kernel_size[0]) // m.stride[0] + 1
+        return y.view(len(x), m.out_channels, -1, side)
+
+    instead(run, m, "forward", unfolded)
+    return path
+
+
+@innocent(fits=own("mixer", "convnet"))
+def mean_by_sum(run, draw):
+    axes, count = (1, lambda x: x.shape[1]) if run.case["program"] == "mixer" else ((2, 3), lambda x: x.shape[2] * x.shape[3])
+    instead(run, run.model, "pooled", lambda original, x: x.sum(axes) / count(x))
+    return "pooled"
+
+
+@innocent(fits=own("gpt", "moe", "linear", "mixer", "convnet"))
+def sum_in_place(run, draw):
+    path, m = choose(run, draw, having("join"))
+    instead(run, m, "join", lambda original, x, y: x.clone().add_(y))
+    return path
+
+
+@innocent(fits=own("gpt", "moe"))
+def softmax_through_logarithms(run, draw):
+    path, m = choose(run, draw, having("weights"))
+    instead(run, m, "weights", lambda original, s: s.log_softmax(-1).exp())
+    return path
+
+
+@innocent(fits=own("gpt", "moe"))
+def scale_on_the_queries(run, draw):
+    path, m = choose(run, draw, having("attended"))
+    scale = m.scale
+
+    def attended(original, q, k, v):
+        scores = (q * scale) @ k.transpose(-1, -2)
+        return m.weights(scores.masked_fill(m.mask(q.shape[-2], k.shape[-2]), float("-inf"))) @ v
+
+    instead(run, m, "attended", attended)
+    return path
+
+
+@innocent(fits=own("linear"))
+def recurrence_in_parallel(run, draw):
+    """The same sum over the past as one matrix of decays."""
+    path, m = choose(run, draw, having("kept"))
+
+    def forward(original, x, cache=None):
+        b, t, d = x.shape
+        q, k, v = (z.view(b, t, m.heads, d // m.heads).transpose(1, 2) for z in (m.q(x), m.k(x), m.v(x)))
+        k = F.elu(k) + 1
+        age = torch.arange(t)[:, None] - torch.arange(t)[None]
+        decay = (torch.sigmoid(m.decay)[:, None, None] ** age.clamp(min=0)).tril()
+        return m.o(((q @ k.transpose(-1, -2) * decay.to(q.dtype)) @ v).transpose(1, 2).reshape(b, t, d))
+
+    instead(run, m, "forward", forward)
+    return path
+
+
+@innocent(fits=own("moe"))
+def experts_in_another_order(run, draw):
+    """The tokens' shares of the last expert are added first."""
+    path, m = choose(run, draw, having("experts", "router"))
+
+    def forward(original, x):
+        flat = x.reshape(-1, x.shape[-1])
+        weights, ids = m.chances(m.router(flat)).topk(m.chosen, -1)
+        weights, y = m.shares(weights), torch.zeros_like(flat)
+        for e in reversed(range(len(m.experts))):
+            token, slot = (ids == e).nonzero(as_tuple=True)
+            if len(token):
+                y = y.index_add(0, token, (m.expert(e)(flat[token]) * weights[token, slot, None]).to(y.dtype))
+        return y.view_as(x)
+
+    instead(run, m, "forward", forward)
+    return path
+
+
+@innocent(fits=own("moe"))
+def every_expert_sees_every_token(run, draw):
+    """Dense: experts that were not chosen get the share 0."""
+    path, m = choose(run, draw, having("experts", "router"))
+
+    def forward(original, x):
+        flat = x.reshape(-1, x.shape[-1])
+        weights, ids = m.chances(m.router(flat)).topk(m.chosen, -1)
+        shares = torch.zeros(len(flat), len(m.experts), dtype=weights.dtype).scatter(1, ids, m.shares(weights))
+        return sum(m.expert(e)(flat) * shares[:, e, None] for e in range(len(m.experts))).to(x.dtype).view_as(x)
+
+    instead(run, m, "forward", forward)
+    return path
+
+
+@innocent(early=True, fits=train)
+def gradients_kept_as_zeros(run, draw):
+    run.options["keep_zeros"] = True
+    return "zeros"
+
+
+@innocent(early=True, fits=train)
+def groups_in_another_order(run, draw):
+    run.options["reversed"] = True
+    return "groups"
+
+
+@innocent(fits=train)
+def clipping_by_hand(run, draw):
+    def by_hand():
+        with torch.no_grad():
+            grads = [p.grad for p in run.model.parameters() if p.grad is not None]
+            norm = torch.sqrt(sum(g.pow(2).sum() for g in grads))
+            factor = (run.options["clip"] / (norm + 1e-6)).clamp(max=1.0)
+            for g in grads:
+                g.mul_(factor)
+
+    run.clipped = by_hand
+    return "clip"
+
+
+@innocent(fits=lambda case: train(case) and case["optimizer"] == "adamw")
+def adamw_by_hand(run, draw):
+    state = {}
+
+    def by_hand(optimizer):
+        if run.scaler:
+            raise Unfit
+        for group in optimizer.param_groups:
+            first, second = group["betas"]
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                with torch.no_grad():
+                    n, m, v = state.setdefault(p, [0, torch.zeros_like(p), torch.zeros_like(p)])
+                    state[p][0] = n = n + 1
+                    p.mul_(1 - group["lr"] * group["weight_decay"])
+                    m.mul_(first).add_(p.grad, alpha=1 - first)
+                    v.mul_(second).add_(p.grad * p.grad, alpha=1 - second)
+                    p.sub_(group["lr"] * (m / (1 - first**n)) / ((v / (1 - second**n)).sqrt() + group["eps"]))
+
+    if run.case["precision"] == "fp16-scaler":
+        raise Unfit
+    run.stepped = by_hand
+    return "adamw"
+
+
+@innocent(early=True, fits=lambda case: "/" in case["program"])
+def other_attention_of_the_library(run, draw):
+    other = {"eager": "sdpa", "sdpa": "eager"}.get(run.model.config._attn_implementation)
+    if other is None:
+        raise Unfit
+    try:
+        run.model.set_attn_implementation(other)
+    except ValueError:
+        raise Unfit
+    return other
+
+
+@innocent(fits=lambda case: "/" in case["program"] and train(case))
+def recomputed_by_the_library(run, draw):
+    if not getattr(run.model, "supports_gradient_checkpointing", False):
+        raise Unfit
+    run.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return "checkpointing"
+
+
+@innocent(early=True, fits=lambda case: case["program"].startswith("causal/") and "mo" in case["program"])
+def grouped_experts(run, draw):
+    from fault_architectures import inside
+
+    if run.exact:  # the kernel knows no float64
+        return "grouped"
+    for part in [run.model.config, *inside(run.model.config)]:
+        part._experts_implementation = "grouped_mm"
+    return "grouped"
+
+
+@innocent()
+def weights_lie_transposed(run, draw):
+    """A parameter whose columns are contiguous."""
+    path, m = choose(run, draw, linear)
+    m.weight.data = m.weight.data.t().contiguous().t()
+    return path
+
+
+@innocent()
+def input_lies_elsewhere(run, draw):
+    """A module is given a copy of its input that is not contiguous."""
+    path, m = choose(run, draw, lambda p, m: linear(p, m) and (shapes(run)[p][0] or ())[1:] != ())
+    instead(run, m, "forward", lambda original, x: original(torch.stack([x, x], -1)[..., 0]))
+    return path
+
+
+@innocent(fits=lambda case: case["precision"] == "fp32")
+def cast_through_bf16(run, draw):
+    """A result through a narrower float and back: the same real function."""
+    path, m = choose(run, draw, linear)
+    instead(run, m, "forward", lambda original, x: original(x).to(torch.bfloat16).to(x.dtype))
+    return path
+
+
+@innocent(fits=train)
+def loss_summed_over_rows(run, draw):
+    """The loss as a sum over its rows, divided at the end."""
+    if run.batches[0]["labels"] is None:
+        raise Unfit
+
+    def rows(original, y, labels):
+        y = y.reshape(-1, y.shape[-1]).float()
+        return F.cross_entropy(y, labels.reshape(-1), reduction="none").sum() / labels.numel()
+
+    instead(run, run, "loss_of", rows)
+    return "loss"
