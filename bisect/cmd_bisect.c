@@ -34,7 +34,8 @@ static json_t *culprit_json(const lb_culprit *c)
     char block[2] = {c->block, 0};
     json_t *o = json_pack("{s:s,s:o,s:o,s:s,s:o,s:s,s:I,s:s}", "axis", lb_axis_name(c->axis), "ranks", ranks,
                           "block", text_or_null(block), "layer", c->layer, "op", text_or_null(c->op), "phase",
-                          lb_phase_name(c->phase), "step", (json_int_t)c->step, "why", c->why);
+                          lb_phase_name(c->phase), "step", (json_int_t)(c->between ? c->acts : c->step), "why", c->why);
+    json_object_set_new(o, "parameter", text_or_null(c->parameter));
     json_object_set_new(o, "index", c->row == LB_NONE ? json_null() : json_integer(c->row));
     return o;
 }

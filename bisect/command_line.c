@@ -158,7 +158,8 @@ static const struct swap_option {
     [LB_SWAP_MUON] = {"muon",
                       "the iteration of Muon in f32, or AdamW in Muon's place (torch's or hand-written, any coefficients)",
                       "[SEL=]f32|adamw"},
-    [LB_SWAP_UPDATE] = {"update", "make what optimizers do to the parameters of selected modules 0 to 1 times as large",
+    [LB_SWAP_UPDATE] = {"update", "make what optimizers do to the parameters of selected modules 0 to 1 times as large; with index=, what "
+                        "single ops write in place",
                         "[SEL=]FACTOR"},
     [LB_SWAP_ROUTING] = {"routing",
                          "of mixtures of experts, chained: recompute (default), or force the recorded ids, "

@@ -58,6 +58,7 @@ struct lb_monitor {
         double reference;
     } recorded;
     bool recording;
+    bool all_skipped; /* the loss scaler skips every step: then what it met is no business of its own */
     char warning[200];
     memory_of_steps *kept;
     uint32_t n_kept;
@@ -325,7 +326,7 @@ static void judge_nonfinite(lb_monitor *m, const lb_watched *w, uint32_t op, uin
     if (bits == LB_WATCH_OUTPUT) bad -= s->neg_inf; /* a mask */
     if (bad <= 0) return;
     lb_failure_kind kind = kind_of_bits(bits);
-    if (kind == LB_FAILURE_GRADIENT && w->scaler) {
+    if (kind == LB_FAILURE_GRADIENT && w->scaler && !m->all_skipped) {
         snprintf(m->warning, sizeof m->warning,
                  "step %" PRId64 ": the loss scaler met non-finite gradients and skips the step",
                  w->program->step);
@@ -540,10 +541,40 @@ static void judge_recorded_op(lb_monitor *m, lb_watched *w, uint32_t i)
     }
 }
 
+/* How often a loss scaler of that program met gradients that are not finite. */
+static uint32_t count_skipped(const lb_watched *w)
+{
+    const lb_program *p = w->program;
+    uint32_t n = 0;
+    for (uint32_t i = 0; w->scaler && i < p->n_ops; i++) {
+        bool bad = false;
+        for (uint32_t r = 0; lb_is_unscaling(p, &p->ops[i]) && r < p->ops[i].written && !bad; r++) {
+            const uint32_t v = lb_op_written(p, &p->ops[i])[r];
+            bad = v != LB_NONE && p->values[v].statistics != LB_NONE &&
+                  lb_statistics_nonfinite(&p->statistics[p->values[v].statistics]);
+        }
+        n += bad;
+    }
+    return n;
+}
+
+/* One skipped step is how a scaler finds its scale. A window of several in which no parameter is ever updated does not train. */
+static bool skips_all(const lb_monitor *m)
+{
+    uint32_t skipped = 0;
+    for (uint32_t i = 0; i < m->n_rows; i++) {
+        if (m->rows[i].updates) return false;
+        skipped = m->rows[i].rank_row == m->rows[0].rank_row ? skipped + count_skipped(&m->rows[i]) : skipped;
+    }
+    return skipped > 1;
+}
+
 lb_status lb_monitor_recording(lb_monitor *m, lb_monitor_mode mode, lb_err *err)
 {
     (void)err;
+    m->all_skipped = mode == LB_MONITOR_NONFINITE && skips_all(m);
     lb_monitor_reset(m, mode, NULL);
+    if (m->all_skipped) snprintf(m->warning, sizeof m->warning, "the loss scaler skips every step of this window: no parameter is ever updated");
     m->recording = true;
     m->recorded.reference = 0;
     for (uint32_t i = 0; i < m->n_rows; i++) {

@@ -7,7 +7,8 @@
  *   parameters and optimizer state, where the optimizer writes them
  *   outputs     of the outermost modules
  * Not finite is a failure there and nowhere else: masks hold -inf by design, and an output of -inf alone is a mask too.
- * A loss scaler's unscaling makes non-finite gradients its own business: they are a warning then.
+ * A loss scaler's unscaling makes non-finite gradients its own business: they are a warning then, unless it skips every one of
+ * several steps.
  *
  * Gross magnitude is a failure only in a window without a non-finite one, and against the window's own past: the loss
  * above 10 times its largest, the gradient norm above 1000 times its largest (2 steps or more), a parameter above 10^4 times

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MUCH = 30, GROSS = 10000 }; /* times, from one step to the next; as failure.h has it of a parameter */
+enum { MUCH = 30 }; /* times, from one step to the next */
 
 typedef struct growth {
     const lb_trace_row *row;
@@ -58,32 +58,6 @@ static bool grown_parameter(const lb_trace_row *row, growth *g)
     return g->op != LB_NONE;
 }
 
-/* What one op reads. */
-typedef struct reading {
-    const lb_trace_row *row; /* whose parameters are looked at */
-    const lb_program *p;     /* whose values they are called by */
-    uint32_t until;          /* op before which they were written */
-    growth *g;
-    bool found;
-} reading;
-
-static void look_at_read(void *context, uint32_t value)
-{
-    reading *r = context;
-    const lb_program *p = r->row->program;
-    const int64_t storage = r->p->values[value].storage;
-    for (uint32_t k = 0; k < p->n_groups && !r->found; k++)
-        for (uint32_t i = 0; i < p->groups[k].params; i++) {
-            const lb_group_param *param = &p->group_params[p->groups[k].first_param + i];
-            if (param->storage != storage) continue;
-            const double before = before_step(r->row, storage);
-            const uint32_t op = before > 0 ? update_of(r->row, storage, GROSS * before) : LB_NONE;
-            if (op >= r->until) continue;
-            *r->g = (growth){r->row, op, before, r->row->sums[op].largest, &p->groups[k], param};
-            r->found = true;
-        }
-}
-
 /* The first op of that step whose result is much larger than in the step before, where both run the same ops. */
 static bool grown_op(const lb_trace_row *row, const lb_trace_row *earlier, growth *g)
 {
@@ -112,7 +86,7 @@ static void describe(const growth *g, lb_origin *origin)
 {
     const lb_program *p = g->row->program;
     const lb_op *op = &p->ops[g->op];
-    *origin = (lb_origin){.step = p->step, .rank = p->rank, .phase = (lb_phase)op->phase, .op = g->op};
+    *origin = (lb_origin){.step = p->step, .rank = p->rank, .phase = (lb_phase)op->phase, .op = g->op, .broken = LB_NONE};
     snprintf(origin->layer, sizeof origin->layer, "%s", lb_op_layer(p, op));
     snprintf(origin->name, sizeof origin->name, "%s", lb_op_name(p, op));
     if (!g->param) {
@@ -134,6 +108,92 @@ static void describe(const growth *g, lb_origin *origin)
              g->now / g->before, with, g->before, g->now);
 }
 
+/* ---- what outlives a step ------------------------------------------------------------------------------------------ */
+
+/* Times by which something that a step leaves to the next may change before it is looked at: a parameter by optimizers (a few steps
+ * of healthy training do not), anything by other ops. */
+enum { BY_OPTIMIZER = 8, BY_OTHERS = 100 };
+
+/* A write that made a parameter, a buffer or optimizer state something else. */
+typedef struct jump {
+    const lb_trace_row *row;
+    uint32_t op, value; /* the value as the op left it */
+    double before, now;
+} jump;
+
+static bool is_source(const lb_program *p, uint32_t op)
+{
+    return !strcmp(lb_op_name(p, &p->ops[op]), "lb::source") && p->ops[op].results;
+}
+
+/* Not a batch, not a random draw, no number that Python made for once. */
+static bool outlives(const lb_value *v)
+{
+    return lb_dtype_is_float(v->dtype) && (v->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE) || v->source == LB_SOURCE_CARRIED) &&
+           !(v->flags & (LB_VALUE_INPUT | LB_VALUE_GRADIENT));
+}
+
+/* Largest finite magnitude of a storage when the step began; NAN when the step does not read it. */
+static double at_start(const lb_trace_row *row, int64_t storage)
+{
+    const lb_program *p = row->program;
+    double largest = NAN;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        if (!is_source(p, i)) continue;
+        const lb_value *v = &p->values[lb_op_results(p, &p->ops[i])[0]];
+        if (v->storage != storage || v->statistics == LB_NONE) continue;
+        const lb_statistics *s = &p->statistics[v->statistics];
+        const double found = s->elements > lb_statistics_nonfinite(s) ? fmax(fabs(s->min), fabs(s->max)) : 0;
+        largest = fmax(isnan(largest) ? 0 : largest, found);
+    }
+    return largest;
+}
+
+static bool is_far(double before, double now, double times)
+{
+    return before > 0 ? now > times * before || now * 1e6 < before : false;
+}
+
+/* What an op left in what it wrote. */
+static double after_op(const lb_trace_row *row, uint32_t op)
+{
+    return row->bits[op] & LB_TRACE_BAD ? INFINITY : row->sums[op].largest;
+}
+
+/* The op of that step, before `until`, whose write of the storage is far from what the storage was; no module's own. */
+static bool far_write(const lb_trace_row *row, int64_t storage, uint32_t until, double before, jump *j)
+{
+    const lb_program *p = row->program;
+    for (uint32_t i = 0; i < until && i < p->n_ops; i++) {
+        const lb_op *op = &p->ops[i];
+        const bool optimizer = op->phase == LB_PHASE_OPTIMIZER;
+        const uint32_t v = op->scope && !optimizer ? LB_NONE : lb_op_writes(p, op, storage);
+        if (v == LB_NONE || !(row->bits[i] & LB_TRACE_RAN)) continue;
+        /* State that an optimizer makes larger is what its gradient is. */
+        if (optimizer && p->values[v].flags & LB_VALUE_STATE) continue;
+        /* What made NaN of its numbers is no update that is too large. */
+        if (optimizer && row->sums[i].nan) continue;
+        if (!is_far(before, after_op(row, i), optimizer ? BY_OPTIMIZER : BY_OTHERS)) continue;
+        *j = (jump){row, i, v, before, after_op(row, i)};
+        return true;
+    }
+    return false;
+}
+
+/* The first write of the window, up to op `until` of step `last`, that took the storage far from what it was when the window began. */
+static bool first_jump(const lb_inquiry *q, const lb_trace_row *last, int64_t storage, uint32_t until, jump *j)
+{
+    double first = NAN;
+    for (uint32_t s = 0; s < q->n_steps && q->steps[s] <= last->program->step; s++) {
+        const lb_trace_row *row = lb_trace_find(q->trace, last->program->rank, q->steps[s]);
+        if (!row) continue;
+        const double start = at_start(row, storage);
+        if (isnan(first)) first = start;
+        if (!isnan(first) && far_write(row, storage, row == last ? until : row->program->n_ops, first, j)) return true;
+    }
+    return false;
+}
+
 /* Marks the op and everything before it in its step that it was computed from. */
 static uint8_t *ancestors(const lb_trace_row *row, uint32_t op)
 {
@@ -147,48 +207,141 @@ static uint8_t *ancestors(const lb_trace_row *row, uint32_t op)
     return marks;
 }
 
-/* Is one of the parameters that the marked ops read grown, as `row` of the same rank has it? *reader then. */
-static bool grown_before(const lb_trace_row *row, const lb_trace_row *reads, const uint8_t *marks,
-                         uint32_t last, uint32_t *reader, growth *g)
+static bool is_earlier(const jump *a, const jump *b)
 {
-    const lb_program *p = reads->program;
-    for (uint32_t i = last + 1; i-- > 0;) {
-        if (!marks[i] || !strncmp(lb_op_name(p, &p->ops[i]), "lb::", 4)) continue;
-        reading r = {row, p, row == reads ? i : row->program->n_ops, g, false};
-        lb_op_each_input(p, &p->ops[i], look_at_read, &r);
-        *reader = i;
-        if (r.found) return true;
+    if (a->row->program->step != b->row->program->step) return a->row->program->step < b->row->program->step;
+    return a->op < b->op;
+}
+
+/* The earliest jump of anything that the op was computed from, or that it writes itself. *reader: who reads it in that step. */
+static bool earliest_jump(const lb_inquiry *q, const lb_trace_row *row, uint32_t op, uint32_t *reader, jump *found)
+{
+    const lb_program *p = row->program;
+    uint8_t *marks = ancestors(row, op);
+    bool any = false;
+    for (uint32_t i = 0; marks && i <= op; i++) {
+        jump j;
+        if (!marks[i] || !is_source(p, i)) continue;
+        const lb_value *v = &p->values[lb_op_results(p, &p->ops[i])[0]];
+        if (!outlives(v) || !first_jump(q, row, v->storage, op + 1, &j) || (any && !is_earlier(&j, found))) continue;
+        *found = j, any = true;
+        *reader = op;
+        for (uint32_t u = row->flow->first_use[i + 1]; u-- > row->flow->first_use[i];)
+            if (marks[row->flow->uses[u]] && !(p->ops[row->flow->uses[u]].flags & LB_OP_VIEW)) *reader = row->flow->uses[u];
     }
-    return false;
+    free(marks);
+    return any;
+}
+
+/* ---- gradients ------------------------------------------------------------------------------------------------------ */
+
+static bool same_op(const lb_program *p, uint32_t i, const lb_program *q, uint32_t k)
+{
+    return p->ops[i].phase == q->ops[k].phase && !strcmp(lb_op_name(p, &p->ops[i]), lb_op_name(q, &q->ops[k])) &&
+           !strcmp(lb_op_layer(p, &p->ops[i]), lb_op_layer(q, &q->ops[k]));
+}
+
+/* Per op the same op of the step before, LB_NONE where none is: ops that one side alone runs are passed. NULL when out of memory. */
+static uint32_t *twins(const lb_program *p, const lb_program *q)
+{
+    enum { AHEAD = 64 };
+    uint32_t *twin = malloc(((size_t)p->n_ops + 1) * sizeof *twin);
+    for (uint32_t i = 0, k = 0; twin && i < p->n_ops; i++) {
+        uint32_t at = k;
+        while (at < q->n_ops && at < k + AHEAD && !same_op(p, i, q, at)) at++;
+        const bool found = at < q->n_ops && at < k + AHEAD;
+        twin[i] = found ? at : LB_NONE;
+        if (found) k = at + 1;
+    }
+    return twin;
+}
+
+/* Did an op of forward or backward, among those that `op` was computed from, give over a hundred times what it gave in the step
+ * before? Then an update is as large as its gradient. */
+static bool gradient_grew(const lb_inquiry *q, const lb_trace_row *row, uint32_t op)
+{
+    const lb_trace_row *before = NULL;
+    for (uint32_t s = 0; s < q->n_steps && q->steps[s] < row->program->step; s++)
+        before = lb_trace_find(q->trace, row->program->rank, q->steps[s]);
+    uint8_t *marks = before ? ancestors(row, op) : NULL;
+    uint32_t *twin = marks ? twins(row->program, before->program) : NULL;
+    bool grew = false;
+    for (uint32_t i = 0; twin && i < op && !grew; i++) {
+        const bool computes = row->program->ops[i].phase != LB_PHASE_OPTIMIZER && row->program->ops[i].phase != LB_PHASE_OTHER;
+        if (!marks[i] || !computes || twin[i] == LB_NONE || is_source(row->program, i)) continue;
+        grew = is_far(before->sums[twin[i]].largest, after_op(row, i), BY_OTHERS) && after_op(row, i) > before->sums[twin[i]].largest;
+    }
+    free(marks);
+    free(twin);
+    return grew;
+}
+
+/* ---- what is told --------------------------------------------------------------------------------------------------- */
+
+static const lb_group *group_of_storage(const lb_program *p, int64_t storage)
+{
+    for (uint32_t g = 0; g < p->n_groups; g++)
+        for (uint32_t i = 0; i < p->groups[g].params; i++)
+            if (p->group_params[p->groups[g].first_param + i].storage == storage) return &p->groups[g];
+    return NULL;
+}
+
+static const char *name_of_storage(const lb_program *p, int64_t storage)
+{
+    for (uint32_t i = 0; i < p->n_group_params; i++)
+        if (p->group_params[i].storage == storage) return lb_program_text(p, p->group_params[i].name);
+    for (uint32_t v = 0; v < p->n_values; v++)
+        if (p->values[v].storage == storage && p->values[v].name != LB_NONE) return lb_program_text(p, p->values[v].name);
+    return "a tensor without a name";
+}
+
+static void describe_jump(const jump *j, lb_origin *origin)
+{
+    const lb_program *p = j->row->program;
+    const lb_op *op = &p->ops[j->op];
+    const int64_t storage = p->values[j->value].storage;
+    const lb_group *group = op->phase == LB_PHASE_OPTIMIZER ? group_of_storage(p, storage) : NULL;
+    const double rate = learning_rate(p, group);
+    char with[80] = "";
+    *origin = (lb_origin){.step = p->step, .rank = p->rank, .phase = (lb_phase)op->phase, .op = j->op, .written = true, .broken = LB_NONE};
+    origin->growth = j->now / j->before;
+    origin->storage = storage;
+    snprintf(origin->layer, sizeof origin->layer, "%s", lb_op_layer(p, op));
+    snprintf(origin->name, sizeof origin->name, "%s", lb_op_name(p, op));
+    if (isfinite(rate)) snprintf(with, sizeof with, " at a learning rate of %.3g", rate);
+    snprintf(origin->text, sizeof origin->text,
+             "%s makes %.100s %.3g times as large%s: its largest element was %.3g and is %.3g",
+             group ? lb_program_text(p, group->optimizer) : "it", name_of_storage(p, storage), origin->growth, with,
+             j->before, j->now);
 }
 
 bool lb_growth_read(const lb_inquiry *q, const lb_trace_row *row, uint32_t broken, lb_origin *origin)
 {
     const lb_program *p = row->program;
-    const lb_trace_row *earlier = NULL;
-    growth g;
-    uint32_t reader = broken;
-    uint8_t *marks = ancestors(row, broken);
-    for (uint32_t s = 0; s < q->n_steps && q->steps[s] < p->step; s++)
-        earlier = lb_trace_find(q->trace, p->rank, q->steps[s]);
-    bool found = marks && (grown_before(row, row, marks, broken, &reader, &g) ||
-                           (earlier && grown_before(earlier, row, marks, broken, &reader, &g)));
-    free(marks);
-    if (!found) return false;
+    uint32_t reader = broken, again;
+    jump j, earlier;
+    if (!earliest_jump(q, row, broken, &reader, &j)) return false;
+    /* An update follows from what it was made of: state that was changed, or a gradient that grew. */
+    while (j.row->program->ops[j.op].phase == LB_PHASE_OPTIMIZER && earliest_jump(q, j.row, j.op, &again, &earlier) &&
+           is_earlier(&earlier, &j))
+        j = earlier;
+    if (j.row->program->ops[j.op].phase == LB_PHASE_OPTIMIZER && gradient_grew(q, j.row, j.op)) return false;
+    describe_jump(&j, origin);
+    if (row == j.row && broken == j.op) return true;
     const char *layer = lb_op_layer(p, &p->ops[reader]);
-    describe(&g, origin);
     const size_t used = strlen(origin->text);
-    snprintf(origin->text + used, sizeof origin->text - used, "; %s%s%.80s reads it%s%s%s",
-             lb_op_name(p, &p->ops[reader]), *layer ? " of " : "", layer,
-             reader == broken ? " and overflows" : ", and ",
-             reader == broken ? "" : lb_op_name(p, &p->ops[broken]),
-             reader == broken ? "" : " overflows in the end");
+    const char *ends = lb_trace_nonfinite(row, broken) ? "overflows" : "grows";
+    snprintf(origin->text + used, sizeof origin->text - used, "; %s%s%.80s reads it%s%s%s%s%s",
+             lb_op_name(p, &p->ops[reader]), *layer ? " of " : "", layer, reader == broken ? " and " : ", and ",
+             reader == broken ? ends : lb_op_name(p, &p->ops[broken]), reader == broken ? "" : " ",
+             reader == broken ? "" : ends, reader == broken ? "" : " in the end");
     return true;
 }
 
 void lb_growth_find(const lb_inquiry *q, lb_origin *origin)
 {
-    const lb_trace_row *earlier = NULL;
+    const lb_trace_row *earlier = NULL, *failing = lb_trace_find(q->trace, q->failure.rank, q->failure.step);
+    if (failing && q->failure.op < failing->program->n_ops && lb_growth_read(q, failing, q->failure.op, origin)) return;
     for (uint32_t s = 0; s < q->n_steps && q->steps[s] <= q->failure.step; s++) {
         const lb_trace_row *row = lb_trace_find(q->trace, q->failure.rank, q->steps[s]);
         growth g;

@@ -1,7 +1,9 @@
 /* Where numbers grew too large while they stayed finite: an observation beside the verdict, as origin.h is for what broke.
  *
- * The first step is sought in which an op gives more than a hundred times what it gave in the step before, or in which an
- * optimizer makes a parameter more than thirty times as large: the step in which it happened, not that in which it showed.
+ * What outlives a step comes first: a parameter that optimizers made more than 8 times as large since the window began, or a
+ * parameter, buffer or state that some other op outside the modules made a hundred times as large, or nothing at all. Of several the
+ * earliest write counts, and of an update what it was made of. Otherwise the first step is sought in which an op gives more than a
+ * hundred times what it gave in the step before: the step in which it happened, not that in which it showed.
  */
 #ifndef LB_BISECT_GROWTH_H
 #define LB_BISECT_GROWTH_H
@@ -10,8 +12,8 @@
 
 /* Fills `origin` from the inquiry's trace; leaves it as it is when nothing grew so much. */
 void lb_growth_find(const lb_inquiry *inquiry, lb_origin *origin);
-/* What op `broken` of that step made of finite numbers may be the fault of who wrote a parameter that it was computed from:
- * fills `origin` when one of them was made more than 10^4 times as large, in that step or the one before. False: none was. */
+/* What op `broken` of that step made of its numbers may be the fault of who wrote what it was computed from, in that step or an earlier
+ * one: fills `origin` then. False: nobody is, or a gradient that grew explains it. */
 bool lb_growth_read(const lb_inquiry *inquiry, const lb_trace_row *row, uint32_t broken, lb_origin *origin);
 
 #endif

@@ -5,6 +5,7 @@
 #include "origin.h"
 
 #include "growth.h"
+#include "owner.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -189,7 +190,55 @@ static uint32_t start_of(const lb_inquiry *q, const lb_trace_row *row)
     return q->failure.op;
 }
 
-void lb_origin_find(lb_inquiry *q)
+/* ---- state that no optimizer leaves --------------------------------------------------------------------------------- */
+
+static bool has_negative(const lb_trace_row *row, uint32_t op)
+{
+    lb_trace_sum sum = {0};
+    take_op(&sum, row, op);
+    return sum.elements > sum.nan + sum.inf && sum.least < 0;
+}
+
+/* Where the negative numbers come from that an optimizer's root was drawn of: the state that came into the window so; LB_NONE when they
+ * were made in it. */
+static uint32_t negative_state(const lb_trace_row *row, uint32_t op)
+{
+    static const char *const roots[] = {"sqrt", NULL};
+    const lb_program *p = row->program;
+    if (p->ops[op].phase != LB_PHASE_OPTIMIZER || !named(lb_op_name(p, &p->ops[op]), roots)) return LB_NONE;
+    for (uint32_t at = op, next;; at = next) {
+        next = LB_NONE;
+        for (uint32_t e = row->flow->first_def[at]; e < row->flow->first_def[at + 1]; e++)
+            if (has_negative(row, row->flow->defs[e]) && p->ops[row->flow->defs[e]].phase == LB_PHASE_OPTIMIZER &&
+                (next == LB_NONE || is_source(p, row->flow->defs[e])))
+                next = row->flow->defs[e];
+        if (next == LB_NONE) return LB_NONE;
+        if (is_source(p, next)) return p->values[lb_op_results(p, &p->ops[next])[0]].flags & LB_VALUE_STATE ? next : LB_NONE;
+    }
+}
+
+static void describe_negative(const lb_trace_row *row, uint32_t source, char *text, size_t size)
+{
+    const lb_program *p = row->program;
+    const lb_value *v = &p->values[lb_op_results(p, &p->ops[source])[0]];
+    lb_trace_sum sum = {0};
+    take_op(&sum, row, source);
+    snprintf(text, size, "%s came in with negative numbers, down to %.3g, and a root is drawn of it", lb_program_text(p, v->name), sum.least);
+}
+
+/* ---- all of it ------------------------------------------------------------------------------------------------------ */
+
+/* What stands in no module is where the parameter is that it serves. */
+static void place(const lb_inquiry *q, lb_origin *origin)
+{
+    const lb_trace_row *row = lb_trace_find(q->trace, origin->rank, origin->step);
+    lb_owners *owners;
+    if (*origin->layer || !row || lb_owners_new(row->flow, NULL, &owners, NULL) != LB_OK) return;
+    snprintf(origin->layer, sizeof origin->layer, "%s", lb_owner_module(owners, origin->op, LB_OWNER_WHOLE));
+    lb_owners_free(owners);
+}
+
+static void find(lb_inquiry *q)
 {
     lb_origin *origin = &q->out->origin;
     const lb_trace_row *row = lb_trace_find(q->trace, q->failure.rank, q->failure.step), *before;
@@ -214,15 +263,25 @@ void lb_origin_find(lb_inquiry *q)
     const bool data = writer == LB_NONE && is_source(row->program, op);
     if (writer != LB_NONE) op = writer;
     if (!data && writer == LB_NONE && lb_growth_read(q, row, op, origin)) return;
+    const uint32_t broken = data || writer != LB_NONE ? LB_NONE : op, state = broken == LB_NONE ? LB_NONE : negative_state(row, op);
+    if (state != LB_NONE) op = state;
     const lb_op *found = &row->program->ops[op];
-    *origin = (lb_origin){
-        .step = row->program->step, .rank = row->program->rank, .phase = (lb_phase)found->phase, .op = op};
+    *origin = (lb_origin){.step = row->program->step, .rank = row->program->rank, .phase = (lb_phase)found->phase, .op = op, .broken = broken};
     snprintf(origin->layer, sizeof origin->layer, "%s", lb_op_layer(row->program, found));
     snprintf(origin->name, sizeof origin->name, "%s", lb_op_name(row->program, found));
-    if (data)
+    if (state != LB_NONE)
+        describe_negative(row, op, origin->text, sizeof origin->text);
+    else if (data)
         describe_source(row, op, origin->text, sizeof origin->text);
     else if (writer != LB_NONE)
         snprintf(origin->text, sizeof origin->text, "it writes a constant that is not finite");
     else
         describe_op(row, op, origin->text, sizeof origin->text);
+}
+
+void lb_origin_find(lb_inquiry *q)
+{
+    q->out->origin.broken = LB_NONE;
+    find(q);
+    if (q->out->origin.op != LB_NONE) place(q, &q->out->origin);
 }

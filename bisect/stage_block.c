@@ -282,6 +282,83 @@ static lb_status examine_block(lb_inquiry *q, const lb_program *first, const lb_
     return LB_OK;
 }
 
+/* ---- the origin first ----------------------------------------------------------------------------------------------- */
+
+/* Whether f64 everywhere cures: then a finite loss of digits is at work, and what broke may be far from it. */
+static bool digits_matter(const lb_bisection *b)
+{
+    for (uint32_t i = 0; i < b->n_trials; i++)
+        if (!strcmp(b->trials[i].purpose, "note") && !strcmp(b->trials[i].outcome, "cured")) return true;
+    return false;
+}
+
+static const lb_block *block_around(const lb_program *p, const lb_blocks *blocks, uint32_t scope)
+{
+    for (uint32_t k = 0; k < blocks->n; k++)
+        if (lb_scope_within(p, scope, blocks->rows[k].scope)) return &blocks->rows[k];
+    return NULL;
+}
+
+/* Skips that module in the step alone; where the fault comes back in a later step, from that step on. */
+static lb_status skip_from(lb_inquiry *q, const char *path, int64_t step, bool *cured, lb_err *err)
+{
+    lb_outcome outcome = LB_OUTCOME_SAME;
+    for (int later = 0; later < 2; later++) {
+        lb_sites site = {0};
+        char pattern[320], before[80];
+        if (later && (outcome != LB_OUTCOME_OTHER || step == q->steps[q->n_steps - 1])) break;
+        if (later)
+            snprintf(before, sizeof before, "step=%" PRId64 "-%" PRId64 "&layer=", step, q->steps[q->n_steps - 1]);
+        else
+            snprintf(before, sizeof before, "step=%" PRId64 "&layer=", step);
+        lb_escape(path, pattern, sizeof pattern);
+        lb_site_form form = {LB_SWAP_SKIP, "", before, "", '|'};
+        lb_status status = lb_sites_add(&site, &form, pattern, err);
+        lb_sites_name(&site, later ? "%s skipped from step %" PRId64 " on" : "%s skipped in step %" PRId64, path, step);
+        if (status == LB_OK) status = lb_try(q, &site, NULL, "whole", &outcome, err);
+        *cured = status == LB_OK && outcome == LB_OUTCOME_CURED;
+        if (*cured) status = lb_cure_set(q, &site, NULL, 0, err);
+        lb_sites_release(&site);
+        if (status != LB_OK || *cured) return status;
+    }
+    return LB_OK;
+}
+
+/* The innermost module around the origin whose skipping alone cures, up to the block that it lies in. What broke there first is the
+ * culprit: a class of blocks need not be searched for another that hides it as well. */
+static lb_status examine_origin(lb_inquiry *q, const lb_blocks *blocks, bool *found, lb_err *err)
+{
+    const lb_origin *origin = &q->out->origin;
+    const lb_trace_row *row = origin->op == LB_NONE ? NULL : lb_trace_find(q->trace, origin->rank, origin->step);
+    const lb_program *p = row ? row->program : NULL;
+    if (!p || origin->written || !p->ops[origin->op].scope || !lb_trace_broke(row, origin->op) || digits_matter(q->out))
+        return LB_OK;
+    if (origin->phase != LB_PHASE_FORWARD && origin->phase != LB_PHASE_BACKWARD) return LB_OK;
+    const lb_block *block = NULL;
+    uint32_t scope = p->ops[origin->op].scope;
+    const char *path = "";
+    for (; scope && scope != LB_NONE && !*found; scope = p->scopes[scope].parent) {
+        /* Programs of one capture number their scopes as they meet them. */
+        block = block_around(p, blocks, scope);
+        path = lb_program_text(p, p->scopes[scope].path);
+        LB_TRY(skip_from(q, path, origin->step, found, err));
+        if (block && block->scope == scope) break;
+    }
+    if (!*found) return LB_OK;
+    uint32_t op = origin->op;
+    bool wide = false;
+    lb_culprit *c;
+    LB_TRY(earlier_loss(q, path, origin->step, &op, &wide, err));
+    LB_TRY(lb_culprit_add(q, LB_AXIS_BLOCK, origin->rank, origin->step, op, &c, err));
+    if (block) c->block = block->letter;
+    LB_TRY(lb_culprit_all_ranks(q, c, err));
+    snprintf(c->why, sizeof c->why,
+             "Without %s in step %" PRId64 ", %s, the window ends without the failure. The op named is the first in it %s.", path,
+             origin->step, lb_besides(q),
+             wide ? "that the cure by f64 needs" : "whose inputs are finite and whose result is not");
+    return LB_OK;
+}
+
 /* ---- classes ------------------------------------------------------------------------------------------------------ */
 
 static const lb_block *block_of_scope(const lb_blocks *blocks, uint32_t scope)
@@ -391,6 +468,8 @@ lb_status lb_stage_block(lb_inquiry *q, bool *found, lb_err *err)
     for (uint32_t i = 0; i < blocks.n; i++)
         if (!strchr(present, blocks.rows[i].letter) && strlen(present) < 7)
             strncat(present, &blocks.rows[i].letter, 1);
+    if (status == LB_OK) status = examine_origin(q, &blocks, found, err);
+    const bool direct = *found;
     for (size_t i = 0; i < sizeof classes / sizeof *classes && status == LB_OK && !*found; i++) {
         bool both = strchr(present, 'A') && strchr(present, 'D');
         if (classes[i][1] && !both) continue;
@@ -398,7 +477,9 @@ lb_status lb_stage_block(lb_inquiry *q, bool *found, lb_err *err)
         status = try_class(q, p, &blocks, letter, found, err);
     }
     if (status == LB_OK) {
-        if (!blocks.n)
+        if (direct)
+            lb_stage_end(q, "cured", "without the module that breaks first");
+        else if (!blocks.n)
             lb_stage_end(q, "none", "no residual stream was recognised");
         else if (*found)
             lb_stage_end(q, "cured", "without blocks of class %s", letter);

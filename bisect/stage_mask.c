@@ -78,8 +78,8 @@ static void walk_step(const lb_trace_row *row, const lb_trace_row *before, uint8
         if (!marks[i]) continue;
         for (uint32_t e = flow->first_def[i]; e < flow->first_def[i + 1]; e++)
             if (holds_mask(row, flow->defs[e])) marks[flow->defs[e]] = 1;
-        if (i == last || p->ops[i].flags & LB_OP_VIEW || !outside(row, i, layer)) continue;
-        const bool source = is_source(p, i);
+        const bool source = is_source(p, i); /* also a buffer of the layer that reads it */
+        if (i == last || p->ops[i].flags & LB_OP_VIEW || (!source && !outside(row, i, layer))) continue;
         const uint32_t writer = source && before ? last_writer(before, storage_of_source(p, i)) : LB_NONE;
         if (writer != LB_NONE && p->values[lb_op_results(p, &p->ops[i])[0]].source == LB_SOURCE_CARRIED) {
             *carried = writer;

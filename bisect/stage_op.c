@@ -80,36 +80,33 @@ static lb_status try_single_ops(lb_inquiry *q, const broken_list *list, const ui
     return status;
 }
 
-/* The parameter that an optimizer's op writes, "" when it writes none. */
-static const char *written_parameter(const lb_program *p, const lb_op *op)
-{
-    for (uint32_t w = 0; w < op->written; w++) {
-        uint32_t v = lb_op_written(p, op)[w];
-        for (uint32_t g = 0; v != LB_NONE && g < p->n_group_params; g++)
-            if (p->group_params[g].storage == p->values[v].storage)
-                return lb_program_text(p, p->group_params[g].name);
-    }
-    return "";
-}
-
 static lb_status blame(lb_inquiry *q, const broken_kind *k, uint32_t besides, lb_err *err)
 {
-    const lb_op *op = &k->program->ops[k->op];
-    const char *parameter = written_parameter(k->program, op), *dot = strrchr(parameter, '.');
     char others[80] = "";
     lb_culprit *c;
     LB_TRY(lb_culprit_add(q, LB_AXIS_BLOCK, q->failure.rank, k->program->step, k->op, &c, err));
     LB_TRY(lb_culprit_all_ranks(q, c, err));
-    if (dot) snprintf(c->layer, sizeof c->layer, "%.*s", (int)(dot - parameter), parameter);
     if (besides)
         snprintf(others, sizeof others, " and in place of what %u other %s so", besides,
                  besides == 1 ? "op makes" : "ops make");
     snprintf(
         c->why, sizeof c->why,
-        "It makes numbers that are not finite of finite ones%s%s. With 0 in their place%s, and nothing else "
+        "It makes numbers that are not finite of finite ones%s%.120s. With 0 in their place%s, and nothing else "
         "changed, the window ends without the failure; no change of a block, a precision or the data does "
         "that.",
-        *parameter ? ", in " : "", parameter, others);
+        *c->parameter ? ", in " : "", c->parameter, others);
+    return LB_OK;
+}
+
+/* The op that broke did what its state asked for: that came in as it is. */
+static lb_status blame_state(lb_inquiry *q, const lb_program *p, uint32_t broken, lb_err *err)
+{
+    const lb_origin *origin = &q->out->origin;
+    lb_culprit *c;
+    LB_TRY(lb_culprit_add(q, LB_AXIS_SOURCE, origin->rank, origin->step, origin->op, &c, err));
+    LB_TRY(lb_culprit_all_ranks(q, c, err));
+    snprintf(c->why, sizeof c->why, "The window begins with state that no optimizer leaves: %s. %s makes NaN of it; with 0 there, %s, the "
+             "window ends without the failure.", origin->text, lb_op_name(p, &p->ops[broken]), lb_besides(q));
     return LB_OK;
 }
 
@@ -131,6 +128,54 @@ static lb_status blame_all(lb_inquiry *q, const broken_list *list, const uint32_
                 LB_TRY(blame(q, k, n - culprits, err));
         }
     return LB_OK;
+}
+
+/* ---- the origin first ----------------------------------------------------------------------------------------------- */
+
+/* That op, or (`kind`) the same of its layer in every step: what came in as state stays. */
+static lb_status list_own_op(const lb_program *p, uint32_t op, bool kind, lb_sites *site, lb_err *err)
+{
+    char before[340], body[160], layer[320];
+    lb_escape(lb_op_layer(p, &p->ops[op]), layer, sizeof layer);
+    lb_escape(lb_op_name(p, &p->ops[op]), body, sizeof body);
+    snprintf(before, sizeof before, "^%s/", layer);
+    lb_site_form all = {LB_SWAP_KERNEL, "finite", before, "$&phase=optimizer", 0}, one = {LB_SWAP_KERNEL, "finite", before, "", ','};
+    if (!kind) {
+        snprintf(before, sizeof before, "step=%" PRId64 "&index=", p->step);
+        snprintf(body, sizeof body, "%u", op);
+    }
+    lb_sites_name(site, "0 for what %s of the optimizer gives that is not finite", lb_op_name(p, &p->ops[op]));
+    return lb_sites_add(site, kind ? &all : &one, body, err);
+}
+
+/* An op of the optimizer that made numbers that are not finite of finite ones, or the state from which it did: no block and no data are
+ * asked before it. */
+lb_status lb_stage_own_op(lb_inquiry *q, bool *found, lb_err *err)
+{
+    const lb_origin *origin = &q->out->origin;
+    const lb_trace_row *row = origin->op == LB_NONE ? NULL : lb_trace_find(q->trace, origin->rank, origin->step);
+    const uint32_t broken = row ? origin->broken : LB_NONE;
+    lb_sites site = {0};
+    lb_outcome outcome = LB_OUTCOME_SAME;
+    if (broken == LB_NONE || origin->written || row->program->ops[broken].phase != LB_PHASE_OPTIMIZER || !lb_trace_broke(row, broken))
+        return LB_OK;
+    LB_TRY(lb_stage_begin(q, "op", err));
+    lb_status status = LB_OK;
+    for (int kind = broken != origin->op; kind < 2 && status == LB_OK && !*found; kind++) {
+        if (kind && broken == origin->op && outcome != LB_OUTCOME_OTHER) break;
+        lb_sites_release(&site);
+        status = list_own_op(row->program, broken, kind, &site, err);
+        if (status == LB_OK) status = lb_try(q, &site, NULL, "whole", &outcome, err);
+        *found = status == LB_OK && outcome == LB_OUTCOME_CURED;
+    }
+    if (*found) status = lb_cure_set(q, &site, NULL, 0, err);
+    if (*found && status == LB_OK && broken == origin->op) status = blame(q, &(broken_kind){row->program, broken}, 0, err);
+    if (*found && status == LB_OK && broken != origin->op) status = blame_state(q, row->program, broken, err);
+    if (status == LB_OK)
+        lb_stage_end(q, *found ? "cured" : "cleared", *found ? "with 0 for what one op gives that is not finite"
+                                                             : "fails with 0 for what the first op gives that is not finite, too");
+    lb_sites_release(&site);
+    return status;
 }
 
 lb_status lb_stage_op(lb_inquiry *q, bool *found, lb_err *err)

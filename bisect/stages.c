@@ -2,6 +2,7 @@
 #include "stages.h"
 
 #include "block.h"
+#include "owner.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -23,18 +24,83 @@ uint32_t lb_steps_until_failure(const lb_inquiry *q)
     return n;
 }
 
-static char block_of(const lb_program *p, uint32_t scope, lb_err *err)
+static bool recorded_bad(const lb_program *p, uint32_t value)
+{
+    return value != LB_NONE && p->values[value].statistics != LB_NONE &&
+           lb_statistics_nonfinite(&p->statistics[p->values[value].statistics]) > 0;
+}
+
+/* The element of a list op that shows the failure; of other ops, and where none does, the whole. */
+static uint32_t bad_element(const lb_program *p, const lb_owners *owners, uint32_t row)
+{
+    const lb_op *op = &p->ops[row];
+    for (uint32_t r = 0; r < op->results + op->written; r++) {
+        const uint32_t v = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
+        if (recorded_bad(p, v)) return lb_owner_element(owners, row, v);
+    }
+    return LB_OWNER_WHOLE;
+}
+
+/* Where it stands: its module, or that of the parameter which it serves. */
+static void place_culprit(const lb_program *p, const lb_owners *owners, lb_culprit *c)
+{
+    const lb_op *op = &p->ops[c->row];
+    const uint32_t element = bad_element(p, owners, c->row);
+    const bool source = !strcmp(lb_op_name(p, op), "lb::source");
+    if (op->scope && !source && op->phase != LB_PHASE_OPTIMIZER) return;
+    snprintf(c->parameter, sizeof c->parameter, "%s", lb_owner_of(owners, c->row, element));
+    const char *dot = strrchr(c->parameter, '.');
+    if (source && dot) /* by name: the first to read a tied weight is not its owner */
+        snprintf(c->layer, sizeof c->layer, "%.*s", (int)(dot - c->parameter), c->parameter);
+    else if (!source)
+        snprintf(c->layer, sizeof c->layer, "%s", lb_owner_module(owners, c->row, element));
+}
+
+static uint32_t scope_called(const lb_program *p, const char *path)
+{
+    for (uint32_t s = 0; s < p->n_scopes; s++)
+        if (!strcmp(lb_program_text(p, p->scopes[s].path), path)) return s;
+    return 0;
+}
+
+lb_status lb_culprit_of_storage(lb_inquiry *q, lb_culprit *c, int32_t rank, int64_t storage, lb_err *err)
+{
+    const lb_program *p = lb_inquiry_program(q, rank, c->step);
+    lb_flow *flow;
+    lb_owners *owners;
+    if (!p) return LB_OK;
+    LB_TRY(lb_flow_new(p, &flow, err));
+    lb_status status = lb_owners_new(flow, NULL, &owners, err);
+    for (uint32_t v = 0; v < p->n_values && status == LB_OK; v++) {
+        const char *name = p->values[v].storage == storage ? lb_owner_of_value(owners, v) : "", *dot = strrchr(name, '.');
+        if (!*name) continue;
+        snprintf(c->parameter, sizeof c->parameter, "%s", name);
+        snprintf(c->layer, sizeof c->layer, "%.*s", dot ? (int)(dot - name) : 0, name);
+        break;
+    }
+    if (status == LB_OK) lb_owners_free(owners);
+    lb_flow_free(flow);
+    return status;
+}
+
+static void fill_in(const lb_program *p, lb_culprit *c, lb_err *err)
 {
     lb_flow *flow;
     lb_blocks blocks;
-    char letter = 0;
-    if (lb_flow_new(p, &flow, err) != LB_OK) return 0;
+    lb_owners *owners;
+    snprintf(c->layer, sizeof c->layer, "%s", lb_op_layer(p, &p->ops[c->row]));
+    snprintf(c->op, sizeof c->op, "%s", lb_op_name(p, &p->ops[c->row]));
+    c->phase = (lb_phase)p->ops[c->row].phase;
+    if (lb_flow_new(p, &flow, err) != LB_OK) return;
+    if (lb_owners_new(flow, NULL, &owners, err) == LB_OK) {
+        place_culprit(p, owners, c);
+        lb_owners_free(owners);
+    }
     if (lb_blocks_find(p, flow, &blocks, err) == LB_OK) {
-        letter = blocks.letters[scope];
+        c->block = blocks.letters[scope_called(p, c->layer)];
         lb_blocks_release(&blocks);
     }
     lb_flow_free(flow);
-    return letter;
 }
 
 lb_status lb_culprit_add(lb_inquiry *q, lb_axis axis, int32_t rank, int64_t step, uint32_t row,
@@ -52,13 +118,7 @@ lb_status lb_culprit_add(lb_inquiry *q, lb_axis axis, int32_t rank, int64_t step
     b->n_culprits++;
     b->outcome = LB_BISECT_FOUND;
     const lb_program *p = lb_inquiry_program(q, rank, step);
-    if (p && row != LB_NONE) {
-        const lb_op *op = &p->ops[row];
-        snprintf(c->layer, sizeof c->layer, "%s", lb_op_layer(p, op));
-        snprintf(c->op, sizeof c->op, "%s", lb_op_name(p, op));
-        c->phase = (lb_phase)op->phase;
-        c->block = block_of(p, op->scope, err);
-    }
+    if (p && row != LB_NONE) fill_in(p, c, err);
     *culprit = c;
     return LB_OK;
 }

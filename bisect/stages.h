@@ -26,8 +26,10 @@ lb_status lb_stage_source(lb_inquiry *inquiry, bool *found, lb_err *err);
 lb_status lb_stage_several(lb_inquiry *inquiry, bool *found, lb_err *err);
 /* Last: single ops, in no block or beside one, that make numbers of finite ones that are not. */
 lb_status lb_stage_op(lb_inquiry *inquiry, bool *found, lb_err *err);
-/* Updates that make a parameter much larger, as of too large a learning rate: when nothing else cures. */
+/* Writes over what outlives a step, where the origin is one: too large a learning rate, a state or a buffer that was changed. */
 lb_status lb_stage_update(lb_inquiry *inquiry, bool *found, lb_err *err);
+/* Before blocks: an op of the optimizer that broke by itself, where the origin is one. */
+lb_status lb_stage_own_op(lb_inquiry *inquiry, bool *found, lb_err *err);
 /* Sums in another order. */
 lb_status lb_stage_order(lb_inquiry *inquiry, bool *found, lb_err *err);
 
@@ -36,6 +38,8 @@ lb_status lb_stage_order(lb_inquiry *inquiry, bool *found, lb_err *err);
 /* Adds a culprit with what the op row says (layer, op, phase; block from the program's blocks). `row` may be LB_NONE. */
 lb_status lb_culprit_add(lb_inquiry *inquiry, lb_axis axis, int32_t rank, int64_t step, uint32_t row,
                          lb_culprit **culprit, lb_err *err);
+/* Of an op that writes several things the one in `storage`: its owner becomes the culprit's parameter and layer. */
+lb_status lb_culprit_of_storage(lb_inquiry *inquiry, lb_culprit *culprit, int32_t rank, int64_t storage, lb_err *err);
 /* All ranks run the same code: a culprit that is not of one rank names those that take part. */
 lb_status lb_culprit_all_ranks(lb_inquiry *inquiry, lb_culprit *culprit, lb_err *err);
 /* Sets the cure to the chosen sites (`found` NULL: all). */

@@ -137,11 +137,13 @@ static char *culprit_text(const lb_culprit *c)
         fprintf(out, "%s: %s", c->axis == LB_AXIS_BLOCK && !c->block ? "op" : lb_axis_name(c->axis),
                 *c->layer ? c->layer : "(outside every module)");
     if (*c->op) fprintf(out, " %s", strcmp(c->op, "lb::source") ? c->op : "(its data)");
+    if (*c->parameter) fprintf(out, " of %s", c->parameter);
     if (c->n_ranks && c->step < 0) {
         fprintf(out, ", ");
         put_ranks(out, c);
     } else if (c->n_ranks) {
-        fprintf(out, "\n%s of step %" PRId64 ", ", lb_phase_name(c->phase), c->step);
+        fprintf(out, "\n%s of step %" PRId64 ", ", lb_phase_name(c->phase), c->between ? c->acts : c->step);
+        if (c->between) fprintf(out, "recorded behind step %" PRId64 "'s optimizer, ", c->step);
         put_ranks(out, c);
     }
     if (c->block) fprintf(out, ", block class %c (%s)", c->block, block_name(c->block));

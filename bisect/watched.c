@@ -16,6 +16,11 @@ static bool op_is(const lb_program *p, const lb_op *op, const char *base)
            (!name[6 + n] || name[6 + n] == '.' || (name[6 + n] == '_' && (!name[7 + n] || name[7 + n] == '.')));
 }
 
+bool lb_is_unscaling(const lb_program *p, const lb_op *op)
+{
+    return strstr(lb_op_name(p, op), "_amp_foreach_non_finite_check_and_unscale_") != NULL;
+}
+
 static bool float_value(const lb_program *p, uint32_t value)
 {
     return value != LB_NONE && lb_dtype_is_float(p->values[value].dtype);
@@ -118,6 +123,7 @@ static void mark_op(marker *m, uint32_t i)
     const lb_program *p = m->p;
     const lb_op *op = &p->ops[i];
     m->w->marks[i] |= bits_of_flags(p, op);
+    m->w->updates += m->w->marks[i] & LB_WATCH_PARAMETER ? 1 : 0;
     for (uint32_t r = 0; op->phase == LB_PHASE_OPTIMIZER && r < op->written; r++) {
         uint32_t value = lb_op_written(p, op)[r];
         if (value != LB_NONE && group_storage(p, p->values[value].storage))
@@ -129,7 +135,7 @@ static void mark_op(marker *m, uint32_t i)
     }
     if (op->flags & LB_OP_COLLECTIVE && op->phase != LB_PHASE_FORWARD) mark_inputs(m, i, LB_WATCH_GRADIENT);
     if (is_sanitiser(m, i)) mark_inputs(m, i, LB_WATCH_GRADIENT);
-    if (strstr(lb_op_name(p, op), "_amp_foreach_non_finite_check_and_unscale_")) m->w->scaler = true;
+    if (lb_is_unscaling(p, op)) m->w->scaler = true;
     /* Backward starts from ones like the loss, made outside of any autograd node. */
     if (op_is(p, op, "ones_like") && op->phase == LB_PHASE_BACKWARD && !*lb_program_text(p, op->node_name))
         mark_inputs(m, i, LB_WATCH_LOSS);

@@ -70,7 +70,7 @@ static lb_status apply_muon(const lb_program *in, const lb_flow *flow, const lb_
     return status;
 }
 
-lb_status lb_pass_apply(const lb_program *in, const lb_swap *swap, lb_capture *capture, lb_program **out,
+lb_status lb_pass_apply(const lb_program *in, const uint32_t *given, const lb_swap *swap, lb_capture *capture, lb_program **out,
                         uint32_t **origin, uint32_t *touched, lb_err *err)
 {
     (void)capture;
@@ -86,7 +86,7 @@ lb_status lb_pass_apply(const lb_program *in, const lb_swap *swap, lb_capture *c
     if (status == LB_OK && swap->kind == LB_SWAP_SKIP)
         status = apply_skip(in, flow, selector, out, origin, touched, err);
     else if (status == LB_OK && swap->kind == LB_SWAP_UPDATE)
-        status = lb_pass_update(in, flow, selector, swap->argument, out, origin, touched, err);
+        status = lb_pass_update(in, given, flow, selector, swap->argument, out, origin, touched, err);
     else if (status == LB_OK)
         status = apply_muon(in, flow, selector, swap->argument, out, origin, touched, err);
     lb_flow_free(flow);

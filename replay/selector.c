@@ -183,6 +183,13 @@ bool lb_selector_wants_blocks(const lb_selector *selector)
     return false;
 }
 
+bool lb_selector_names_ops(const lb_selector *selector)
+{
+    for (uint32_t i = 0; i < selector->n_terms; i++)
+        if (selector->terms[i].kind == TERM_INDEX) return true;
+    return false;
+}
+
 static bool in_ranges(const term *t, int64_t x)
 {
     for (uint32_t i = 0; i < t->n_ranges; i++)

@@ -25,6 +25,8 @@ void lb_selector_free(lb_selector *selector);
 
 /* True when the selector has a block= term: then `blocks` is needed below. */
 bool lb_selector_wants_blocks(const lb_selector *selector);
+/* True when it has an index= term: it names single ops, not what a module has. */
+bool lb_selector_names_ops(const lb_selector *selector);
 /* Sets bit `mask` in marks[i] for every op i that is selected (program->n_ops bytes). `blocks`: class letter per scope, or
  * NULL (no block is selected). `origin`: per op its row in the recorded program, for index= terms, LB_NONE: selected by none;
  * NULL: the program is the recorded one. Returns the number of ops selected, or -1 when out of memory. */

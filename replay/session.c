@@ -155,7 +155,7 @@ static lb_status transform(session *s, const lb_prepared *recorded, scene *out, 
         if (plan->swaps[i].kind == LB_SWAP_FUSE)
             LB_TRY(lb_pass_fuse(in, out->origin, plan->swaps, plan->n_swaps, i, &next, &origin, &touched, err));
         else
-            LB_TRY(lb_pass_apply(in, &plan->swaps[i], s->replay->capture, &next, &origin, &touched, err));
+            LB_TRY(lb_pass_apply(in, out->origin, &plan->swaps[i], s->replay->capture, &next, &origin, &touched, err));
         if (plan->touched) plan->touched[i] += touched;
         if (touched) note_rate(s, in, &plan->swaps[i]);
         out->changed |= touched && i >= plan->n_common;

@@ -1,11 +1,14 @@
-/* The pass that scales updates: what the optimizers of a step do to a parameter, made `factor` times as large.
+/* The pass that scales updates: what the optimizers of a step do to a parameter, or what single ops do to what they write, made
+ * `factor` times as large.
  *
  *      old := copy of the parameter, before the first op of the optimizer phase that writes it
  *      … the optimizer's ops as they are …
- *      parameter := old + factor (parameter - old), after the last           aten::lerp_ with weight 1 - factor, to old
+ *      parameter := old + factor (parameter - old), after the last           aten::lerp_ with weight 1 - factor, to old;
+ *                                                                            aten::copy_ of old where the factor is 0
  *
  * Moments stay what they become: only what reaches the parameter is scaled. 0 leaves the parameter as it was. What an observer
- * sees of the parameter is the scaled value, under the last op; the ops in between are seen by none.
+ * sees of the parameter is the scaled value, under the last op; the ops in between are seen by none. A selector with index= names ops
+ * by themselves: whatever each of them writes in place (a state that somebody multiplied, a buffer that was filled), in any phase.
  */
 #include "block.h"
 #include "passes.h"
@@ -24,12 +27,18 @@ typedef struct written {
     uint32_t old;           /* the copy */
 } written;
 
+/* What an optimizer does: one that is plain code runs outside the model, some of its ops without a gradient. */
+static bool updates(const lb_op *op)
+{
+    return op->phase == LB_PHASE_OPTIMIZER || (!op->scope && op->phase == LB_PHASE_OTHER);
+}
+
 /* False where nothing writes it, or its first write does not read it: then there is no update to scale. */
 static bool find_written(const lb_program *p, int64_t storage, written *out)
 {
     *out = (written){.storage = storage, .first = LB_NONE, .before = LB_NONE};
     for (uint32_t i = 0; i < p->n_ops; i++) {
-        uint32_t v = p->ops[i].phase == LB_PHASE_OPTIMIZER ? lb_op_writes(p, &p->ops[i], storage) : LB_NONE;
+        uint32_t v = updates(&p->ops[i]) ? lb_op_writes(p, &p->ops[i], storage) : LB_NONE;
         if (v == LB_NONE) continue;
         if (out->first == LB_NONE) out->first = i, out->before = lb_op_reads(p, &p->ops[i], storage);
         out->last = i, out->after = v;
@@ -38,22 +47,56 @@ static bool find_written(const lb_program *p, int64_t storage, written *out)
            lb_layout_same_shape(&p->values[out->before].layout, &p->values[out->after].layout);
 }
 
+static void add_written(const lb_program *in, const lb_selector *selector, const char *blocks, const char *name, int64_t storage,
+                        written *rows, uint32_t *n)
+{
+    for (uint32_t i = 0; i < *n; i++)
+        if (rows[i].storage == storage) return;
+    if (lb_selector_scope(selector, in, lb_program_owner(in, name), blocks)) *n += find_written(in, storage, &rows[*n]);
+}
+
+/* The parameters of the groups, and what the model calls a parameter where an optimizer without a class steps it. */
 static lb_status collect(const lb_program *in, const lb_selector *selector, const char *blocks, written **rows,
                          uint32_t *n, lb_err *err)
 {
+    uint32_t sources = 0;
+    for (uint32_t i = 0; i < in->n_ops; i++) sources += !strcmp(lb_op_name(in, &in->ops[i]), "lb::source");
     *n = 0;
-    *rows = malloc((in->n_group_params + 1) * sizeof **rows);
+    *rows = malloc((in->n_group_params + sources + 1) * sizeof **rows);
     if (!*rows) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (uint32_t k = 0; k < in->n_group_params; k++) {
-        const lb_group_param *param = &in->group_params[k];
-        bool known = false;
-        for (uint32_t i = 0; i < *n; i++) known |= (*rows)[i].storage == param->storage;
-        if (known ||
-            !lb_selector_scope(selector, in, lb_program_owner(in, lb_program_text(in, param->name)), blocks))
-            continue;
-        *n += find_written(in, param->storage, &(*rows)[*n]);
+    for (uint32_t k = 0; k < in->n_group_params; k++)
+        add_written(in, selector, blocks, lb_program_text(in, in->group_params[k].name), in->group_params[k].storage, *rows, n);
+    for (uint32_t i = 0; i < in->n_ops; i++) {
+        if (strcmp(lb_op_name(in, &in->ops[i]), "lb::source") || !in->ops[i].results) continue;
+        const lb_value *v = &in->values[lb_op_results(in, &in->ops[i])[0]];
+        if (v->flags & LB_VALUE_PARAMETER) add_written(in, selector, blocks, lb_program_text(in, v->name), v->storage, *rows, n);
     }
     return LB_OK;
+}
+
+/* What the ops named write over, each by itself. */
+static lb_status collect_ops(const lb_program *in, const uint32_t *given, const lb_selector *selector, written **rows, uint32_t *n,
+                             lb_err *err)
+{
+    uint8_t *marks = calloc((size_t)in->n_ops + 1, 1);
+    uint32_t room = 0;
+    *n = 0;
+    if (!marks || lb_selector_mark(selector, in, NULL, given, marks, 1) < 0) {
+        free(marks);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    }
+    for (uint32_t i = 0; i < in->n_ops; i++) room += marks[i] ? in->ops[i].written : 0;
+    *rows = malloc((room + 1) * sizeof **rows);
+    for (uint32_t i = 0; i < in->n_ops && *rows; i++)
+        for (uint32_t w = 0; marks[i] && w < in->ops[i].written; w++) {
+            const uint32_t after = lb_op_written(in, &in->ops[i])[w];
+            const int64_t storage = after == LB_NONE ? -1 : in->values[after].storage;
+            const uint32_t before = after == LB_NONE ? LB_NONE : lb_op_reads(in, &in->ops[i], storage);
+            if (before == LB_NONE || !lb_layout_same_shape(&in->values[before].layout, &in->values[after].layout)) continue;
+            (*rows)[(*n)++] = (written){storage, i, i, before, after, LB_NONE};
+        }
+    free(marks);
+    return *rows ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
 }
 
 /* A fresh storage for the copy. */
@@ -75,15 +118,21 @@ static void add_scaling(lb_rewrite *rw, const written *w, double factor)
     const lb_arg args[] = {{.tag = LB_ARG_VALUE, .u.value = w->after},
                            {.tag = LB_ARG_VALUE, .u.value = w->old},
                            {.tag = LB_ARG_FLOAT, .u.f = 1 - factor}};
-    lb_rewrite_new(rw, "aten::lerp_.Scalar", &rw->in->ops[w->last], w->last, args, 3, &w->after, 1, &w->after,
-                   1);
+    const lb_arg plain = {.tag = LB_ARG_BOOL}, copied[] = {args[0], args[1], plain};
+    const lb_op *like = &rw->in->ops[w->last];
+    if (factor == 0) /* what was written may be infinite, and 0 times that is NaN */
+        lb_rewrite_new(rw, "aten::copy_", like, w->last, copied, 3, &w->after, 1, &w->after, 1);
+    else
+        lb_rewrite_new(rw, "aten::lerp_.Scalar", like, w->last, args, 3, &w->after, 1, &w->after, 1);
 }
 
-static bool writes_any(const lb_program *p, const lb_op *op, const written *rows, uint32_t n)
+/* Between the first and the last of what is scaled nobody looks. */
+static bool writes_any(const lb_program *p, uint32_t i, const written *rows, uint32_t n)
 {
-    if (op->phase != LB_PHASE_OPTIMIZER || op->flags & LB_OP_COLLECTIVE) return false;
+    const lb_op *op = &p->ops[i];
+    if (op->flags & LB_OP_COLLECTIVE) return false;
     for (uint32_t k = 0; k < n; k++)
-        if (lb_op_writes(p, op, rows[k].storage) != LB_NONE) return true;
+        if ((updates(op) || rows[k].first == i) && lb_op_writes(p, op, rows[k].storage) != LB_NONE) return true;
     return false;
 }
 
@@ -99,15 +148,15 @@ static lb_status write_all(const lb_program *in, written *rows, uint32_t n, doub
         lb_rewrite_begin(&rw, i);
         for (uint32_t k = 0; k < n; k++)
             if (rows[k].first == i) add_copy(&rw, &rows[k], fresh + 1 + k);
-        lb_rewrite_op(&rw, &in->ops[i], writes_any(in, &in->ops[i], rows, n) ? LB_NONE : i);
+        lb_rewrite_op(&rw, &in->ops[i], writes_any(in, i, rows, n) ? LB_NONE : i);
         for (uint32_t k = 0; k < n; k++)
             if (rows[k].last == i) add_scaling(&rw, &rows[k], factor);
     }
     return lb_rewrite_finish(&rw, out, origin, err);
 }
 
-lb_status lb_pass_update(const lb_program *in, const struct lb_flow *flow, const lb_selector *selector,
-                         const char *argument, lb_program **out, uint32_t **origin, uint32_t *touched,
+lb_status lb_pass_update(const lb_program *in, const uint32_t *given, const struct lb_flow *flow,
+                         const lb_selector *selector, const char *argument, lb_program **out, uint32_t **origin, uint32_t *touched,
                          lb_err *err)
 {
     char *end;
@@ -118,8 +167,10 @@ lb_status lb_pass_update(const lb_program *in, const struct lb_flow *flow, const
     lb_blocks blocks = {0};
     written *rows = NULL;
     uint32_t n = 0;
-    LB_TRY(lb_blocks_find(in, flow, &blocks, err));
-    lb_status status = collect(in, selector, blocks.letters, &rows, &n, err);
+    const bool single = lb_selector_names_ops(selector);
+    if (!single) LB_TRY(lb_blocks_find(in, flow, &blocks, err));
+    lb_status status = single ? collect_ops(in, given, selector, &rows, &n, err)
+                              : collect(in, selector, blocks.letters, &rows, &n, err);
     *touched = n;
     if (status == LB_OK) status = write_all(in, rows, n, factor, out, origin, err);
     free(rows);

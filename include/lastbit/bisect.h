@@ -46,6 +46,9 @@ typedef struct lb_origin {
     lb_phase phase;
     uint32_t op;     /* row in the recorded program, LB_NONE: nothing non-finite leads to the failure */
     double growth;   /* of a parameter, by that op: how many times as large it became; 0: it is about something else */
+    bool written;    /* that op wrote over what outlives a step: a parameter, a buffer, optimizer state */
+    int64_t storage; /* which */
+    uint32_t broken; /* row of the op of that step that made the first number that is not finite; LB_NONE: there is none */
     char layer[160];
     char name[80];   /* of the op; "lb::source": the data held it already */
     char text[320];  /* "its inputs are finite, the largest 96.4; of its result 12 of 4096 elements (f32) are infinite: …" */
@@ -68,11 +71,14 @@ typedef struct lb_culprit {
     int32_t *ranks;
     uint32_t n_ranks;
     char block;      /* 'A' 'D' 'E' 'M' 'R', 0: in no block */
-    char layer[160]; /* "" when unknown */
+    char layer[160]; /* of an op outside every module the owner of the parameter that it serves; "" when unknown */
+    char parameter[160]; /* which parameter, buffer or state of one it writes or brings; "" when it is about none */
     char op[80];     /* "aten::mm" */
     uint32_t row;    /* of that op in the recorded program, LB_NONE when unknown */
     lb_phase phase;
-    int64_t step;  /* in which it acts; the failure may show later */
+    int64_t step;  /* that recorded it; the failure may show later */
+    bool between;  /* it stands behind that step's optimizer, */
+    int64_t acts;  /* and so acts in this one */
     char why[480]; /* one sentence */
 } lb_culprit;
 

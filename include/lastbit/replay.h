@@ -34,7 +34,8 @@ typedef enum lb_swap_kind {
                           an unseen write is undone), "finite" (0 for NaN and infinities), "step:N" (the same source's) */
     LB_SWAP_ROUTING,   /* of mixtures of experts, chained: "recompute", or recorded "ids", "ids+weights", "ids+weights+slots" */
     LB_SWAP_ACCUMULATE, /* "bf16", …: every addition inside sums and products is rounded to it */
-    LB_SWAP_UPDATE,    /* "0.001", …: what optimizers do to parameters is made that many times as large; "0": nothing */
+    LB_SWAP_UPDATE,    /* "0.001", …: what optimizers do to parameters is made that many times as large; "0": nothing. With index=: what
+                        * single ops write in place */
     LB_SWAP_FUSE       /* composites (see composite.h) computed by one kernel: selector "rms_norm", argument "butterfly" (also "on", "off"),
                           or any selector and "rms_norm[:butterfly]" */
 } lb_swap_kind;

@@ -12,7 +12,7 @@ PROGRAM = "tests/programs/hard_cases.py"
 # case -> culprits as (axis, block, layer, op, phase, step), the stage that finds them, the step of the failure
 CASES = {
     "underflow": ([("precision", None, "score", "aten::_to_copy", "forward", 2)], "precision", 2),
-    "spike": ([("block", "D", "layers.3.mlp.down", "aten::addcdiv_", "optimizer", 1)], "block", 2),
+    "spike": ([("source", "D", "layers.3.mlp.down", "aten::addcdiv_", "optimizer", 1)], "update", 2),
     "two-blocks": ([("block", "E", "layers.1.moe", "aten::mul.Tensor", "forward", 2),
                     ("block", "M", "layers.2.scan", "aten::exp", "forward", 2)], "several", 2),
     "two-axes": ([("precision", "A", "layers.0.attention", "aten::bmm", "forward", 2),

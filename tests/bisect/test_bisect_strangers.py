@@ -20,7 +20,7 @@ CASES = {
     "bad-weight": ("source", "A", r"blocks\.1\.attn\.out", "lb::source", "forward", 0, "held 1 non-finite of 1024 elements", 40),
     "huge-weight": ("block", "D", r"blocks\.2\.mlp\.fc", "aten::addmm", "forward", 0, "more than its dtype can hold", 1500),
     "rope": ("precision", "A", r"blocks\.0\.attn", r"aten::mul\.Tensor", "forward", 0, "what lacked is range", 80),
-    "half": ("precision", None, "", "aten::(addcmul_|add_.Tensor)", "optimizer", 0, "what lacked is range", 10),
+    "half": ("precision", None, "emb|blocks.*|head|norm", "aten::(addcmul_|add_.Tensor)", "optimizer", 0, "what lacked is range", 10),
     "autocast": ("precision", "A", r"blocks\.1\.attn", "aten::bmm", "forward", 2, "what lacked is range", 80),
 }
 ALWAYS = ["log-zero", "adam-eps", "bad-weight", "half"]

@@ -54,11 +54,11 @@ CASES = {
                     "logarithm of 0"),
     "overflow": ("if step == 1: extra = lambda z: (z.abs() + 1).mul(3e38).mean()", "aten::mul.Tensor", "",
                  "more than its dtype can hold"),
-    "filled weight": ("if step == 1: model.layers[1].up.weight.data[5] = 3e38", "aten::fill_.Tensor", "",
+    "filled weight": ("if step == 1: model.layers[1].up.weight.data[5] = 3e38", "aten::fill_.Tensor", "layers.1.up",
                       "aten::mm of layers.1.up reads it and overflows"),
-    "scaled weight": ("if step == 1: model.layers[1].up.weight.data.mul_(1e38)", "aten::mul_.Tensor", "",
+    "scaled weight": ("if step == 1: model.layers[1].up.weight.data.mul_(1e38)", "aten::mul_.Tensor", "layers.1.up",
                       "aten::mm of layers.1.up reads it, and aten::nll_loss_forward overflows in the end"),
-    "written weight": ("if step == 1: model.layers[1].up.weight.data[5, 7] = float('nan')", None, "",
+    "written weight": ("if step == 1: model.layers[1].up.weight.data[5, 7] = float('nan')", None, "layers.1.up",
                        "a constant that is not finite"),
 }
 

@@ -212,15 +212,15 @@ static void selectors_name_modules_and_blocks(void **state)
     } cases[] = {{"layer=layers.0", 1}, {"block=D", 2}, {"block=E", 0}, {"class=FancyMLP", 1}, {"layer=layers", 1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         lb_swap swap = {LB_SWAP_SKIP, cases[i].selector, ""};
-        assert_int_equal(lb_pass_apply(t.s.p, &swap, NULL, &out, &origin, &touched, NULL), LB_OK);
+        assert_int_equal(lb_pass_apply(t.s.p, NULL, &swap, NULL, &out, &origin, &touched, NULL), LB_OK);
         assert_int_equal(touched, cases[i].touched);
         free(origin);
         lb_program_free(out);
     }
     lb_err err = LB_ERR_INIT;
     lb_swap bad = {LB_SWAP_SKIP, "layer=(", ""}, other = {LB_SWAP_ORDER, "", "ring"};
-    assert_int_equal(lb_pass_apply(t.s.p, &bad, NULL, &out, &origin, &touched, &err), LB_ERR_INVALID);
-    assert_int_equal(lb_pass_apply(t.s.p, &other, NULL, &out, &origin, &touched, NULL), LB_ERR_INVALID);
+    assert_int_equal(lb_pass_apply(t.s.p, NULL, &bad, NULL, &out, &origin, &touched, &err), LB_ERR_INVALID);
+    assert_int_equal(lb_pass_apply(t.s.p, NULL, &other, NULL, &out, &origin, &touched, NULL), LB_ERR_INVALID);
     lb_program_free(t.s.p);
 }
 
