@@ -174,7 +174,8 @@ static double element_ratio(const lb_bound *bound, lb_dtype dtype, double limit,
 {
     /* Terms of finite inputs that overflow what is computed in: on the way to either value one may have become infinite, or not. */
     if (isfinite(twin) && fabs(twin) >= limit && fabs(twin) >= FLT_MAX) return 0;
-    if (isnan(exact)) return isnan(value) ? 0 : INFINITY;
+    /* Another order of the same operations makes infinity minus infinity at another place, or not at all. */
+    if (isnan(exact)) return isnan(value) || (isinf(value) && !(fabs(twin) < limit)) ? 0 : INFINITY;
     double room = bound->factor * fabs(twin) + bound->tiny;
     double half_ulp = last_rounding(dtype, exact);
     if (isnan(value)) {

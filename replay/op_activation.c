@@ -8,8 +8,8 @@
 #define EXACT LB_ROW_EXACT
 #define COMMON LB_POINTWISE_COMMON
 
-/* f32's exp(-x) overflows: a quotient by 1 + exp(-x) becomes 0 there. */
-#define LOST(x) ((x) < -87 ? 0x1p24 : 1)
+/* exp(-x) overflows: a quotient by 1 + exp(-x) becomes 0 there. */
+#define LOST(x) (l->common == LB_F64 ? ((x) < -709 ? 0x1p53 : 1) : ((x) < -87 ? 0x1p24 : 1))
 #define SQRT_HALF 0.70710678118654752440
 #define TWO_BY_SQRT_PI 1.12837916709551257390
 #define GELU_BETA (SQRT_HALF * TWO_BY_SQRT_PI) /* sqrt(2/pi) */
@@ -34,6 +34,7 @@
  * not cancel. torch takes erf of vectors in f32 from Abramowitz and Stegun's 7.1.26, good to 1.5e-7 = 2.5 u, whose rational function
  * rounds off another 8 u: over every f32 from 2^-10 to 8 it errs by 10.2 u near ±0.05 (AVX2 and AVX-512, dense but not contiguous
  * tensors). oneDNN's polynomials (contiguous ones) err by 11.4 u near ±3 and make NaN of infinity, the scalar loop (strided ones) by libm's 1 ulp. */
+#define BELOW_1000(x) (fabs(x) < 1000 ? fabs(x) : 1000) /* exp(-x) is 0 long before */
 #define BELOW_100(x) (fabs(x) < 100 ? fabs(x) : 100) /* tanh is 1 long before; infinity times 0 would be NaN */
 #define GELU_TWIN                                                                                            \
     UNLESS_OVERFLOWS(2 * A, 0x1p-103 + fabs(0.5 * A) * (2 + (l->text == 't' ? 4 * (1 - u[i] * u[i]) * BELOW_100(t[i]) \
@@ -153,7 +154,7 @@ LB_TWIN(pow)
     X(UT, sigmoid, "sigmoid", "self", "x", 0, sigmoid, , t[i] * LOST(A), 5, 0, "unary")                        \
     X(DT, silu, "silu", "self", "x", 0, A * u[i], FN(sigmoid, u, in0);, fabs(A * u[i]) * LOST(A), 6, 0, "unary float")          \
     X(DT, silu_backward, "silu_backward", "grad_output self", "xx", 0, A * u[i] * (1 + B * (1 - u[i])), FN(sigmoid, u, in1);,   \
-      fabs(A * u[i]) * (1 + fabs(B)) * LOST(B), 8, 0, "gradient")                                                               \
+      fabs(A * u[i]) * (1 + fabs(B)) * LOST(B) + UNDERFLOW * (1 + fabs(B)), 8, 0, "gradient")                                                               \
     X(U, erfc, "erfc", "self", "x", 0, erfc, , , 8, 0, "unary")                                                                 \
     X(DT, gelu, "gelu", "self approximate", "xt", 0, GELU, GELU_STATEMENTS(A), GELU_TWIN, 8, 0, "unary float approximate")      \
     X(DT, gelu_backward, "gelu_backward", "grad_output self approximate", "xxt", 0, A * GELU_SLOPE(B), GELU_STATEMENTS(B) GELU_DENSITY(B),      \
@@ -161,9 +162,9 @@ LB_TWIN(pow)
     X(DT, softplus, "softplus", "self beta threshold", "xss", 0, t[i] > s1 ? A : v[i] / s0, SOFTPLUS_STATEMENTS(A, s0),         \
       t[i] > s1 ? fabs(A) : v[i] / s0 * (1 + fabs(t[i])), 8, 0, "softplus")                                                     \
     X(DT, softplus_backward, "softplus_backward", "grad_output self beta threshold", "xxss", 0,                                 \
-      t[i] > s1 ? A : A * u[i], SOFTPLUS_STATEMENTS(B, s0), fabs(A) * (1 + fabs(t[i])) * (t[i] > s1 ? 1 : u[i]), \
+      t[i] > s1 ? A : A * u[i], SOFTPLUS_STATEMENTS(B, s0), fabs(A) * ((1 + fabs(t[i])) * (t[i] > s1 ? 1 : u[i]) + UNDERFLOW), \
       8, 0, "softplus backward modest")                                                                                                \
-    X(FT, sigmoid_backward, "sigmoid_backward", "grad_output output", "xx", 0, A * (1 - B) * B, 0, COARSE(ABS(A * (1 - B) * B)), 4, 0, "gradient modest")          \
+    X(FT, sigmoid_backward, "sigmoid_backward", "grad_output output", "xx", 0, A * (1 - B) * B, 0, COARSE(ABS(A * (1 - B) * B)) + l->grain * (1 + B * B), 4, 0, "gradient modest")          \
     X(FT, tanh_backward, "tanh_backward", "grad_output output", "xx", 0, A * FMA(-B, B, (T)1), 0, COARSE(ABS(A) * (1 + B * B)), 3, 0, "gradient modest") \
     X(F, leaky_relu, "leaky_relu", "self negative_slope", "xs", 0, A > 0 ? A : A * s0, 0, 0, 2, EXACT, "unary float slope")     \
     X(F, leaky_relu_backward, "leaky_relu_backward", "grad_output self negative_slope self_is_result", "xxs-", 0,               \
@@ -172,14 +173,14 @@ LB_TWIN(pow)
       SET(t, A * s2); FN(expm1, t, t);, 0, 6, 0, "elu")                                                                         \
     X(DT, elu_backward, "elu_backward", "grad_output alpha scale input_scale is_result self_or_result", "xssssx", 0,            \
       B <= 0 ? (s3 != 0 ? A * s2 * (B + s0 * s1) : A * s2 * (s0 * s1) * t[i]) : A * s1, SET(t, B * s2); FN(exp, t, t);,         \
-      B <= 0 ? (s3 != 0 ? fabs(A * s2) * (fabs(B) + fabs(s0 * s1)) : fabs(A * s2 * s0 * s1) * t[i] * (1 + fabs(B * s2))) : fabs(A * s1), \
-      6, 0, "elu backward modest nonan")                                                                                                     \
-    X(D, mish, "mish", "self", "x", 0, A * t[i], MISH_STATEMENTS(A), 0, 8, 0, "unary float")                                    \
+      B != B ? NOTHING_SAID : B <= 0 ? (s3 != 0 ? fabs(A * s2) * (fabs(B) + fabs(s0 * s1)) : fabs(A * s2 * s0 * s1) * t[i] * (1 + fabs(B * s2))) : fabs(A * s1), \
+      6, 0, "elu backward modest")                                                                                                     \
+    X(DT, mish, "mish", "self", "x", 0, A * t[i], MISH_STATEMENTS(A), fabs(A) * (t[i] + UNDERFLOW), 8, 0, "unary float")                                    \
     X(DT, mish_backward, "mish_backward", "grad_output self", "xx", 0, A * (t[i] + B * u[i] * (1 - t[i] * t[i])), MISH_STATEMENTS(B), \
-      fabs(A) * (fabs(t[i]) + fabs(B * u[i]) * (1 + t[i] * t[i])), 10, 0, "gradient")                                           \
+      fabs(A) * (fabs(t[i]) + fabs(B * u[i]) * (1 + t[i] * t[i]) * LOST(B) + UNDERFLOW * (1 + fabs(B))), 10, 0, "gradient")                                           \
     X(FT, hardswish, "hardswish", "self", "x", 0, A * (A + 3 < 0 ? 0 : A + 3 > 6 ? 6 : A + 3) / 6, 0, ABS(A), 4, 0, "unary float") \
     X(FT, hardswish_backward, "hardswish_backward", "grad_output self", "xx", 0, B <= -3 ? 0 : B >= 3 ? A : A * (B / 3 + (T)0.5), 0, \
-      ABS(A) * (ABS(B) / 3 + 1), 4, 0, "gradient nonan")                                                                              \
+      B == B ? (B > -3 && B < 3 ? ABS(A) * (ABS(B) / 3 + 1) : 0) : NOTHING_SAID, 4, 0, "gradient")                                                                              \
     X(FT, hardsigmoid, "hardsigmoid", "self", "x", 0, (A + 3 < 0 ? 0 : A + 3 > 6 ? 6 : A + 3) / 6, 0, 1 + ABS(A), 3, 0, "unary float") \
     X(F, hardsigmoid_backward, "hardsigmoid_backward", "grad_output self", "xx", 0, (B > -3) & (B < 3) ? A * (T)(1.0f / 6) : 0, 0, 0, 3, 0, \
       "gradient nonan")                                                                                                         \
@@ -187,7 +188,7 @@ LB_TWIN(pow)
     X(DT, xlogy, "xlogy.Tensor", "self other", "xx", 0, B != B ? B : A == 0 ? 0 : A * t[i], FN(log, t, in1);,                   \
       A == 0 ? 0 : COARSE(fabs(A * t[i])), 6, 0, "binary float modest") \
     X(DT, logaddexp, "logaddexp", "self other", "xx", 0, A == B && !(fabs(A) < INFINITY) ? A : (A > B ? A : B) + t[i],          \
-      SET(t, -fabs(A - B)); FN(exp, t, t); FN(log1p, t, t);, fabs(A > B ? A : B) + t[i], 6, 0, "binary float")                  \
+      SET(t, -fabs(A - B)); FN(exp, t, t); FN(log1p, t, t);, fabs(A > B ? A : B) + t[i] * (1 + BELOW_1000(A - B)), 6, 0, "binary float")                  \
     X(DT, logit, "logit", "self eps", "xn", 0, t[i], SET(u, l->given_s[0] ? (A < s0 ? s0 : A > 1 - s0 ? 1 - s0 : A) : A);       \
       SET(t, u[i] / (1 - u[i])); FN(log, t, t);, COARSE(fabs(t[i]) + 1 + 1 / fabs(1 - u[i])), 6, 0, "unary float")
 

@@ -5,6 +5,7 @@
 #include "elementary.h"
 #include "frame.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -201,9 +202,12 @@ static lb_status renorm_run(lb_call *call, bool twin)
         for (int64_t d = index[k] * width; d < (index[k] + 1) * width; d++)
             sum += p == 2 ? lb_frame_get(&f, x, d) * lb_frame_get(&f, x, d) : lb_pow(fabs(lb_frame_get(&f, x, d)), p);
         const double norm = p == 2 ? sqrt(sum) : lb_pow(sum, 1 / p);
+        /* torch keeps the norm in the table's dtype: an infinite one makes the row 0. A finite twin of this size says nothing (bound.c). */
+        const bool overflows = table->dtype != LB_F64 && (sum > FLT_MAX || norm > lb_dtype_max_finite(table->dtype));
         for (int64_t d = index[k] * width; norm > most && d < (index[k] + 1) * width; d++) {
             const double v = lb_frame_get(&f, x, d) * (most / (norm + 1e-7));
-            lb_frame_set(&f, y, d, twin ? fabs(v) * lb_twin_scale(call, 0) : v);
+            const double said = overflows ? 0x1p128 : fabs(v) * lb_twin_scale(call, 0);
+            lb_frame_set(&f, y, d, twin ? said : v);
         }
     }
     return lb_frame_end(&f);

@@ -3,6 +3,7 @@
  * Extremes do not depend on an order: a NaN wins, of equal elements the first (as torch on a CPU, for positions, too). */
 #include "fold.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -201,18 +202,30 @@ static lb_status product(lb_call *call, uint32_t dims_arg)
 static lb_status prod(lb_call *call) { return product(call, NO_DIMS); }
 static lb_status prod_dim(lb_call *call) { return product(call, 1); }
 
-/* |y|: relative errors of factors add up, and there is no cancellation. */
-static lb_status absolute_of(lb_call *call, lb_kernel kernel)
+/* |y|: relative errors of factors add up, and there is no cancellation. But a product on the way may underflow, in whatever order it is
+ * taken, and what it loses is magnified by the other factors; or overflow, and then nothing is said. */
+static lb_status product_twin(lb_call *call, uint32_t dims_arg)
 {
-    LB_TRY(kernel(call));
-    lb_tensor *y = &call->results[0];
-    double scale = lb_twin_scale(call, 0);
-    for (int64_t i = 0, n = lb_tensor_numel(y); y->dtype == LB_F64 && i < n; i++)
-        ((double *)y->data)[i] = fabs(((double *)y->data)[i]) * scale;
-    return LB_OK;
+    lb_frame f = lb_frame_begin(call);
+    lb_fold fold = fold_of(call, dims_arg);
+    const lb_dtype dtype = fold.view.dtype, wide = dtype == LB_F64 ? LB_F64 : LB_F32;
+    const double *x = lb_frame_tensor(&f, &fold.view), scale = lb_twin_scale(call, 0);
+    double *y = lb_frame_output(&f, 0, fold.results);
+    const double step = lb_dtype_is_float(dtype) ? lb_dtype_min_subnormal(dtype) : 0, limit = lb_dtype_is_float(dtype) ? lb_dtype_max_finite(dtype) : FLT_MAX;
+    for (int64_t i = 0; lb_frame_ok(&f) && i < fold.results; i++) {
+        int64_t from = i / fold.inner * fold.size * fold.inner + i % fold.inner;
+        double magnitude = 1, larger = 1;
+        for (int64_t k = 0; k < fold.size; k++, from += fold.inner) {
+            magnitude *= fabs(x[from]);
+            if (!(fabs(x[from]) <= 1)) larger *= fabs(x[from]); /* the largest product of some of the factors */
+        }
+        const bool overflows = larger > limit && !isinf(magnitude) && !isnan(magnitude);
+        y[i] = overflows ? (wide == LB_F64 ? DBL_MAX : 0x1p128) : magnitude * scale + larger * step / lb_dtype_unit_roundoff(wide);
+    }
+    return lb_frame_end(&f);
 }
-static lb_status prod_twin(lb_call *call) { return absolute_of(call, prod); }
-static lb_status prod_dim_twin(lb_call *call) { return absolute_of(call, prod_dim); }
+static lb_status prod_twin(lb_call *call) { return product_twin(call, NO_DIMS); }
+static lb_status prod_dim_twin(lb_call *call) { return product_twin(call, 1); }
 
 #define VALUE LB_ROW_EXACT
 #define CHOICE (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)

@@ -67,8 +67,8 @@ static inline __attribute__((pure)) double largest(const lb_lanes *l) { return l
     X(FI, threshold_backward, "threshold_backward", "grad_output self threshold", "xxs", COMMON, B <= s0 ? 0 : A, B <= s0 ? 0 : A, 0, 0, EXACT, \
       "gradient scalars=1")                                                                                                     \
     X(F, hardtanh, "hardtanh", "self min_val max_val", "xss", COMMON, CLAMP_F, 0, 0, 0, EXACT, "hardtanh")                      \
-    X(F, hardtanh_backward, "hardtanh_backward", "grad_output self min_val max_val", "xxss", COMMON, (B > s0) & (B < s1) ? A : 0, 0, 0, 0, \
-      EXACT, "gradient hardtanh nonan")
+    X(FT, hardtanh_backward, "hardtanh_backward", "grad_output self min_val max_val", "xxss", 0, (B > s0) & (B < s1) ? A : 0, 0, UNLESS_NAN(B), \
+      1, 0, "gradient hardtanh")
 
 /* clang-format off */
 OPS(LB_DEFINE)

@@ -27,16 +27,19 @@ LB_DEFINE_DT(bce_logits, "xxoo", 0, (l->given[2] ? C : 1) * ((1 - B) * A - (l->g
              SET(t, -fabs(A)); FN(exp, t, t); FN(log1p, t, t);,
              (l->given[2] ? fabs(C) : 1) * ((1 + fabs(B)) * fabs(A) + (l->given[3] ? (fabs(D) + 1) * fabs(B) + 1 : 1) * (fabs(A) + t[i])) * l->coarse + l->grain)
 
+#define MAX1(x) (ABS(x) > 1 ? ABS(x) : 1)
 /* Derivatives: grad self target …; s0 the factor 2/n, 1/n or 1, s1 beta or delta. */
-LB_DEFINE_FT(squared_backward, "xxxs", 0, s0 * (B - C) * A, 0, ABS(s0) * (ABS(B) + ABS(C)) * ABS(A) * l->coarse + l->grain)
+LB_DEFINE_FT(squared_backward, "xxxs", 0, s0 * (B - C) * A, 0,
+             UNLESS_STEP_OVERFLOWS(MAX1(s0) * (ABS(B) + ABS(C)), ABS(s0) * (ABS(B) + ABS(C)) * ABS(A) * l->coarse + l->grain * MAX1(A)))
 LB_DEFINE_FT(smooth_l1_backward, "xxxss", 0, B - C <= -s1 ? -s0 * A : B - C >= s1 ? s0 * A : s0 * (B - C) * A / s1, 0,
              ABS(s0 * A) * (ABS(B - C) >= s1 ? 1 : (ABS(B) + ABS(C)) / s1) * l->coarse + l->grain)
 LB_DEFINE_FT(huber_backward, "xxxss", 0, B - C <= -s1 ? -s0 * A * s1 : B - C >= s1 ? s0 * A * s1 : s0 * (B - C) * A, 0,
              ABS(s0 * A) * (ABS(B - C) >= s1 ? s1 : ABS(B) + ABS(C)) * l->coarse + l->grain)
-/* grad (x - y) / max((1 - x) x, 1e-12) */
-#define BCE_DENOMINATOR ((1 - B) * B < (T)1e-12 ? (T)1e-12 : (1 - B) * B)
+/* grad (x - y) / max((1 - x) x, 1e-12), which torch has as an f32 number, and f16 as 0 */
+#define BCE_LEAST (l->common == LB_F16 ? (T)0 : (T)1e-12f)
+#define BCE_DENOMINATOR ((1 - B) * B < BCE_LEAST ? BCE_LEAST : (1 - B) * B)
 LB_DEFINE_FT(bce_backward, "xxxos", 0, (l->given[3] ? D : 1) * A * (B - C) / BCE_DENOMINATOR * s0, 0,
-             ABS((l->given[3] ? D : 1) * A * s0) * (ABS(B) + ABS(C)) / BCE_DENOMINATOR / (1 - B) * l->coarse + l->grain)
+             ABS((l->given[3] ? D : 1) * A * s0) * (ABS(B) + ABS(C)) / BCE_DENOMINATOR * l->coarse + l->grain)
 
 /* Gated linear unit of the two halves; its derivative for each half. */
 LB_DEFINE_DT(gate, "xx", 0, A * u[i], FN(sigmoid, u, in1);, fabs(A * u[i]) * (B < -87 ? 0x1p24 : 1))

@@ -157,6 +157,7 @@ static lb_status addbmm_run(lb_call *call, bool twin)
             memset(y, 0, (size_t)n * (p.frame.wide ? 8 : 4)); /* 0 * alpha + beta * self */
             blend(&p.frame, lb_call_tensor(call, 0), y, &shape, 1, lb_call_float(call, 3, 1), twin);
         }
+        for (int64_t i = 0; twin && lb_frame_ok(&p.frame) && i < n; i++) ((double *)y)[i] *= scale; /* is rounded as often */
         for (int64_t b = 0; lb_frame_ok(&p.frame) && b < p.batch; b++) {
             for (int64_t i = 0; i < n; i++) {
                 if (p.frame.wide)

@@ -95,13 +95,16 @@ static bool begin(resampling *r, lb_call *call, const form *form)
     return make_axes(r, inside->shape + inside->ndim - n, outside->shape + outside->ndim - n, from->dtype == LB_F64);
 }
 
-/* What is added up: the values; their magnitudes; their magnitudes times what a rounded position does to a weight. */
-typedef enum sum_kind { VALUES, MAGNITUDES, SPREADS } sum_kind;
+/* What is added up: the values; their magnitudes; their magnitudes times what a rounded position does to a weight; and that which torch
+ * keeps in 16 bits does: the distance from a neighbour is rounded before it is taken from 1, so that a weight near 0 is off by half an
+ * ulp of 1, of which an eighth of the bound's four roundings is enough, and a cubic's by twice that. */
+typedef enum sum_kind { VALUES, MAGNITUDES, SPREADS, NARROW } sum_kind;
 
 static double weight_at(const lb_axis *a, int64_t o, int64_t k, sum_kind kind)
 {
     const int64_t at = o * a->most + k;
-    return kind == VALUES ? a->weight[at] : kind == MAGNITUDES ? fabs(a->weight[at]) : a->spread[at];
+    const double narrow = kind == NARROW && a->count[o] > 1 ? 0.25 : 0;
+    return kind == VALUES ? a->weight[at] : kind == SPREADS ? a->spread[at] : fabs(a->weight[at]) + narrow;
 }
 
 static double value(const lb_frame *f, const void *x, int64_t i, sum_kind kind)
@@ -173,7 +176,7 @@ static lb_status forward(lb_call *call, const form *form, bool twin)
         const int64_t o[LB_AXES] = {i % out / (a[1].out * a[2].out), i % (a[1].out * a[2].out) / a[2].out, i % a[2].out};
         const double divisor = divisor_at(&r, o);
         double sum = gather(&r, x, o, 0, i / out, 0, twin ? SPREADS : VALUES);
-        if (twin && coarse > 0) sum += coarse * gather(&r, x, o, 0, i / out, 0, MAGNITUDES);
+        if (twin && coarse > 0) sum += coarse * gather(&r, x, o, 0, i / out, 0, is_chain(form) ? MAGNITUDES : NARROW);
         if (divisor != 1) sum /= twin ? fabs(divisor) : divisor;
         put(f, y, i, twin ? sum * (1 + taps_at(&r, o)) : sum);
     }
@@ -219,7 +222,7 @@ static lb_status backward(lb_call *call, const form *form, bool twin)
             const double divisor = divisor_at(&r, o), g = value(f, dy, plane * out + i, twin ? MAGNITUDES : VALUES);
             const double part = step(f, g / (twin ? fabs(divisor) : divisor));
             scatter(&r, dx, meets, o, part, plane, twin ? SPREADS : VALUES);
-            if (twin && coarse > 0) scatter(&r, dx, NULL, o, coarse * part, plane, MAGNITUDES);
+            if (twin && coarse > 0) scatter(&r, dx, NULL, o, coarse * part, plane, is_chain(form) ? MAGNITUDES : NARROW);
         }
     for (int64_t i = 0; twin && i < r.planes * in; i++) ((double *)dx)[i] *= 1 + meets[i];
     return lb_frame_end(f);

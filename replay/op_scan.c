@@ -4,6 +4,7 @@
  * `schedule` does not apply: every prefix is a result. */
 #include "frame.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -80,12 +81,26 @@ static lb_status cumsum(lb_call *call) { return cumulate(call, SUM); }
 static lb_status cumsum_twin(lb_call *call) { return cumulate(call, SUM_OF_MAGNITUDES); }
 static lb_status cumprod(lb_call *call) { return cumulate(call, PRODUCT); }
 
+/* |y|, and what is left of a prefix that underflowed: later factors magnify what it lost. After a prefix that overflowed nothing is said. */
 static lb_status cumprod_twin(lb_call *call)
 {
-    LB_TRY(cumprod(call));
-    double *y = call->results[0].data;
-    for (int64_t i = 0, n = lb_tensor_numel(&call->results[0]); i < n; i++) y[i] = fabs(y[i]);
-    return LB_OK;
+    scan s;
+    if (scan_begin(&s, call, false)) {
+        const lb_tensor *x = lb_call_tensor(call, 0);
+        const bool f64 = x && x->dtype == LB_F64;
+        const double tiny = f64 ? 0x1p-1074 : 0x1p-149, limit = f64 ? DBL_MAX : FLT_MAX, roundoff = f64 ? 0x1p-53 : 0x1p-24;
+        for (int64_t r = 0; r < s.rows; r++) {
+            double product = 1, lost = 0;
+            for (int64_t i = r * s.n; i < (r + 1) * s.n; i++) {
+                const double factor = fabs(((const double *)s.x)[i]);
+                product *= factor;
+                lost = lost * factor + tiny;
+                if (product > limit) product = NAN; /* and so are all that follow */
+                ((double *)s.y)[i] = isnan(product) ? (f64 ? DBL_MAX : 0x1p128) : product + lost / roundoff;
+            }
+        }
+    }
+    return lb_frame_end(&s.frame);
 }
 
 /* The last of equal elements; once a NaN, always the latest NaN (cummax_helper_cpu). */

@@ -57,7 +57,7 @@ static bool rows_of(lb_frame *f, int64_t dim, bool two, rows *r)
     int64_t n = lb_tensor_numel(in);
     r->size = in->layout.ndim ? in->layout.shape[d] : 1;
     r->count = r->size ? n / r->size : 0;
-    r->across = lb_shape_around(&in->layout, d).inner > 1;
+    r->across = d != in->layout.ndim - 1;
     lb_tensor a = lb_tensor_dim_last(in, d);
     r->a = lb_frame_tensor(f, &a);
     if (two) {

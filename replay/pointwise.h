@@ -156,10 +156,16 @@ lb_status lb_pointwise_fill(lb_call *call, const lb_tensor *result, const lb_ope
     {"aten::" NAME, ARGS, KERNEL, TWIN, ROUNDINGS, 0, (ROW_FLAGS) | LB_ROW_ELEMENTWISE, NULL, SAMPLES},
 
 #define COARSE(x) ((x)*l->coarse + l->grain)
-/* A twin, unless x, which torch computes on the way in f32 (in f64 where operands are f64), overflows there: then one may have become
- * infinite or NaN, so that nothing is said of the element. bound.c reads a finite twin of this size so. */
-#define UNLESS_OVERFLOWS(x, TWIN)                                                                            \
-    (l->common == LB_F64 ? (ABS(x) <= 0x1p1023 ? (TWIN) : 0x1.fffffffffffffp1023) : (ABS(x) <= 0x1.fffffep127 ? (TWIN) : 0x1p128))
+/* A finite twin of this size says nothing of the element (bound.c). So where x, which torch computes on the way in f32, or in f64 where
+ * operands are f64, overflows there: one may have become infinite or NaN. And where torch's own loops, vectors and scalars, disagree. */
+#define NOTHING_SAID (l->common == LB_F64 ? 0x1.fffffffffffffp1023 : 0x1p128)
+#define UNLESS_OVERFLOWS(x, TWIN) (ABS(x) <= (l->common == LB_F64 ? 0x1p1023 : 0x1.fffffep127) ? (TWIN) : NOTHING_SAID)
+/* The same where torch rounds x to the common dtype: f16 overflows soon. */
+#define UNLESS_STEP_OVERFLOWS(x, TWIN) (l->common == LB_F16 && !(ABS(x) < 65504) ? NOTHING_SAID : UNLESS_OVERFLOWS(x, TWIN))
+/* What an exp of the compute type loses below the least normal number, as a twin: multiplied with what magnifies it. */
+#define UNDERFLOW (l->common == LB_F64 ? 0x1p-969 : 0x1p-102)
+/* The twin of a function that is exact wherever x, which decides which value is taken, is a number. */
+#define UNLESS_NAN(x) ((x) == (x) ? 0 : NOTHING_SAID)
 
 /* Integers wrap around, as in torch. */
 #define WADD(x, y) ((int64_t)((uint64_t)(x) + (uint64_t)(y)))

@@ -141,11 +141,15 @@ def callable_op(name):
 # ---- comparing -------------------------------------------------------------------------------------------------------
 
 def bits(t):
+    if t.dtype.is_complex:
+        t = torch.view_as_real(t)
     width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[t.element_size()]
     return t.contiguous().view(width) if t.dtype != torch.bool else t.contiguous().view(torch.uint8)
 
 
 def not_a_number(t):
+    if t.dtype.is_complex:
+        t = torch.view_as_real(t)
     return torch.isnan(t.double()) if t.dtype.is_floating_point else torch.zeros(t.shape, dtype=torch.bool)
 
 
