@@ -3,38 +3,31 @@
 #include "cmd_missing.h"
 
 #include <inttypes.h>
-#include <lastbit/bisect.h>
 #include <lastbit/capture.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 void lb_missing_add(lb_missing *missing, const lb_event *event)
 {
-    if (event->verdict != LB_VERDICT_MISSING) return;
-    if (!missing->ops || event->step < missing->first_step) missing->first_step = event->step;
-    if (!missing->ops || event->step > missing->last_step) missing->last_step = event->step;
-    if (!missing->ops || event->program->level < missing->level) missing->level = event->program->level;
-    if (!missing->ops) missing->rank = event->rank, missing->world = (uint32_t)event->program->world;
-    missing->ops++;
+    if (event->verdict == LB_VERDICT_MISSING) lb_lack_add(&missing->lack, event->program, event->op);
 }
 
-char *lb_missing_text(const lb_missing *missing, lb_capture *capture)
+char *lb_missing_text(const lb_missing *missing, lb_capture *capture, const char *path, bool backend)
 {
-    if (!missing->ops) return NULL;
-    char *text = NULL, *program = lb_recorded_program(capture, missing->rank, missing->world);
+    const lb_lack *lack = &missing->lack;
+    char *text = NULL, *command = lb_lack_command(lack, capture, NULL);
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = command ? open_memstream(&text, &size) : NULL;
     if (out) {
         fprintf(out,
                 "missing: %" PRIu64
-                " ops cannot be judged: bytes of their inputs or results were not kept at level %s\n",
-                missing->ops, lb_level_name((lb_level)missing->level));
-        fprintf(out,
-                "  to record them again: lastbit record -o again.lb --level ops --steps %" PRId64 "-%" PRId64
-                " -- %s\n",
-                missing->first_step, missing->last_step, program ? program : "YOUR PROGRAM");
+                " ops cannot be judged: bytes of their inputs or results were not kept at level %s, and what is computed here has "
+                "other bits\n",
+                lack->ops, lb_level_name((lb_level)lack->level));
+        if (!backend) fprintf(out, "  to have PyTorch compute these bits: lastbit replay --backend torch %s\n", path);
+        fprintf(out, "  to record them again: %s\n", command);
         fclose(out);
     }
-    free(program);
+    free(command);
     return text;
 }

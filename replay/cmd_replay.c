@@ -231,6 +231,7 @@ static json_t *as_json(const lb_plan *plan, const lb_replay_summary *s, const re
                      "undecided", s->undecided, "undecided_at", s->undecided_at, "seconds", s->seconds, "nan", found_json(&r->nan));
     if (plan->backend) json_object_set_new(json_object_get(all, "ops"), "backend", json_integer((json_int_t)s->backend));
     json_object_set_new(all, "inf", found_json(&r->inf));
+    json_object_set_new(all, "regenerated", json_integer((json_int_t)s->regenerated));
     if (r->missing_text) json_object_set_new(all, "missing", json_string(r->missing_text));
     json_object_set_new(all, "swaps", swaps_json(plan));
     if (plan->n_swaps) json_object_set_new(all, "effect", lb_effects_json(r->effects));
@@ -265,6 +266,8 @@ static void print_text(const lb_plan *plan, const lb_replay_summary *s, const re
     if (s->compared)
         printf("bit-equal to the recording: %llu of %llu compared (%.1f %%)\n", (unsigned long long)s->bitwise,
                (unsigned long long)s->compared, 100.0 * (double)s->bitwise / (double)s->compared);
+    if (s->regenerated)
+        printf("  %llu of them by another order of additions than lastbit's own, tried where no bytes were kept\n", (unsigned long long)s->regenerated);
     printf("verdict: %s\n", lb_verdict_name(s->verdict));
     if (s->undecided) printf("undecided: %s\n", s->undecided_at);
     if (*s->note) printf("%s\n", s->note);
@@ -416,7 +419,7 @@ static int run(const char *path, const lb_replay_request *o, bool json)
     } else if (o->routing || o->each) {
         code = routers_differ ? LB_EXIT_DIFFERENT : ended ? LB_EXIT_UNTESTABLE : LB_EXIT_SAME;
     } else {
-        r.missing_text = lb_missing_text(&r.missing, capture);
+        r.missing_text = lb_missing_text(&r.missing, capture, path, plan.backend || plan.mode != LB_REPLAY_ISOLATED || plan.n_swaps);
         if (nothing_happened(&plan)) {
             lb_effects_free(r.effects); /* what is left is the rounding of a replay */
             r.effects = NULL;
@@ -469,7 +472,7 @@ int lb_cmd_replay(int argc, const char **argv)
          "choices of experts change, by near ties or by the router itself (exit code 1); implies --mode chained", NULL},
         {"kernels", 0, POPT_ARG_NONE, &o.kernels, 0, "replay nothing: list what the steps are made of, and the kernels and orders that could take its place", NULL},
         {"coverage", 0, POPT_ARG_NONE, &o.coverage, 0, "count every op: how often, how often with the recorded bits, and what was not computed and why", NULL},
-        {"backend", 0, POPT_ARG_STRING, &o.backend, 0, "who runs ops that are not known: torch is PyTorch on the CPU, in a child process; torch:all: and the others, too, as a cross-check", "torch[:all]"},
+        {"backend", 0, POPT_ARG_STRING, &o.backend, 0, "who runs ops that are not known, and those whose recorded bits are needed, were not kept and don't come out here: torch is PyTorch on the CPU, in a child process; torch:all: and the others, too, as a cross-check", "torch[:all]"},
         {"backend-import", 0, POPT_ARG_ARGV, &o.imports, 0, "module that defines custom ops, found from the current directory; repeatable", "MODULE"},
         {"backend-python", 0, POPT_ARG_STRING, &o.python, 0, "interpreter with PyTorch (python3)", "PATH"},
         {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)swaps, 0, "Swaps (each may be given several times)", NULL},

@@ -86,7 +86,7 @@ bool lb_event_exact(const lb_event *event, uint32_t value, lb_tensor *tensor)
     return true;
 }
 
-static lb_status tell(lb_machine *machine, account *a, lb_verdict verdict, double ratio, const lb_inputs *inputs, bool backend)
+static lb_status tell(lb_machine *machine, account *a, lb_verdict verdict, double ratio, const lb_inputs *inputs, bool backend, const char *order)
 {
     const lb_observer *observer = machine->run->observer;
     uint32_t origin = origin_of(machine);
@@ -111,7 +111,7 @@ static lb_status tell(lb_machine *machine, account *a, lb_verdict verdict, doubl
                       .selected = !machine->selected || machine->selected[machine->next],
                       .conditional = machine->conditional,
                       .bound_ratio = ratio,
-                      .why = verdict != LB_VERDICT_OPAQUE ? NULL
+                      .why = verdict != LB_VERDICT_OPAQUE ? order
                              : machine->why ? machine->why : why_unknown(lb_op_name(prepared->program, &prepared->program->ops[machine->next])),
                       .n_results = a->n,
                       .values = a->values,
@@ -224,7 +224,7 @@ static lb_status weigh(lb_machine *machine, const lb_execution *e, account *a, c
                      : e->inputs.exact ? LB_VERDICT_IDENTICAL
                                        : e->inputs.taint;
     } else if (c->same) {
-        j->verdict = choice->reordered ? LB_VERDICT_REORDERED : LB_VERDICT_IDENTICAL;
+        j->verdict = choice->reordered || e->order ? LB_VERDICT_REORDERED : LB_VERDICT_IDENTICAL;
     } else if (swapped) {
         j->verdict = lb_verdict_worse(e->inputs.taint, LB_VERDICT_SWAPPED);
     } else if (!e->inputs.exact) {
@@ -275,7 +275,8 @@ lb_status lb_event_computed(lb_machine *machine, const lb_op *op, const lb_execu
     if (op->flags & LB_OP_DECISION && !isolated && !machine->is_shadow && c.compared && !c.same) lb_decision_results(machine, a.values, a.n);
     count(machine, j.verdict, true, c.compared, c.same);
     if (e->backend && !machine->is_shadow) machine->run->summary->backend++, machine->run->summary->native--;
-    const lb_status told = tell(machine, &a, j.verdict, j.bound_ratio, &e->inputs, e->backend);
+    if (e->order) machine->run->summary->regenerated++;
+    const lb_status told = tell(machine, &a, j.verdict, j.bound_ratio, &e->inputs, e->backend, e->order);
     close_account(&a);
     LB_TRY(told);
     for (uint32_t i = 0; isolated && i < e->outputs.n; i++) {
@@ -302,7 +303,7 @@ lb_status lb_event_stand_in(lb_machine *machine, const lb_op *op, lb_verdict ver
         missing |= lb_storage_of(machine, a.values[i])->missing;
     }
     count(machine, missing ? LB_VERDICT_MISSING : verdict, verdict != LB_VERDICT_OPAQUE, false, false);
-    return tell(machine, &a, missing ? LB_VERDICT_MISSING : verdict, NAN, &inputs, false);
+    return tell(machine, &a, missing ? LB_VERDICT_MISSING : verdict, NAN, &inputs, false, NULL);
 }
 
 lb_status lb_event_missing(lb_machine *machine, const lb_op *op)
@@ -326,5 +327,5 @@ lb_status lb_event_missing(lb_machine *machine, const lb_op *op)
     count(machine, LB_VERDICT_MISSING, true, false, false);
     lb_tensor none = {0};
     for (uint32_t i = 0; i < a.n; i++) a.computed[i] = none;
-    return tell(machine, &a, LB_VERDICT_MISSING, NAN, &inputs, false);
+    return tell(machine, &a, LB_VERDICT_MISSING, NAN, &inputs, false, NULL);
 }

@@ -8,6 +8,7 @@
 #include "event.h"
 #include "operand_rounding.h"
 #include "operands.h"
+#include "regenerate.h"
 #include "required.h"
 #include "substitute.h"
 #include "verdict.h"
@@ -350,7 +351,7 @@ static lb_status take_units(lb_machine *machine, const lb_op *op, const lb_prepa
     return e->unit ? LB_OK : LB_ERR_NOMEM;
 }
 
-/* An op by PyTorch. What that refuses its row computes, or the recording stands in for it where there is none. */
+/* An op by PyTorch: one that no row knows, or whose recorded bits are wanted and no row gives. What that refuses its row computes, or the recording stands in for it where there is none. */
 static lb_status compute_by_backend(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
 {
     const char *name = lb_op_name(machine->prepared->program, op);
@@ -371,7 +372,12 @@ static lb_status compute_by_backend(lb_machine *machine, const lb_op *op, const 
     if (status == LB_ERR_NOMEM) return lb_fail(machine->err, status, "%s", local.message);
     if (status != LB_OK && lb_machine_choice(machine)->by_torch)
         return lb_fail(machine->err, LB_ERR_UNSUPPORTED, "--kernel torch: %s: %s", name, local.message);
-    if (status != LB_OK && prepared->row) return compute(machine, op, prepared);
+    if (status != LB_OK && prepared->row) {
+        machine->refused = true;
+        status = compute(machine, op, prepared);
+        machine->refused = false;
+        return status;
+    }
     if (status != LB_OK) {
         machine->why = local.message;
         status = stand_in_opaque(machine, op);
@@ -440,6 +446,11 @@ static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared
     LB_TRY(lb_decision_force(machine, op, &e));
     LB_TRY(lb_decision_route(machine, &e));
     if (machine->run->stop) return LB_OK;
+    if (lb_is_regenerable(machine, &e)) {
+        LB_TRY(lb_regenerate(machine, &e));
+        if (!e.order && machine->run->plan->backend && !machine->run->plan->backend_selected && !machine->refused)
+            return compute_by_backend(machine, op, prepared);
+    }
     return lb_event_computed(machine, op, &e);
 }
 

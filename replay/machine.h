@@ -62,6 +62,7 @@ typedef struct lb_run {
     const lb_observer *observer; /* may be NULL */
     lb_recording recording;
     lb_replay_summary *summary;
+    struct lb_regeneration *regeneration; /* see regenerate.h; NULL: nothing is regenerated */
     bool stop; /* the observer wants no more, or a chain became undecided */
 } lb_run;
 
@@ -92,6 +93,7 @@ typedef struct lb_machine {
     uint8_t *state;           /* per value: LB_STATE_… */
     uint32_t next;            /* op to run next */
     bool conditional;
+    bool refused;             /* the backend refused the op that runs */
     const char *why;          /* why the op that runs is opaque; NULL: no row has its name */
     uint64_t serial;          /* ops begun so far, over all programs */
 

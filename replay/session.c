@@ -14,6 +14,7 @@
 #include "operand_rounding.h"
 #include "passes.h"
 #include "prepared.h"
+#include "regenerate.h"
 #include "selector.h"
 
 #include <lastbit/replay.h>
@@ -546,7 +547,8 @@ lb_status lb_replay_run(lb_replay *replay, const lb_plan *plan, const lb_observe
     if (!summary) summary = &unused;
     *summary = (lb_replay_summary){0};
     if (plan->size != sizeof *plan) return lb_fail(err, LB_ERR_INVALID, "lb_plan of another version: set size with LB_PLAN_INIT");
-    s.run = (lb_run){plan, observer, {replay->capture, recorded_value, other_program}, summary, false};
+    s.run = (lb_run){plan, observer, {replay->capture, recorded_value, other_program}, summary, NULL, false};
+    if (plan->mode == LB_REPLAY_ISOLATED && plan->compare && !plan->shadow && !plan->n_swaps) s.run.regeneration = lb_regeneration_new();
     double start = now_seconds();
     int threads = omp_get_max_threads();
     if (plan->threads > 0) omp_set_num_threads(plan->threads);
@@ -568,6 +570,7 @@ lb_status lb_replay_run(lb_replay *replay, const lb_plan *plan, const lb_observe
     sum_up(&s, summary);
     if (plan->touched && s.choices) lb_choices_touched(s.choices, plan->touched);
     release_session(&s);
+    lb_regeneration_free(s.run.regeneration);
     summary->seconds = now_seconds() - start;
     return status;
 }

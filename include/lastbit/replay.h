@@ -1,6 +1,7 @@
 /* Replay: re-executes recorded steps, as they were or under swaps, and compares with the recording.
  *
- *   isolated  each op from its recorded inputs: its local error
+ *   isolated  each op from its recorded inputs: its local error. Where these were not kept, a value that was computed and has the
+ *             recorded digest is as good; orders of additions that libraries use are tried until one gives it
  *   layer     each layer from its recorded inputs
  *   chained   from the sources of the first step on, through the window; a re-base (an unseen write) re-anchors
  *
@@ -123,7 +124,8 @@ typedef struct lb_event {
     bool selected;        /* plan.select selects it */
     bool conditional;     /* a float decision changed upstream */
     double bound_ratio;   /* worst |error| / bound; NaN when not computed */
-    const char *why;      /* LB_VERDICT_OPAQUE: why nothing computed it; else NULL */
+    const char *why;      /* LB_VERDICT_OPAQUE: why nothing computed it. LB_VERDICT_REORDERED: the order that was found to give the
+                             recorded bits, whose bytes were not kept. Else NULL */
     uint32_t n_results;   /* results, then written values */
     const uint32_t *values; /* their rows in program->values; LB_NONE: none */
     const lb_tensor *computed; /* data NULL when there is none */
@@ -167,6 +169,7 @@ typedef struct lb_replay_summary {
     uint64_t backend; /* run by plan.backend: neither native nor opaque */
     uint64_t ops, native, opaque, views, bitwise; /* bitwise: computing ops bit-equal to the recording */
     uint64_t compared;
+    uint64_t regenerated; /* of bitwise: in another order of additions than the op's own, for bytes were not kept to judge it by */
     lb_verdict verdict; /* worst; in order: identical, reordered, opaque, noise, rounding, swapped, missing, diverged. Under swaps that
                          * is what the parts before and beside them are, and `swapped` where something came out otherwise */
     bool undecided;     /* a changed bool, index or shape decision ended a chain */

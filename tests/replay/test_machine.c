@@ -48,7 +48,7 @@ typedef struct fixture {
 static void replay(fixture *f, hand **hands, uint32_t n)
 {
     lb_observer observer = {&f->seen, look, NULL, NULL};
-    lb_run run = {&f->plan, &observer, {NULL, hand_recorded}, &f->summary, false};
+    lb_run run = {&f->plan, &observer, {NULL, hand_recorded}, &f->summary, NULL, false};
     lb_machine *machine;
     lb_prepared *prepared[4];
     lb_err err = LB_ERR_INIT;
@@ -342,7 +342,7 @@ static void a_memory_limit_is_kept_and_said(void **state)
     hand *h = arithmetic(false, true);
     fixture f = {.plan = LB_PLAN_INIT};
     f.plan.memory_bytes = 64;
-    lb_run run = {&f.plan, NULL, {h, hand_recorded}, &f.summary, false};
+    lb_run run = {&f.plan, NULL, {h, hand_recorded}, &f.summary, NULL, false};
     lb_machine *machine;
     lb_prepared *prepared;
     lb_machine_state reached;

@@ -54,7 +54,7 @@ static outcome run(hand **hands, uint32_t n, const char *first, const char *seco
     plan.compare = false;
     lb_replay_summary summary = {0};
     lb_observer observer = {.context = &o, .op = note, .quantised = told ? hear : NULL};
-    lb_run run = {&plan, &observer, {NULL, hand_recorded}, &summary, false};
+    lb_run run = {&plan, &observer, {NULL, hand_recorded}, &summary, NULL, false};
     const lb_swap swaps[] = {{LB_SWAP_PRECISION, "", first}, {LB_SWAP_PRECISION, "", second}};
     lb_choices *choices;
     lb_machine *machine;
