@@ -24,7 +24,7 @@
 #define NAME "record"
 
 typedef struct lb_record_options {
-    char *out, *level, *steps, *ranks, *keep, *layers, *budget, *ring, *compiled;
+    char *out, *level, *steps, *ranks, *keep, *layers, *budget, *ring, *compiled, *step_at;
     int force;
     uint64_t budget_bytes;
     unsigned long ring_steps;
@@ -32,7 +32,8 @@ typedef struct lb_record_options {
 
 static void release(lb_record_options *o)
 {
-    char *texts[] = {o->out, o->level, o->steps, o->ranks, o->keep, o->layers, o->budget, o->ring, o->compiled}; /* popt's copies */
+    char *texts[] = {o->out,    o->level, o->steps,    o->ranks,  o->keep, /* popt's copies */
+                     o->layers, o->budget, o->ring,    o->compiled, o->step_at};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) free(texts[i]);
 }
 
@@ -117,6 +118,8 @@ static int check_options(lb_record_options *o)
     if (o->compiled && strcmp(o->compiled, "eager") != 0 && strcmp(o->compiled, "graph") != 0)
         return lb_command_misused(NAME, "--compiled: `%s` is none of eager, graph", o->compiled);
     int code = check_regex("--keep", o->keep);
+    if (code == 0 && o->step_at && !o->step_at[strspn(o->step_at, " \t")])
+        return lb_command_misused(NAME, "--step-at: the name of a module or a function is missing");
     return code ? code : check_regex("--layers", o->layers);
 }
 
@@ -136,7 +139,7 @@ static lb_status tell_child(const lb_record_options *o, const char *folder, cons
     failed |= put("LASTBIT_BUDGET", o->budget ? number : NULL);
     snprintf(number, sizeof number, "%lu", o->ring_steps);
     failed |= put("LASTBIT_RING", o->ring ? number : NULL);
-    failed |= put("LASTBIT_COMPILED", o->compiled);
+    failed |= put("LASTBIT_COMPILED", o->compiled) | put("LASTBIT_STEP_AT", o->step_at);
     if (failed) return lb_fail(err, LB_ERR_NOMEM, "no memory for the environment");
     return lb_launch_environment(launch, err);
 }
@@ -312,6 +315,9 @@ int lb_cmd_record(int argc, const char **argv)
         {"compiled", 0, POPT_ARG_STRING, &o.compiled, 0,
          "how functions of torch.compile run in recorded steps: eager (as if they were not compiled), or graph (the graphs of ATen "
          "ops that the compiler makes, run op by op; in all steps). Bits of compiled kernels are not recorded", "HOW"},
+        {"step-at", 0, POPT_ARG_STRING, &o.step_at, 0,
+         "a step begins at each call of this module (its path or class) or function (train_step, Trainer.training_step), and "
+         "nowhere else", "NAME"},
         {"force", 0, POPT_ARG_NONE, &o.force, 0, "replace a capture of that name", NULL},
         POPT_TABLEEND,
     };

@@ -258,7 +258,7 @@ void lb_known_enter(lb_known *storage, uint64_t serial, bool certain)
     storage->program = serial;
     storage->n_deferred = 0;
     lb_map_forget(&storage->map, certain);
-    storage->of_gradient = false;
+    storage->of_gradient = storage->of_parameter = false;
     storage->partial = certain; /* to be remembered again */
     storage->left = (lb_digest){0, 0};
     uint32_t n = 0; /* only what can be compared is worth remembering, and not every slice of a large tensor */

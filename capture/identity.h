@@ -85,7 +85,8 @@ typedef struct lb_known {
     uint32_t n_roles;
     lb_deferred *deferred;
     uint32_t n_deferred;
-    bool of_gradient; /* this program computed it from gradients, outside backward */
+    bool of_gradient;  /* this program computed it from gradients, outside backward, */
+    bool of_parameter; /* or from parameters after backward */
     bool partial;   /* written in parts by this program */
     lb_digest left; /* of what the last program left there: left.c; none: nobody knows */
     lb_promise *promises; /* its bytes are being read: settle before they change, move or go */

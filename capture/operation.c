@@ -19,7 +19,8 @@ struct lb_pending {
     char name[160];
     uint64_t serial; /* of its program */
     bool undefined;  /* an input that is only read has undefined bytes */
-    bool of_gradient; /* see works_on_gradients */
+    lb_loose loose;
+    uint32_t first_row; /* of the program's ops when it began */
     int64_t *read;   /* storages of all arguments */
     uint32_t n_read, cap_read;
     target *written;
@@ -141,50 +142,17 @@ static lb_status add_arg(lb_recorder *recorder, lb_pending *p, const lb_operand 
     return status;
 }
 
-static bool is_gradient(const lb_recorder *recorder, const lb_operand *operand, int depth)
-{
-    if (operand->tag == LB_ARG_LIST && depth < 8) {
-        for (uint32_t i = 0; i < operand->count; i++)
-            if (is_gradient(recorder, &operand->u.items[i], depth + 1)) return true;
-        return false;
-    }
-    const lb_known *storage =
-        operand->tag == LB_ARG_VALUE ? lb_knowns_find(&recorder->storages, operand->u.tensor->storage) : NULL;
-    if (!storage) return false;
-    if (storage->of_gradient && storage->program == recorder->serial) return true;
-    for (uint32_t r = 0; r < storage->n_roles; r++)
-        if (storage->roles[r].flags & LB_VALUE_GRADIENT) return true;
-    return false;
-}
-
-/* Clipping, unscaling, logging, an optimizer by hand: outside every module nothing else works on gradients of parameters,
- * or on what was made of them, and the host has no other name for it. */
-static bool works_on_gradients(const lb_recorder *recorder, const lb_call *call)
-{
-    if (call->place.scope != 0 || (call->phase != LB_PHASE_FORWARD && call->phase != LB_PHASE_OTHER)) return false;
-    for (uint32_t a = 0; a < call->n_args; a++)
-        if (is_gradient(recorder, &call->args[a], 0)) return true;
-    return false;
-}
-
-/* What such an op made is of gradients too; what it wrote to a parameter is a parameter. */
-static void note_of_gradient(lb_recorder *recorder, int64_t key)
-{
-    lb_known *storage = lb_knowns_find(&recorder->storages, key);
-    if (!storage) return;
-    for (uint32_t r = 0; r < storage->n_roles; r++)
-        if (storage->roles[r].kind == LB_SOURCE_PARAMETER) return;
-    storage->of_gradient = true;
-}
-
 static void stand(lb_recorder *recorder, lb_pending *p, const lb_call *call)
 {
+    uint8_t phase;
+    p->loose = lb_phase_of(recorder, call, &phase);
+    p->first_row = recorder->program->n_ops;
     snprintf(p->name, sizeof p->name, "%s", call->name);
     p->at = (lb_standing){.name = p->name,
                           .layer = lb_recorder_scope_path(recorder, call->place.scope),
                           .scope = lb_recorder_scope_row(recorder, call->place.scope),
                           .call = call->place.call,
-                          .phase = p->of_gradient ? LB_PHASE_OPTIMIZER : call->phase,
+                          .phase = phase,
                           .thread = call->thread};
     const bool view = call->flags & LB_OP_VIEW;
     p->at.verify = !view && (p->at.phase == LB_PHASE_OPTIMIZER || call->flags & LB_OP_COLLECTIVE);
@@ -199,7 +167,6 @@ static void stand(lb_recorder *recorder, lb_pending *p, const lb_call *call)
 static lb_status begin(lb_recorder *recorder, const lb_call *call, lb_pending *p, lb_err *err)
 {
     lb_program *program = recorder->program;
-    p->of_gradient = works_on_gradients(recorder, call);
     stand(recorder, p, call);
     p->serial = recorder->serial;
     p->op = (lb_op){.name = lb_program_string(program, call->name),
@@ -393,15 +360,16 @@ static lb_status finish(lb_recorder *recorder, lb_pending *pending, const lb_ope
         status = add_written(recorder, pending, results, n, deferred, &cause);
         if (status == LB_OK) status = add_results(recorder, pending, results, n, deferred, &cause);
         if (status == LB_OK) status = lb_contents_measure_late(recorder, &cause);
-        for (uint32_t w = 0; w < pending->n_written && pending->of_gradient; w++)
-            note_of_gradient(recorder, pending->written[w].seen.storage);
-        for (uint32_t r = 0; r < n && pending->of_gradient; r++)
-            if (results[r].tag == LB_ARG_VALUE) note_of_gradient(recorder, results[r].u.tensor->storage);
+        for (uint32_t w = 0; w < pending->n_written && pending->loose; w++)
+            lb_phase_made(recorder, pending->loose, pending->written[w].seen.storage);
+        for (uint32_t r = 0; r < n && pending->loose; r++)
+            if (results[r].tag == LB_ARG_VALUE) lb_phase_made(recorder, pending->loose, results[r].u.tensor->storage);
         if (status == LB_OK) {
             uint32_t row = lb_program_add_op(recorder->program, &pending->op);
             if (op) *op = row;
             recorder->n_ops++;
             if (row == LB_NONE) status = no_memory(&cause);
+            else if (pending->loose == LB_LOOSE_OPEN) status = lb_phase_remember(recorder, pending->first_row, row, &cause);
         }
         if (status != LB_OK) {
             lb_recorder_die(recorder, &cause);

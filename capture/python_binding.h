@@ -192,6 +192,8 @@ bool lb_place_recomputes(const lb_thread *thread, uint32_t depth);
 int lb_place_backward(lb_thread *thread, lb_binding *binding, bool begins);
 /* Ops of a graph that is run op by op: where they belong does not follow from the stack. Scope -1: no more of them. */
 void lb_place_graph(lb_thread *thread, int64_t scope, bool backward);
+/* An optimizer's step or clipping begins: what runs outside modules is of it, until a forward in grad mode (of a closure) begins. */
+void lb_place_updates(lb_thread *thread);
 /* Marks of two steps stay: a graph may live on into the next. */
 void lb_place_step_closed(lb_thread *thread);
 

@@ -39,6 +39,8 @@ struct lb_thread {
     uint32_t n_marks, cap_marks, kept_marks;
     uint32_t base; /* depth where backward began: deeper means recompute */
     bool ran_node;
+    bool updates;        /* a backward ended, or an optimizer began, and no forward in grad mode has begun since */
+    int64_t next_number; /* of autograd's nodes, at the last op outside backward */
     outer *outers;
     uint32_t backward, cap_outers;
     remembered memo[MEMO];
@@ -101,7 +103,8 @@ static bool start(lb_binding *b, lb_thread *t)
     t->marks[0] = (mark){-1, {0, 0}};
     t->depth = t->n_marks = t->base = 1;
     t->kept_marks = t->backward = 0;
-    t->ran_node = t->busy = t->in_graph = false;
+    t->ran_node = t->busy = t->in_graph = t->updates = false;
+    t->next_number = INT64_MAX;
     memset(t->memo, 0, sizeof t->memo);
     return true;
 }
@@ -163,8 +166,21 @@ static bool add_mark(lb_binding *b, lb_thread *t)
     return true;
 }
 
+static bool grad_mode(lb_binding *b, bool *enabled)
+{
+    PyObject *answer = py.PyObject_CallFunctionObjArgs(b->of.grad_enabled, NULL);
+    *enabled = answer == b->of.true_;
+    py.Py_DecRef(answer);
+    return answer;
+}
+
 bool lb_place_enter(lb_binding *b, lb_thread *t, lb_place place, bool mark)
 {
+    bool enabled = false;
+    if (t->updates && t->depth == 1 && !t->backward) { /* evaluation and generation change nothing */
+        if (!grad_mode(b, &enabled)) return false;
+        t->updates = !enabled;
+    }
     if (!reserve((void **)&t->stack, &t->cap, t->depth + 1, sizeof t->stack[0])) return no_memory(b);
     t->stack[t->depth++] = place;
     return !mark || add_mark(b, t);
@@ -201,6 +217,10 @@ int lb_place_backward(lb_thread *t, lb_binding *b, bool begins)
         const outer *before = &t->outers[--t->backward];
         t->base = before->base;
         t->ran_node = before->ran_node;
+        if (t->backward == 0) {
+            t->updates = true;
+            t->next_number = INT64_MAX; /* it may have made nodes, of what it ran again */
+        }
     }
     return (int)t->backward;
 }
@@ -288,20 +308,34 @@ static bool place_in_backward(lb_binding *b, lb_thread *t, PyObject *node, lb_ca
     return true;
 }
 
-static bool phase_outside_backward(lb_binding *b, const lb_thread *t, uint8_t *phase)
+void lb_place_updates(lb_thread *t)
 {
-    if (t->backward) {
-        *phase = t->ran_node ? LB_PHASE_COMMUNICATION
-                             : LB_PHASE_BACKWARD; /* DDP's last copies run when the engine ends */
+    t->updates = true;
+}
+
+/* Its node's number is what it would have been; autograd counted on when it made one for this op. */
+static bool count_nodes(lb_binding *b, lb_thread *t, lb_call *call)
+{
+    if (!next_number(b, &call->node)) return false;
+    call->followed = call->node > t->next_number;
+    t->next_number = call->node;
+    return true;
+}
+
+static bool phase_outside_backward(lb_binding *b, lb_thread *t, lb_call *call)
+{
+    bool enabled = false;
+    if (!count_nodes(b, t, call)) return false;
+    if (t->backward) { /* DDP's last copies run when the engine ends */
+        call->phase = t->ran_node ? LB_PHASE_COMMUNICATION : LB_PHASE_BACKWARD;
     } else if (t->depth > 1) {
-        *phase = LB_PHASE_FORWARD;
-    } else if (b->optimizer_depth) {
-        *phase = LB_PHASE_OPTIMIZER;
+        call->phase = LB_PHASE_FORWARD;
+    } else if (b->optimizer_depth && t->updates) { /* not between the forward of a closure and its backward */
+        call->phase = LB_PHASE_OPTIMIZER;
     } else {
-        PyObject *enabled = py.PyObject_CallFunctionObjArgs(b->of.grad_enabled, NULL);
-        if (!enabled) return false;
-        *phase = enabled == b->of.true_ ? LB_PHASE_FORWARD : LB_PHASE_OTHER;
-        py.Py_DecRef(enabled);
+        if (!grad_mode(b, &enabled)) return false;
+        call->phase = enabled ? LB_PHASE_FORWARD : LB_PHASE_OTHER;
+        call->after_backward = t->updates;
     }
     return true;
 }
@@ -314,7 +348,7 @@ bool lb_place_op(lb_binding *b, lb_thread *t, const lb_plan *plan, lb_call *call
     call->place = t->stack[t->depth - 1];
     bool fine;
     if (!node || node == b->of.none) {
-        fine = phase_outside_backward(b, t, &call->phase) && next_number(b, &call->node);
+        fine = phase_outside_backward(b, t, call);
     } else {
         call->phase = LB_PHASE_BACKWARD;
         fine = place_in_backward(b, t, node, call);

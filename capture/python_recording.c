@@ -151,7 +151,10 @@ CALL(set_live, 1)
 /* How deep in optimizer steps and clipping the program is. */
 CALL(set_optimizer_depth, 1)
 {
-    b->optimizer_depth = (int)integer(args[0]);
+    const int depth = (int)integer(args[0]);
+    lb_thread *thread = depth > b->optimizer_depth ? lb_thread_get(b) : NULL;
+    if (thread) lb_place_updates(thread);
+    b->optimizer_depth = depth;
     return nothing(b);
 }
 

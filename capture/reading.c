@@ -80,9 +80,14 @@ static lb_status add_row(lb_recorder *recorder, lb_known *storage, lb_window *wi
 static lb_status add_source_op(lb_recorder *recorder, const lb_standing *at, uint32_t row, lb_err *err)
 {
     lb_program *program = recorder->program;
+    const lb_value *value = &program->values[row];
+    uint32_t scope = at->scope;
+    /* Whoever reads it first has no part in what nobody saw being written: it belongs to the module that owns the tensor. */
+    if (value->source == LB_SOURCE_UNSEEN && value->name != LB_NONE)
+        scope = lb_recorder_owner_row(recorder, lb_program_text(program, value->name), scope);
     lb_op op = {.name = lb_program_string(program, "lb::source"),
-                .scope = at->scope,
-                .call = at->call,
+                .scope = scope,
+                .call = scope == at->scope ? at->call : 0,
                 .first_result = lb_program_add_refs(program, &row, 1),
                 .results = 1,
                 .node_name = LB_NONE,

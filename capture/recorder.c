@@ -101,6 +101,7 @@ static void recorder_free(lb_recorder *recorder)
     lb_keep_release(&recorder->keep);
     lb_pending_free(recorder->spare);
     free(recorder->late);
+    free(recorder->loose);
     json_decref(recorder->notes);
     json_decref(recorder->levels);
     free(recorder->path);
@@ -283,7 +284,7 @@ lb_status lb_recorder_step_begin(lb_recorder *recorder, int64_t step, const char
     lb_keep_step(&recorder->keep, unlimited ? 0 : lb_writer_bytes(recorder->writer), carried_bytes(recorder));
     if (recorder->keep.asked == LB_LEVEL_AUTO && recorder->keep.level > LB_LEVEL_SOURCES && !(recorder->stage = lb_stage_new()))
         return lb_recorder_settled(recorder, lb_recorder_no_memory(&cause), &cause, err);
-    recorder->n_nonfinite = 0;
+    recorder->n_nonfinite = recorder->n_loose = 0;
     recorder->ring_base = recorder->ring && lb_ring_step(recorder->ring);
     return lb_recorder_unlock(recorder, LB_OK);
 }
@@ -363,6 +364,7 @@ lb_status lb_recorder_step_end(lb_recorder *recorder, bool complete, lb_err *err
     if (status != LB_OK) return lb_recorder_unlock(recorder, status);
     lb_err cause = LB_ERR_INIT;
     status = settle_all(recorder, &cause);
+    if (status == LB_OK) status = lb_phase_settle(recorder, &cause);
     if (status == LB_OK) status = name_values(recorder, &cause);
     if (status == LB_OK) status = lb_routing_find(recorder->program, &cause);
     if (status == LB_OK) status = lb_contents_unstage(recorder, &cause);

@@ -32,6 +32,10 @@ typedef struct lb_late {
     bool filled; /* see lb_standing */
 } lb_late;
 
+typedef struct lb_row_range {
+    uint32_t first, last;
+} lb_row_range;
+
 struct lb_recorder {
     pthread_mutex_t lock;
     bool dead;
@@ -54,6 +58,8 @@ struct lb_recorder {
     lb_pending *spare;
     lb_late *late;
     uint32_t n_late, cap_late;
+    lb_row_range *loose; /* ops of the open step whose phase is not certain yet, with the sources before them: phase.c */
+    uint32_t n_loose, cap_loose;
     bool beside; /* the host holds what is measured late: see lb_recorder_beside */
     lb_backlog *backlog;
     int64_t *unheld; /* storages with work that the host was not told of */
@@ -94,6 +100,25 @@ void lb_recorder_note(lb_recorder *recorder, const char *kind, const char *messa
 /* ---- surroundings.c */
 uint32_t lb_recorder_scope_row(lb_recorder *recorder, uint32_t scope);
 const char *lb_recorder_scope_path(const lb_recorder *recorder, uint32_t scope);
+/* Of the innermost module that was met and owns what is called so ("layers.0.up.weight", "optimizer.exp_avg:layers.0.up.weight");
+ * `otherwise` where none is. */
+uint32_t lb_recorder_owner_row(lb_recorder *recorder, const char *name, uint32_t otherwise);
+
+/* ---- phase.c */
+typedef enum lb_loose {
+    LB_LOOSE_NOT,
+    LB_LOOSE_OPEN,     /* what reads its results will tell */
+    LB_LOOSE_GRADIENT, /* it works on gradients, */
+    LB_LOOSE_PARAMETER /* or on parameters after a backward: so does what takes what it made */
+} lb_loose;
+/* The phase of an op that is about to be recorded, and why it is so. */
+lb_loose lb_phase_of(const lb_recorder *recorder, const lb_call *call, uint8_t *phase);
+/* It made or wrote this storage. */
+void lb_phase_made(lb_recorder *recorder, lb_loose loose, int64_t key);
+/* Rows of an LB_LOOSE_OPEN one. */
+lb_status lb_phase_remember(lb_recorder *recorder, uint32_t first, uint32_t last, lb_err *err);
+/* The step ends: phases of those rows. */
+lb_status lb_phase_settle(lb_recorder *recorder, lb_err *err);
 
 /* ---- operation.c */
 void lb_pending_free(lb_pending *pending);

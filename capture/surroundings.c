@@ -52,6 +52,19 @@ const char *lb_recorder_scope_path(const lb_recorder *recorder, uint32_t scope)
     return scope < recorder->n_scopes ? recorder->scopes[scope].path : "";
 }
 
+uint32_t lb_recorder_owner_row(lb_recorder *recorder, const char *name, uint32_t otherwise)
+{
+    const char *colon = strrchr(name, ':');
+    name = colon ? colon + 1 : name;
+    for (size_t n = strlen(name); n > 0; n--) {
+        if (name[n] != '.') continue;
+        for (uint32_t s = 1; s < recorder->n_scopes; s++)
+            if (strncmp(recorder->scopes[s].path, name, n) == 0 && !recorder->scopes[s].path[n])
+                return lb_recorder_scope_row(recorder, s);
+    }
+    return otherwise;
+}
+
 static lb_status add_boundary(lb_recorder *recorder, lb_place place, const lb_seen *tensors, uint32_t n,
                               bool output, bool recompute, lb_err *err)
 {

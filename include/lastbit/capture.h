@@ -178,8 +178,11 @@ typedef struct lb_call {
     const char *node_name; /* NULL: none */
     const lb_operand *args; /* in schema order, defaults filled in */
     uint32_t n_args;
+    bool followed;       /* autograd made a node for it */
+    bool after_backward; /* a backward ended, and no forward that computes gradients has begun since: outside every scope the recorder
+                            then takes the phase from what the op touches (see capture/phase.c) */
 } lb_call;
-#define LB_CALL_INIT {sizeof(lb_call), NULL, {0, 0}, 0, LB_PHASE_FORWARD, 0, -1, NULL, NULL, 0}
+#define LB_CALL_INIT {sizeof(lb_call), NULL, {0, 0}, 0, LB_PHASE_FORWARD, 0, -1, NULL, NULL, 0, false, false}
 
 typedef struct lb_pending lb_pending;
 

@@ -34,6 +34,7 @@ def autostart(note=None):
         "budget": int(get("LASTBIT_BUDGET") or 0),
         "ring": int(get("LASTBIT_RING") or 0),
         "compiled": get("LASTBIT_COMPILED") or "eager",
+        "step_at": get("LASTBIT_STEP_AT") or "",
         "note": note,
     })
 
@@ -74,7 +75,7 @@ def _quietly(session, action):
 
 
 @contextlib.contextmanager
-def capture(folder, level="auto", steps="", ranks="", keep="", layers="", budget=0, ring=0, compiled="eager"):
+def capture(folder, level="auto", steps="", ranks="", keep="", layers="", budget=0, ring=0, compiled="eager", step_at=""):
     """Records into `folder` (NAME.lb); arguments are those of `lastbit record`."""
     import sys
 
@@ -83,7 +84,7 @@ def capture(folder, level="auto", steps="", ranks="", keep="", layers="", budget
     session = None
     try:
         settings = dict(out=str(folder), level=level, steps=steps, ranks=ranks, keep=keep, layers=layers, budget=budget, ring=ring,
-                        compiled=compiled)
+                        compiled=compiled, step_at=step_at)
         session = sessions.start(settings)
     except Exception as error:
         print("lastbit: nothing is recorded: %s: %s" % (type(error).__name__, error), file=sys.stderr)

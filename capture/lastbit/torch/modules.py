@@ -9,6 +9,8 @@ import weakref
 
 import torch
 
+from .names import Family
+
 _WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule", "EagerModule"}
 _PREFIXES = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 _NOBODY = -1  # the scope of a module that is entered while nothing is recorded
@@ -33,6 +35,7 @@ class Modules:
         self.scopes = {}  # path -> number in the recorder that is open
         self.roots = []  # weak references to outermost modules, in order of their first call
         self.prefixes = {}  # id(root) -> path prefix
+        self.family = Family()
         self.owners = {}  # id(parameter) -> scope path
         self.thread = _Thread()
         self.handles = []
@@ -82,10 +85,23 @@ class Modules:
 
     def add_root(self, module):
         """Names everything under an outermost module. The first that has parameters is "", others go by their class."""
+        self.family.search(module)
+        top, path = self.family.path(module)
+        if path and id(top) not in self.prefixes:
+            self.add_prefix(top)
+        if path:
+            above = self.prefixes[id(top)]
+            self.prefixes[id(module)] = above + ("." if above else "") + clean(path)
+        elif id(module) not in self.prefixes:
+            self.add_prefix(module)
+        self.roots.append(weakref.ref(module))
+        self.add_tree(module, self.prefixes[id(module)])
+
+    def add_prefix(self, module, called=True):
         unwrapped = module
         while type(unwrapped).__name__ in _WRAPPERS and hasattr(unwrapped, "module"):
             unwrapped = unwrapped.module
-        holds = next(module.parameters(), None) is not None
+        holds = called and next(module.parameters(), None) is not None
         taken = set(self.prefixes.values())
         prefix = "" if holds and "" not in taken else type(unwrapped).__name__
         base, n = prefix, 1
@@ -93,8 +109,18 @@ class Modules:
             n += 1
             prefix = "%s#%d" % (base or type(unwrapped).__name__, n)
         self.prefixes[id(module)] = prefix
-        self.roots.append(weakref.ref(module))
-        self.add_tree(module, prefix)
+
+    def holders(self):
+        """(module, prefix) of all that may name a tensor: those that are called, what holds them, and those that are not called."""
+        found = {id(root): root for root in self.living()}
+        for ref in self.family.tops:
+            module = ref()
+            if module is None or id(module) in found or next(module.parameters(), None) is None:
+                continue
+            if id(module) not in self.prefixes:
+                self.add_prefix(module, called=False)
+            found[id(module)] = module
+        return [(module, self.prefixes[key]) for key, module in found.items() if key in self.prefixes]
 
     def add_tree(self, module, prefix):
         for name, child in module.named_modules():
@@ -131,8 +157,18 @@ class Modules:
                 return inner, known[inner]
         return path, class_name
 
+    def living(self):
+        """Outermost modules that are there still, in order of their first call."""
+        return [root for root in (ref() for ref in self.roots) if root is not None]
+
     def is_root(self, module):
         return any(ref() is module for ref in self.roots)
+
+    @staticmethod
+    def shapes_only(args):
+        """A forward that computes no numbers: its tensors are on torch's device without memory."""
+        tensors = [a for a in args if isinstance(a, torch.Tensor)] if isinstance(args, (tuple, list)) else []
+        return bool(tensors) and all(t.device.type == "meta" for t in tensors)
 
     # ---- hooks
 
@@ -146,6 +182,8 @@ class Modules:
             return
         try:
             stack = self.thread.stack
+            if session.marks.name:
+                session.marks.met(self, module)
             if not stack:
                 session.bring_in()
                 session.outermost(module, args)

@@ -1,4 +1,8 @@
 """Optimizers: the phase, the parameter groups with names, states; the gradient norm where it is clipped; the loss."""
+import sys
+import threading
+import weakref
+
 import torch
 
 from . import library
@@ -14,12 +18,24 @@ def _same(function):
     return call
 
 
+class _Running:
+    """An optimizer's step that has begun."""
+
+    def __init__(self, optimizer, first_op):
+        self.optimizer = optimizer
+        self.first_op = first_op
+        self.thread = threading.get_ident()
+        self.forwards = 0  # in grad mode, outermost: of its closure
+
+
 class Optimizers:
     def __init__(self, session):
         self.session = session
         self.handles = []
-        self.first_op = 0
         self.exist = False  # an optimizer was made
+        self.known = weakref.WeakSet()
+        self.stack = []  # of _Running: Lookahead and SAM step others within their own step
+        self.updates = 0
 
     def install(self):
         from torch.optim import optimizer as module
@@ -32,6 +48,9 @@ class Optimizers:
         else:
             self.session.degraded("torch has no global optimizer hooks: optimizers made before recording began are not seen")
         self._note_construction(module.Optimizer, hook_each=not everywhere)
+        self._wrap_zeroing(module.Optimizer)
+        self._wrap_scaler()
+        self._wrap_schedulers()
         self._wrap_clipping()
         self._wrap_backward()
 
@@ -39,6 +58,14 @@ class Optimizers:
         for handle in self.handles:
             handle.remove()
         self.handles = []
+
+    def adopt(self, others):
+        """Those of a forked child's parent are its own."""
+        self.exist = others.exist
+        self.known = others.known
+
+    def living(self):
+        return list(self.known)
 
     def _note_construction(self, cls, hook_each):
         """An optimizer that exists but has not stepped keeps a step open. `hook_each`: its steps are seen by hooks of its own."""
@@ -48,6 +75,7 @@ class Optimizers:
             def __init__(self, *args, **kwargs):
                 optimizers.exist = True
                 init(self, *args, **kwargs)
+                optimizers.known.add(self)
                 if hook_each:
                     optimizers.handles += [self.register_step_pre_hook(optimizers.before),
                                            self.register_step_post_hook(optimizers.after)]
@@ -55,6 +83,96 @@ class Optimizers:
             return __init__
 
         self.session.replace(cls, "__init__", make)
+
+    # ---- what ends a step: steps.py
+
+    def _wrap_zeroing(self, cls):
+        session = self.session
+
+        def of_optimizer(optimizer):
+            return [p for group in optimizer.param_groups for p in group["params"]]
+
+        def wrap(parameters):
+            def make(original):
+                def zero_grad(self, *args, **kwargs):
+                    result = original(self, *args, **kwargs)
+                    if not torch.compiler.is_compiling() and not session.dead:
+                        try:
+                            caller = sys._getframe(1)
+                            session.zeroed(parameters(self), caller.f_code.co_name != "step" and caller.f_locals.get("self") is self)
+                        except Exception as error:
+                            session.fail(error)
+                    return result
+
+                return zero_grad
+
+            return make
+
+        session.replace(cls, "zero_grad", wrap(of_optimizer))
+        session.replace(torch.nn.Module, "zero_grad", wrap(lambda module: module.parameters()))
+
+    def _wrap_scaler(self):
+        """Where gradients overflowed a scaler does not step the optimizer: the iteration is over all the same."""
+        session = self.session
+        scaler = getattr(getattr(torch, "amp", None), "GradScaler", None) or getattr(torch.cuda.amp, "GradScaler", None)
+
+        def make(original):
+            def step(self, *args, **kwargs):
+                updates = session.optimizers.updates
+                result = original(self, *args, **kwargs)
+                if session.optimizers.updates == updates:
+                    session.happened("update")
+                return result
+
+            return step
+
+        if scaler is None or not session.replace(scaler, "step", make):
+            session.degraded("torch has no GradScaler: steps that a scaler skips are not told from accumulation")
+
+    def _wrap_schedulers(self):
+        """Their classes inherit `step` or have one of their own; each class is wrapped once, when it is first made an instance of."""
+        session, covered, inside = self.session, set(), []
+
+        def make(original):
+            def step(self, *args, **kwargs):
+                inside.append(self)
+                try:
+                    return original(self, *args, **kwargs)
+                finally:
+                    inside.pop()
+                    if not inside:  # not one of many that another steps, nor the first, which belongs to its making
+                        session.happened("schedule")
+
+            return step
+
+        def cover(cls):
+            for owner in cls.__mro__:
+                if "step" in vars(owner) and owner not in covered:
+                    covered.add(owner)
+                    session.replace(owner, "step", make)
+
+        def construction(init):
+            def __init__(self, *args, **kwargs):
+                cover(type(self))
+                inside.append(self)
+                try:
+                    init(self, *args, **kwargs)
+                finally:
+                    inside.pop()
+
+            return __init__
+
+        from torch.optim import lr_scheduler
+
+        base = getattr(lr_scheduler, "LRScheduler", None) or getattr(lr_scheduler, "_LRScheduler", None)
+        if base is None:
+            session.degraded("torch has no LRScheduler: a scheduler's step ends no step")
+            return
+        for cls in vars(lr_scheduler).values():
+            if isinstance(cls, type) and issubclass(cls, base):
+                cover(cls)
+                if "__init__" in vars(cls) and cls is base:
+                    session.replace(cls, "__init__", construction)
 
     def _wrap_clipping(self):
         """Clipping belongs to the optimizer phase, and its result is the gradient norm."""
@@ -85,50 +203,106 @@ class Optimizers:
         """Says when backward runs, and what the loss was."""
         session = self.session
 
-        def make(original):
-            def backward(tensors, *args, **kwargs):
+        def runs(original, begins, ends):
+            def backward(*args, **kwargs):
                 if session.dead or torch.compiler.is_compiling():
-                    return original(tensors, *args, **kwargs)
+                    return original(*args, **kwargs)
                 session.bring_in()
                 if session.backward(True) == 1 and session.live:
-                    session.loss(tensors)
+                    begins(args[0] if args else kwargs.get("tensors"))
+                out, done = None, False
                 try:
-                    return original(tensors, *args, **kwargs)
+                    out = original(*args, **kwargs)
+                    done = True
                 finally:
-                    if session.backward(False) == 0 and session.live:
-                        self.name_gradients()
+                    if session.backward(False) == 0:
+                        session.guarded(ends, out, done, args, kwargs)
+                return out
 
             return backward
 
-        session.replace(torch.autograd, "backward", make)
+        def accumulated(out, done, args, kwargs):
+            if session.live:
+                self.name_gradients()
+            session.saw_backward()
+
+        def computed(out, done, args, kwargs):
+            inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
+            create_graph = args[4] if len(args) > 4 else kwargs.get("create_graph")
+            if done and not create_graph and self.returns(inputs, out):  # else it is part of a loss
+                session.saw_backward()
+
+        session.replace(torch.autograd, "backward", lambda original: runs(original, session.loss, accumulated))
+        session.replace(torch.autograd, "grad", lambda original: runs(original, lambda outputs: None, computed))
+
+    def returns(self, inputs, gradients):
+        """`autograd.grad` of parameters is a backward whose gradients the program holds itself. False: of something else."""
+        session = self.session
+        inputs = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs) if isinstance(inputs, (list, tuple)) else []
+        ours = {id(p) for ref in session.parameters for p in (ref(),) if p is not None}
+        found = [(p, g) for p, g in zip(inputs, gradients or ()) if id(p) in ours]
+        for p, g in found if session.live else ():
+            if g is not None:
+                session.role(g, library.OTHER_SOURCE, library.IS_GRADIENT, session.parameter_names().get(id(p), "?"))
+        return bool(found)
 
     def name_gradients(self):
         session = self.session
-        try:
-            names = session.parameter_names()
-            for ref in session.modules.roots:
-                root = ref()
-                for p in root.parameters() if root is not None else ():
-                    if p.grad is not None:
-                        session.role(p.grad, library.OTHER_SOURCE, library.IS_GRADIENT, names.get(id(p), "?"))
-        except Exception as error:
-            session.fail(error)
+        names = session.parameter_names()
+        for ref in session.parameters:
+            p = ref()
+            if p is not None and p.grad is not None:
+                session.role(p.grad, library.OTHER_SOURCE, library.IS_GRADIENT, names.get(id(p), "?"))
 
     # ---- steps
+
+    def running(self, begins=False):
+        """The outermost optimizer's step that this thread is in; None. One that an exception ended had no hook to say so: it is put
+        away. `begins`: the innermost that torch runs is not counted yet."""
+        mine = [running for running in self.stack if running.thread == threading.get_ident()]
+        if not mine:
+            return None
+        stepping = _stepping(sys._getframe(1))
+        if begins:
+            stepping.pop(0)
+        alive = []
+        for running in mine:
+            if any(running.optimizer is optimizer for optimizer in stepping):
+                alive.append(running)
+            else:
+                self.stack.remove(running)
+                self.session.optimizer_depth -= 1
+        return alive[0] if alive else None
+
+    def step_began(self):
+        """Of the recording: all ops of running steps come."""
+        for running in self.stack:
+            running.first_op = 0
+
+    def backward_ended(self):
+        """What a closure ran is not the update."""
+        if self.stack and self.session.live:
+            for running in self.stack:
+                running.first_op = self.session.native.next_op()
 
     def before(self, optimizer, args, kwargs):
         if torch.compiler.is_compiling():
             return
         session = self.session
-        session.optimizer_depth += 1
-        self.exist = True
-        if not session.live:
-            return
         try:
+            if self.running(begins=True) is None:
+                session.look_for_gradients()
+            session.marks.look()
+            session.optimizer_depth += 1
+            self.exist = True
+            self.known.add(optimizer)
+            self.stack.append(_Running(optimizer, 0))
+            if not session.live:
+                return
             session.bring_in()
             session.trains()
-            self.first_op = session.native.next_op()
-            self._states(optimizer, session.parameter_names())
+            self.stack[-1].first_op = session.native.next_op()
+            self.name_states(optimizer, session.parameter_names())
         except Exception as error:
             session.fail(error)
 
@@ -136,28 +310,37 @@ class Optimizers:
         if torch.compiler.is_compiling():
             return
         session = self.session
-        session.optimizer_depth = max(0, session.optimizer_depth - 1)
-        session.optimizer_stepped = True
-        if not session.live:
-            return
         try:
-            names = session.parameter_names()
-            self._states(optimizer, names)
-            for index, group in enumerate(optimizer.param_groups):
-                self._group(type(optimizer).__name__, index, group, names)
+            at = next((n for n in reversed(range(len(self.stack))) if self.stack[n].optimizer is optimizer), None)
+            if at is None:
+                return
+            first_op = self.stack[at].first_op
+            session.optimizer_depth -= len(self.stack) - at  # and what an exception left within it
+            del self.stack[at:]
+            self.updates += 1
+            if session.live:
+                self._groups(optimizer, first_op)
+            if not self.stack:
+                session.happened("update")
         except Exception as error:
             session.fail(error)
 
-    def _states(self, optimizer, names):
-        for p, state in optimizer.state.items():
+    def _groups(self, optimizer, first_op):
+        names = self.session.parameter_names()
+        self.name_states(optimizer, names)
+        for index, group in enumerate(optimizer.param_groups):
+            self._group(type(optimizer).__name__, index, first_op, group, names)
+
+    def name_states(self, optimizer, names):
+        for p, state in list(optimizer.state.items()):
             if not isinstance(state, dict):
                 continue
             name = names.get(id(p), "?")
             for key, value in state.items():
                 if isinstance(value, torch.Tensor):
-                    self.session.role(value, library.STATE, library.IS_STATE, "optimizer.%s:%s" % (key, name))
+                    self.session.name(value, library.STATE, library.IS_STATE, "optimizer.%s:%s" % (key, name))
 
-    def _group(self, class_name, index, group, names):
+    def _group(self, class_name, index, first_op, group, names):
         members = [(names.get(id(p), "?"), local(p), local(p.grad)) for p in group["params"]]
         options = []
         for key, value in group.items():
@@ -169,4 +352,14 @@ class Optimizers:
             number = number_of(value)
             if number is not None:
                 options.append((key, number))
-        self.session.native.group(class_name, index, self.first_op, members, options)
+        self.session.native.group(class_name, index, first_op, members, options)
+
+
+def _stepping(frame):
+    """The optimizers whose `step` is among the callers of this frame, innermost first."""
+    found = []
+    while frame is not None:
+        if frame.f_code.co_name == "wrapper" and frame.f_code.co_filename.endswith("optim/optimizer.py"):
+            found.append(frame.f_locals.get("self"))
+        frame = frame.f_back
+    return found

@@ -5,14 +5,19 @@ import os
 import sys
 import threading
 import time
+import weakref
 
 import torch
 
 from . import library
 from . import dispatch, objects
+from .gradients import Gradients
+from .marks import Marks
 from .modules import Modules, clean
+from .names import of_main
 from .objects import number_of
 from .optimizers import Optimizers
+from .steps import BEGIN, CLOSED, CUT, SPENT, UPDATED, Steps
 from .watch import Watch
 
 current = None  # the session of this process
@@ -46,7 +51,8 @@ class Session:
         self.step_open = False  # a step is counted now, recorded or not
         self.step = -1
         self.opened_by = None  # id of the root module whose forward opened the step
-        self.optimizer_stepped = False
+        self.steps = Steps()
+        self.gradients = Gradients()
         self.missing = []  # what this torch does not offer
         self.unwrapped = set()
         self.plain = set()
@@ -64,6 +70,7 @@ class Session:
         self.opened = False  # there is an archive, and it takes more
         self.modules = Modules(self)
         self.optimizers = Optimizers(self)
+        self.marks = Marks(self, settings.get("step_at") or "")
         from .collectives import Collectives
         from .routing import Routing
 
@@ -74,6 +81,8 @@ class Session:
         self.routing = Routing(self)
         self.roles = {}
         self.names = {}
+        self.parameters = []  # weak references
+        self.backwards = 0  # that run, in all threads
         self.manual = bool(settings.get("manual"))
         self.strangers = set()  # names of threads that are not covered
         self.noted = set()  # kinds of notes that were made
@@ -362,7 +371,7 @@ class Session:
                     if sys.exc_info()[0] is not None:  # a child of multiprocessing ends by an exception
                         self.trigger("exception %s" % sys.exc_info()[0].__name__)
                     if self.step_open and self.live:
-                        self.end_step(complete or self.optimizer_stepped or not self.optimizers.exist)
+                        self.end_step(complete or self.steps.state in (SPENT, UPDATED) or not self.optimizers.exist)
                     self.close_archive()
             except Exception as error:
                 self.fail(error)
@@ -475,44 +484,111 @@ class Session:
 
     def outermost(self, module, args):
         """An outermost forward begins: this is where steps close and open."""
-        if self.manual or self.optimizer_depth:
-            if not self.modules.is_root(module):
-                self.modules.add_root(module)
-                if self.live:
-                    self.name_tensors()
-            if self.live and not self.optimizer_depth:
-                self.name_inputs(module, args)
-            return
-        with self.lock:  # of two threads only one closes a step
-            self.cut(module)
-        if self.live:
-            self.name_inputs(module, args)
-
-    def cut(self, module):
-        fresh = not self.modules.is_root(module)
+        fresh, step = not self.modules.is_root(module), self.step
         if fresh:
             self.modules.add_root(module)
-        if not self.step_open:
-            if next(module.parameters(), None) is None:
-                self.note("bare", type(module).__name__)
-                return  # a loss or an activation called by itself opens no step
-            self.begin_step(id(module))
-        elif self.optimizers.exist:
-            if self.optimizer_stepped and torch.is_grad_enabled():
-                self.next_step(id(module))
-            elif fresh and self.live:
+            self.collect_parameters()
+        if not self.manual and not self.marks.name and not self.in_backward() and not self.modules.shapes_only(args):
+            with self.lock:  # of two threads only one closes a step
+                self.see(self.forward_event(module), module)
+        if self.live:
+            if fresh and step == self.step:
                 self.name_tensors()
-        elif self.opened_by == id(module):
-            self.next_step(id(module))
-        elif fresh and self.live:
-            self.name_tensors()
+            self.name_inputs(module, args)
+
+    def forward_event(self, module):
+        """What the forward of an outermost module is to the steps: see steps.py."""
+        if self.steps.state == CLOSED and next(module.parameters(), None) is None:
+            self.note("bare", type(module).__name__)
+            return None  # a loss or an activation called by itself opens no step
+        grad = torch.is_grad_enabled()
+        inside = self.optimizers.running()
+        if inside is not None:
+            inside.forwards += grad
+            return "forward" if inside.forwards == 1 and grad else "glance"
+        if grad:
+            self.look_for_gradients()
+        self.forward_is_open = self.forward_is_open or grad
+        if self.optimizers.exist or self.steps.clears:
+            return "forward" if grad else "glance"
+        if self.steps.trains:
+            return "byhand" if grad else "glance"
+        return "alone" if self.opened_by in (None, id(module)) else "glance"
+
+    forward_is_open = False  # one in grad mode that neither a backward nor an update followed
+
+    def see(self, event, module=None):
+        """Something happened that the end of a step may hang on."""
+        if event == "update":
+            self.forward_is_open = False
+        if event is None or self.manual or bool(self.marks.name) != (event == "mark"):
+            return
+        action = self.steps.see(event)
+        if action == CUT:
+            self.end_step(True)
+        if action in (BEGIN, CUT):
+            self.begin_step(None if module is None else id(module))
+
+    def happened(self, event):
+        """The same, told by what the program calls: nothing of ours may come out of it."""
+        if self.dead or torch.compiler.is_compiling():
+            return
+        try:
+            with self.lock:
+                self.see(event)
+        except Exception as error:
+            self.fail(error)
+
+    def guarded(self, function, *args):
+        if not self.dead:
+            try:
+                function(*args)
+            except Exception as error:
+                self.fail(error)
+
+    def saw_backward(self):
+        """The outermost backward of a thread has ended."""
+        self.forward_is_open = False
+        self.optimizers.backward_ended()
+        if not self.manual:
+            self.gradients.remember(p for ref in self.parameters for p in (ref(),) if p is not None)
+            self.see("backward")
+
+    def zeroed(self, parameters, by_itself):
+        """`zero_grad` of an optimizer or of a module; `by_itself`: in the middle of what it does to parameters."""
+        if self.manual or self.optimizers.running() is not None:
+            return
+        if self.forward_is_open:
+            self.steps.zeroed_late()
+        if by_itself:
+            self.gradients.forget()
+            self.see("kept")
+        elif self.gradients.took(parameters):
+            self.see("cleared")
+
+    def look_for_gradients(self):
+        """Those that were zeroed or replaced by hand nobody tells of."""
+        if self.gradients.are_gone():
+            self.see("cleared")
+
+    def in_backward(self):
+        """Forwards that backward runs again; it runs in threads of its own where there is another device."""
+        if getattr(self.here, "backwards", 0):
+            return True
+        return self.backwards > 0 and isinstance(threading.current_thread(), threading._DummyThread)
+
+    def collect_parameters(self):
+        found = {}
+        for root in self.modules.living():
+            for p in root.parameters():
+                found[id(p)] = p
+        for optimizer in self.optimizers.living():
+            for group in optimizer.param_groups:
+                found.update((id(p), p) for p in group["params"])
+        self.parameters = [weakref.ref(p) for p in found.values()]
 
     def outermost_left(self, module, output):
         pass
-
-    def next_step(self, module):
-        self.end_step(True)
-        self.begin_step(module)
 
     def begin_step(self, module=None, number=None, shard=None):
         if self.step_open and self.live:  # found by ourselves before the program said its first
@@ -521,8 +597,6 @@ class Session:
         self.note("step", str(self.step))
         self.step_open = True
         self.opened_by = module
-        self.optimizer_stepped = False
-        self.optimizer_depth = 0
         if self.dead or not self.wants_step(self.step) or not self.push():
             return
         if not self.opened and not self.open_archive():
@@ -534,6 +608,7 @@ class Session:
         self.live = True
         self.recorded_last = True
         self.name_tensors()
+        self.optimizers.step_began()
         self._note_threads()
 
     recorded_last = False
@@ -648,6 +723,9 @@ class Session:
 
     def backward(self, begins):
         """Backward begins or ends in this thread; how many run in it now."""
+        here = self.here
+        here.backwards = max(0, getattr(here, "backwards", 0) + (1 if begins else -1))
+        self.backwards = max(0, self.backwards + (1 if begins else -1))
         try:
             return self.native.backward(begins)
         except Exception as error:
@@ -673,24 +751,48 @@ class Session:
         return self.names
 
     def name_tensors(self):
-        """Tells the recorder which storages are parameters and buffers, and which module owns a parameter."""
-        names, owners = {}, {}
-        for ref in self.modules.roots:
-            root = ref()
-            if root is None:
-                continue
-            prefix = self.modules.prefixes.get(id(root), "")
-            prefix += "." if prefix else ""
-            for name, p in root.named_parameters():
-                if id(p) in names:
-                    continue
-                name = prefix + clean(name)
-                names[id(p)] = name
+        """Tells the recorder which storages are parameters, buffers and states, and which module owns a parameter."""
+        names = self.names = {}
+        owners = self.modules.owners = {}
+        for module, prefix in self.modules.holders():
+            self.name_module(module, prefix, names, owners)
+        self.name_held(names)
+        for optimizer in self.optimizers.living():
+            self.optimizers.name_states(optimizer, names)
+
+    def name_module(self, module, prefix, names, owners):
+        prefix += "." if prefix else ""
+        for name, p in module.named_parameters():
+            if id(p) not in names:
+                name = names[id(p)] = prefix + clean(name)
                 owners[id(p)] = name.rpartition(".")[0]
-                self.role(p, library.PARAMETER, library.IS_PARAMETER, name)
-            for name, b in root.named_buffers():
-                self.role(b, library.STATE, library.IS_STATE, prefix + clean(name))
-        self.names, self.modules.owners = names, owners
+                self.name(p, library.PARAMETER, library.IS_PARAMETER, name)
+        for name, b in module.named_buffers():
+            if id(b) not in names:
+                names[id(b)] = prefix + clean(name)
+                self.name(b, library.STATE, library.IS_STATE, prefix + clean(name))
+
+    def name_held(self, names):
+        """Parameters that no module holds."""
+        held = {}
+        for optimizer in self.optimizers.living():
+            for index, group in enumerate(optimizer.param_groups):
+                for n, p in enumerate(group["params"]):
+                    if id(p) not in names:
+                        held[id(p)] = (p, "%s.%d.%d" % (type(optimizer).__name__, index, n))
+        own = of_main([p for p, _ in held.values()]) if held else {}
+        for key, (p, name) in held.items():
+            names[key] = own.get(key, name)
+            self.name(p, library.PARAMETER, library.IS_PARAMETER, names[key])
+
+    def name(self, tensor, kind, flags, name):
+        """The same as `role` for a tensor that may be none of ours: lazy, fake, wrapped by a transform of functions."""
+        try:
+            self.role(tensor, kind, flags, name)
+        except library.Failed:
+            raise
+        except Exception:
+            pass
 
     def name_inputs(self, module, args):
         from .modules import _keyword_arguments
@@ -744,7 +846,7 @@ def restart(old):
     current = None
     session = Session(settings)
     session.missing = list(old.missing)
-    session.optimizers.exist = old.optimizers.exist
+    session.optimizers.adopt(old.optimizers)
     session.inherited = old.inherited + (getattr(old.here, "mode", None) is not None)
     current = session
     session.install()

@@ -1,0 +1,68 @@
+"""Which gradients a backward left at parameters, and whether they are there still: a step that a scaler or a guard skips is seen by
+nothing else than that they are zeroed or replaced before the next forward.
+
+`p.grad = None` and `p.grad.zero_()` are seen by nobody, so the gradients are looked at when the next outermost forward begins. No
+reference to a gradient is kept: holding one would change what autograd does.
+"""
+import weakref
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from .objects import local
+
+_FEW = 1 << 16  # elements of a gradient that is looked at
+
+
+class Gradients:
+    def __init__(self):
+        self.left = {}  # id(parameter) -> (weak reference, storage of its gradient, version of it)
+
+    def remember(self, parameters):
+        """A backward has ended."""
+        self.left = {}
+        for p in parameters:
+            if p.grad is not None:
+                try:
+                    self.left[id(p)] = (weakref.ref(p), *_state(p.grad))
+                except (RuntimeError, NotImplementedError, AttributeError):
+                    pass  # a gradient without a storage of its own (sparse)
+
+    def forget(self):
+        self.left = {}
+
+    def took(self, parameters):
+        """These were zeroed or set to None. True when that were the last ones."""
+        before = len(self.left)
+        for p in parameters:
+            self.left.pop(id(p), None)
+        return before > 0 and not self.left
+
+    def are_gone(self):
+        """Whether somebody zeroed or replaced all of them. What is gone is forgotten."""
+        if not self.left:
+            return False
+        try:
+            for key, (ref, storage, version) in list(self.left.items()):
+                p = ref()
+                grad = None if p is None else p.grad
+                if grad is not None:
+                    now, since = _state(grad)
+                    if now == storage and (since == version or not _is_zero(grad)):
+                        return False
+                del self.left[key]
+        except (RuntimeError, NotImplementedError, AttributeError):
+            self.left = {}
+            return False
+        return True
+
+
+def _state(grad):
+    grad = local(grad)
+    return grad.untyped_storage()._cdata, grad._version
+
+
+def _is_zero(grad):
+    """Clipping and unscaling write to gradients as well. Not recorded, and of a large one only a part."""
+    with _disable_current_modes(), torch.no_grad():
+        return not bool(local(grad).detach().flatten()[:_FEW].count_nonzero())

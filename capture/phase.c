@@ -1,0 +1,167 @@
+/* The phase of an op outside every module: the host knows what it called, not what the lines between mean.
+ *
+ * Of an op with no module, no autograd node and no optimizer's step around it, the host says `forward` (in grad mode) or `other`,
+ * whether autograd made a node for it, and whether a backward has ended since the last forward in grad mode. Then
+ *
+ *     an op that autograd follows                                          is of the forward: the loss
+ *     one that reads or writes a gradient, or what was made of one         is of the optimizer: clipping, unscaling, an update
+ *     one that writes a parameter                                          is of the optimizer, too
+ *     after a backward, one that takes parameters and what is like them    is of the optimizer: a moving average of the weights,
+ *     (element by element, or in lists)                                    weight decay, a norm
+ *     after a backward, one whose results only such ops take or write      is of the optimizer: momentum, bias corrections
+ *     anything else                                                        is as the host says
+ *
+ * The last but one is known when the step ends; until then the rows of such ops are remembered. */
+#include "recorder.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- by what it reads ---------------------------------------------------------------------------------------------- */
+
+typedef struct lb_touched {
+    bool gradient;   /* of a parameter, or made of gradients */
+    bool parameter;  /* a parameter, buffer or state, or made of one after backward */
+    bool writes_parameter;
+    bool list;
+    int64_t numel;   /* of what is a parameter */
+    int64_t other[2]; /* the fewest and most elements of any other tensor that is no number; -1: there is none */
+} lb_touched;
+
+static uint32_t roles_of(const lb_known *storage)
+{
+    uint32_t flags = 0;
+    for (uint32_t r = 0; r < storage->n_roles; r++) flags |= storage->roles[r].flags;
+    return flags;
+}
+
+static void touch_tensor(const lb_recorder *recorder, const lb_seen *seen, bool written, lb_touched *t)
+{
+    const lb_known *storage = lb_knowns_find(&recorder->storages, seen->storage);
+    const int64_t numel = lb_layout_numel(&seen->layout);
+    const bool fresh = storage && storage->program == recorder->serial;
+    const uint32_t flags = storage ? roles_of(storage) : 0;
+    if (flags & LB_VALUE_GRADIENT || (fresh && storage->of_gradient)) t->gradient = true;
+    if (flags & LB_VALUE_PARAMETER && written) t->writes_parameter = true;
+    if (flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE) || (fresh && storage->of_parameter)) {
+        t->parameter = true;
+        t->numel = numel;
+    } else if (numel > 1) {
+        if (t->other[0] < 0 || numel < t->other[0]) t->other[0] = numel;
+        if (numel > t->other[1]) t->other[1] = numel;
+    }
+}
+
+static void touch(const lb_recorder *recorder, const lb_operand *operand, unsigned flags, int depth, lb_touched *t)
+{
+    flags |= operand->flags;
+    if (operand->tag == LB_ARG_VALUE) touch_tensor(recorder, operand->u.tensor, flags & LB_OPERAND_WRITTEN, t);
+    if (operand->tag != LB_ARG_LIST || depth > 8) return;
+    t->list = true;
+    for (uint32_t i = 0; i < operand->count; i++) touch(recorder, &operand->u.items[i], flags, depth + 1, t);
+}
+
+lb_loose lb_phase_of(const lb_recorder *recorder, const lb_call *call, uint8_t *phase)
+{
+    *phase = call->phase;
+    if (call->place.scope != 0 || call->followed || (*phase != LB_PHASE_FORWARD && *phase != LB_PHASE_OTHER)) return LB_LOOSE_NOT;
+    lb_touched t = {.other = {-1, -1}};
+    for (uint32_t a = 0; a < call->n_args; a++) touch(recorder, &call->args[a], 0, 0, &t);
+    const bool alike = t.list || (t.other[0] < 0 ? t.numel > 0 : t.other[0] == t.numel && t.other[1] == t.numel);
+    const bool of_parameter = t.parameter && call->after_backward && alike && !(call->flags & LB_OP_VIEW);
+    if (t.gradient || t.writes_parameter || of_parameter) {
+        *phase = LB_PHASE_OPTIMIZER;
+        return t.gradient ? LB_LOOSE_GRADIENT : LB_LOOSE_PARAMETER;
+    }
+    return call->after_backward ? LB_LOOSE_OPEN : LB_LOOSE_NOT;
+}
+
+void lb_phase_made(lb_recorder *recorder, lb_loose loose, int64_t key)
+{
+    lb_known *storage = lb_knowns_find(&recorder->storages, key);
+    if (!storage || roles_of(storage) & LB_VALUE_PARAMETER) return; /* what was written to a parameter is a parameter */
+    if (loose == LB_LOOSE_GRADIENT) storage->of_gradient = true;
+    if (loose == LB_LOOSE_PARAMETER) storage->of_parameter = true;
+}
+
+/* ---- by what reads it ---------------------------------------------------------------------------------------------- */
+
+lb_status lb_phase_remember(lb_recorder *recorder, uint32_t first, uint32_t last, lb_err *err)
+{
+    if (recorder->n_loose == recorder->cap_loose) {
+        const uint32_t cap = recorder->cap_loose ? 2 * recorder->cap_loose : 64;
+        lb_row_range *grown = realloc(recorder->loose, cap * sizeof *grown);
+        if (!grown) return lb_recorder_no_memory(err);
+        recorder->loose = grown;
+        recorder->cap_loose = cap;
+    }
+    recorder->loose[recorder->n_loose++] = (lb_row_range){first, last};
+    return LB_OK;
+}
+
+typedef struct lb_storage_set {
+    int64_t *slots; /* 0: free; ids begin at 0, so they stand one higher */
+    size_t size, n; /* a power of two */
+} lb_storage_set;
+
+static int64_t *slot_of(const lb_storage_set *set, int64_t id)
+{
+    size_t at = (size_t)((uint64_t)(id + 1) * 0x9e3779b97f4a7c15ull >> 20) & (set->size - 1);
+    while (set->slots[at] && set->slots[at] != id + 1) at = (at + 1) & (set->size - 1);
+    return &set->slots[at];
+}
+
+static bool set_add(lb_storage_set *set, int64_t id)
+{
+    if (2 * (set->n + 1) > set->size) {
+        lb_storage_set grown = {calloc(set->size ? 2 * set->size : 256, sizeof(int64_t)), set->size ? 2 * set->size : 256, set->n};
+        if (!grown.slots) return false;
+        for (size_t i = 0; i < set->size; i++)
+            if (set->slots[i]) *slot_of(&grown, set->slots[i] - 1) = set->slots[i];
+        free(set->slots);
+        *set = grown;
+    }
+    int64_t *slot = slot_of(set, id);
+    set->n += *slot == 0;
+    *slot = id + 1;
+    return true;
+}
+
+static bool add_args(lb_storage_set *set, const lb_program *program, uint32_t first, uint32_t n, int depth)
+{
+    for (uint32_t a = first; a < first + n; a++) {
+        const lb_arg *arg = &program->args[a];
+        if (arg->tag == LB_ARG_VALUE && !set_add(set, program->values[arg->u.value].storage)) return false;
+        if (arg->tag == LB_ARG_LIST && depth < 8 && !add_args(set, program, arg->u.first, arg->count, depth + 1)) return false;
+    }
+    return true;
+}
+
+static bool meets(const lb_storage_set *set, const lb_program *program, uint32_t first, uint32_t n)
+{
+    for (uint32_t r = first; r < first + n && set->size; r++) {
+        const uint32_t row = program->refs[r];
+        if (row != LB_NONE && *slot_of(set, program->values[row].storage)) return true;
+    }
+    return false;
+}
+
+lb_status lb_phase_settle(lb_recorder *recorder, lb_err *err)
+{
+    lb_program *program = recorder->program;
+    lb_storage_set taken = {0};
+    bool fine = true;
+    uint32_t left = recorder->n_loose;
+    for (uint32_t o = program->n_ops; o-- > 0 && left > 0 && fine;) {
+        lb_op *op = &program->ops[o];
+        while (left > 0 && recorder->loose[left - 1].first > o) left--;
+        const bool loose = left > 0 && o <= recorder->loose[left - 1].last;
+        if (loose && op->phase != LB_PHASE_OPTIMIZER && (op->phase == LB_PHASE_FORWARD || op->phase == LB_PHASE_OTHER) &&
+            (meets(&taken, program, op->first_result, op->results) || meets(&taken, program, op->first_written, op->written)))
+            op->phase = LB_PHASE_OPTIMIZER;
+        if (op->phase == LB_PHASE_OPTIMIZER) fine = add_args(&taken, program, op->first_arg, op->args, 0);
+    }
+    free(taken.slots);
+    recorder->n_loose = 0;
+    return fine ? LB_OK : lb_recorder_no_memory(err);
+}
