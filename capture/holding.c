@@ -87,6 +87,22 @@ void lb_recorder_resized(lb_recorder *recorder, int64_t storage, const void *dat
     pthread_mutex_unlock(&recorder->lock);
 }
 
+static void vouch(lb_recorder *recorder, lb_known *storage)
+{
+    if (storage->map.units || storage->map.all != LB_BYTES_UNDEFINED) return;
+    lb_contents_settle(recorder, storage);
+    lb_known_change(storage);
+    storage->map.all = LB_BYTES_UNKNOWN;
+}
+
+void lb_recorder_vouch(lb_recorder *recorder, int64_t storage)
+{
+    pthread_mutex_lock(&recorder->lock);
+    lb_known *s = recorder->dead ? NULL : lb_knowns_find(&recorder->storages, storage);
+    if (s) vouch(recorder, s);
+    pthread_mutex_unlock(&recorder->lock);
+}
+
 void lb_recorder_escaped(lb_recorder *recorder, int64_t storage)
 {
     bool fresh;

@@ -100,6 +100,7 @@ static lb_status add_tensor(lb_recorder *recorder, lb_pending *p, const lb_opera
     if (!reserve((void **)&p->read, &p->cap_read, p->n_read + 1, sizeof p->read[0])) return no_memory(err);
     p->read[p->n_read++] = seen->storage;
     p->at.reads_floats |= lb_dtype_is_float(seen->dtype);
+    if (flags & LB_OPERAND_CHANGED && recorder->program->values[*row].flags & LB_VALUE_UNDEFINED) p->undefined = true;
     if (flags & LB_OPERAND_WRITTEN) {
         if (!reserve((void **)&p->written, &p->cap_written, p->n_written + 1, sizeof p->written[0])) return no_memory(err);
         p->written[p->n_written++] = (target){*seen, flags & LB_OPERAND_OVERWRITTEN};

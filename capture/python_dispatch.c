@@ -185,7 +185,7 @@ static bool take_call(lb_taking *taking, const lb_plan *p, PyObject *args, PyObj
         PyObject *object = argument(p, args, n, kwargs, a);
         lb_operand *o = &operands[a];
         if (!object || !lb_take_operand(taking, object, 0, o)) return false;
-        o->flags = p->arg_flags[a] & (LB_OPERAND_WRITTEN | LB_OPERAND_OVERWRITTEN);
+        o->flags = p->arg_flags[a] & (LB_OPERAND_WRITTEN | LB_OPERAND_OVERWRITTEN | LB_OPERAND_CHANGED);
         if (p->arg_flags[a] & LB_INT_MEANS_FLOAT && o->tag == LB_ARG_INT)
             *o = (lb_operand){.tag = LB_ARG_FLOAT, .flags = o->flags, .u.f = (double)o->u.i};
     }

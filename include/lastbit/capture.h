@@ -129,6 +129,8 @@ LB_API lb_status lb_recorder_role(lb_recorder *recorder, const lb_seen *tensor, 
                                   const char *name, lb_err *err);
 /* The storage is shared with something whose writes are not seen (NumPy, DLPack): it is verified whenever it is read. */
 LB_API void lb_recorder_escaped(lb_recorder *recorder, int64_t storage);
+/* Where nothing was seen to write there since it was allocated, somebody unseen has: its bytes are a source when they are read. */
+LB_API void lb_recorder_vouch(lb_recorder *recorder, int64_t storage);
 
 /* ---- scopes ------------------------------------------------------------------------------------------------------- */
 
@@ -150,7 +152,8 @@ LB_API lb_status lb_recorder_leave(lb_recorder *recorder, lb_place place, const 
 
 enum lb_operand_flags {
     LB_OPERAND_WRITTEN = 1 << 0,    /* the op writes this tensor (or the tensors of this list) */
-    LB_OPERAND_OVERWRITTEN = 1 << 1 /* and does not read it: its bytes before the op mean nothing */
+    LB_OPERAND_OVERWRITTEN = 1 << 1, /* and does not read it: its bytes before the op mean nothing */
+    LB_OPERAND_CHANGED = 1 << 2      /* what it writes is made of what was there, element by element: of nothing comes nothing */
 };
 
 typedef struct lb_operand {

@@ -12,6 +12,7 @@ import torch
 
 # Where serving stacks keep their groups: `_groups` by name, and get_tp_group() for the ops that name none.
 _KEEPERS = ("vllm.distributed.parallel_state", "sglang.srt.distributed.parallel_state")
+_SENDERS = {"broadcast_": 0, "allreduce_": 0, "allreduce_coalesced_": 0, "reduce_": 0, "allgather_": 1, "_allgather_base_": 1, "send": 0}
 _REDUCE = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum", "unused")
 
 
@@ -25,6 +26,7 @@ class Collectives:
         """Called by the dispatch mode in place of the op."""
         session, kwargs, begun = self.session, kwargs or {}, None
         try:
+            self.vouch(func, args)
             begun = session.native.begin(func, args, kwargs)
         except Exception as error:
             session.fail(error)
@@ -40,6 +42,20 @@ class Collectives:
             except Exception as error:
                 session.fail(error)
         return out
+
+    def vouch(self, func, args):
+        """What is sent was written. DDP fills integers (the order of its buckets) in C++, past every op."""
+        base = func._schema.name.partition("::")[2]
+        if base not in _SENDERS or (base == "broadcast_" and not self.is_root(args)):
+            return
+        for t in _tensors(args[_SENDERS[base]]):
+            if not t.is_floating_point() and not t.is_complex():
+                self.session.native.vouch(t)
+
+    def is_root(self, args):
+        group, _, _ = self._describe(args, {}, None)
+        _, ranks = self._members(group)
+        return len(args) > 2 and args[2] < len(ranks) and ranks[args[2]] == torch.distributed.get_rank()
 
     def end(self, func, begun, args, kwargs, out):
         """Records the collective; gives what the program gets."""

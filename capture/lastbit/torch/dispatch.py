@@ -7,10 +7,12 @@ import sys
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .library import (COLLECTIVE, COMPOSITE, DECISION, INT_MEANS_FLOAT, MUTABLE, OVERWRITTEN, RANDOM, UNDEFINED, VIEW, WRITTEN)
+from .library import (CHANGED, COLLECTIVE, COMPOSITE, DECISION, INT_MEANS_FLOAT, MUTABLE, OVERWRITTEN, RANDOM, UNDEFINED, VIEW, WRITTEN)
 
 _OVERWRITERS = {"copy_", "zero_", "fill_", "bernoulli_", "normal_", "uniform_", "random_", "exponential_", "geometric_", "cauchy_",
                 "log_normal_", "_foreach_zero_", "_foreach_copy_"}
+# In-place ops that make every element of what was there, beside those that torch tags as pointwise.
+_CHANGERS = {"addmm_", "addbmm_", "baddbmm_", "addmv_", "addr_", "cumsum_", "cumprod_", "tril_", "triu_", "masked_fill_", "renorm_"}
 _UNDEFINED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "empty_quantized"}
 _DECISIONS = {"_local_scalar_dense", "item", "equal", "is_nonzero", "_is_all_true", "_is_any_true", "nonzero", "masked_select"}
 _ALIASING = {"_unsafe_view", "_reshape_alias"}  # views whose schema does not say so
@@ -48,7 +50,8 @@ def describe(func, writing=False):
     arguments = schema.arguments
     names = [a.name for a in arguments]
     flags = _flags(schema, space, base, getattr(func, "tags", ()))
-    arg_flags = [_arg_flags(a, n, base) for n, a in enumerate(arguments)]
+    changes = base in _CHANGERS or base.startswith("_foreach_") or torch.Tag.pointwise in getattr(func, "tags", ())
+    arg_flags = [_arg_flags(a, n, base, changes) for n, a in enumerate(arguments)]
     for n, name in enumerate(names):
         if name in _CUSTOM_COLLECTIVES.get(schema.name, ()):
             arg_flags[n] |= OVERWRITTEN
@@ -115,7 +118,7 @@ def _flags(schema, space, base, tags):
     return flags
 
 
-def _arg_flags(argument, position, base):
+def _arg_flags(argument, position, base, changes):
     flags = 0
     written = argument.alias_info is not None and argument.alias_info.is_write
     if written or position in _OUTPUTS_OF_COLLECTIVES.get(base, ()) or position in _REDUCED_IN_PLACE.get(base, ()):
@@ -124,6 +127,8 @@ def _arg_flags(argument, position, base):
             flags |= OVERWRITTEN
         if position in _OUTPUTS_OF_COLLECTIVES.get(base, ()):
             flags |= OVERWRITTEN
+        if changes and not flags & OVERWRITTEN:
+            flags |= CHANGED
     if str(argument.type) in ("float", "Optional[float]"):
         flags |= INT_MEANS_FLOAT
     return flags

@@ -243,7 +243,9 @@ class Session:
         def outgoing(method):
             def escape(tensor, *args, **kwargs):
                 session.escaped(tensor)
-                return method(tensor, *args, **kwargs)
+                result = method(tensor, *args, **kwargs)
+                session.escaped(tensor, filled=True)
+                return result
 
             return escape
 
@@ -299,11 +301,12 @@ class Session:
         except Exception:
             pass  # no storage of the host's
 
-    def escaped(self, tensor):
+    def escaped(self, tensor, filled=False):
+        """`filled`: it is out, and what was never written may be from now on."""
         if torch.compiler.is_compiling() or self.dead or not self.opened:
             return
         try:
-            self.native.escaped(tensor)
+            (self.native.vouch if filled else self.native.escaped)(tensor)
         except Exception:
             pass  # no storage: sparse, fake …
 
