@@ -148,12 +148,20 @@ static uint32_t first_lone(const lb_walk *w, const lb_divergence *o, int side)
     return o->n[side] ? w->divergences.lone[o->first[side]] : LB_NONE;
 }
 
-/* Where both sides run ops of their own, that one has the word in whose layer the other's stands, or else A. Whichever side is named
- * first, the place is the same. */
+static uint8_t phase_of_lone(const lb_walk *w, const lb_divergence *o, int side)
+{
+    const uint8_t phase = program_of(w, side)->ops[first_lone(w, o, side)].phase;
+    return phase == LB_PHASE_COMMUNICATION ? LB_PHASE_BACKWARD : phase;
+}
+
+/* Where both sides run ops of their own, that one has the word whose begin in the earlier phase, then that in whose layer the other's stand,
+ * or else A. Whichever side is named first, the place is the same. */
 static int place_side(const lb_walk *w, const lb_divergence *o)
 {
     const uint32_t a = first_lone(w, o, 0), b = first_lone(w, o, 1);
     if (a == LB_NONE || b == LB_NONE) return a == LB_NONE;
+    const uint8_t phases[] = {phase_of_lone(w, o, 0), phase_of_lone(w, o, 1)};
+    if (phases[0] != phases[1]) return phases[1] < phases[0];
     const char *x = lb_op_layer(w->pa, &w->pa->ops[a]), *y = lb_op_layer(w->pb, &w->pb->ops[b]);
     return strcmp(x, y) && is_around(y, x);
 }
@@ -166,11 +174,49 @@ static uint32_t next_shared(const lb_walk *w, const lb_divergence *o, int side)
     return node->n[side] ? w->merged.ops[node->first[side]] : LB_NONE;
 }
 
+/* How often the layer of that op detaches something in that phase and call. */
+static uint32_t count_detached(const lb_program *p, const char *layer)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        n += p->ops[i].phase == LB_PHASE_FORWARD && !strcmp(lb_op_name(p, &p->ops[i]), "aten::detach") && !strcmp(lb_op_layer(p, &p->ops[i]), layer);
+    return n;
+}
+
+/* A gradient that one side alone has, and a detach that the other alone runs: that is where it was cut. LB_NONE: nowhere. */
+static uint32_t find_cut(const lb_walk *w, const lb_divergence *o, int side)
+{
+    const lb_program *p = program_of(w, !side), *other = program_of(w, side);
+    if (phase_of_lone(w, o, side) != LB_PHASE_BACKWARD || (o->n[!side] && phase_of_lone(w, o, !side) <= LB_PHASE_BACKWARD)) return LB_NONE;
+    for (uint32_t i = p->n_ops; i-- > 0;) {
+        const lb_op *op = &p->ops[i];
+        if (op->phase != LB_PHASE_FORWARD || strcmp(lb_op_name(p, op), "aten::detach")) continue;
+        const char *layer = lb_op_layer(p, op);
+        if (count_detached(p, layer) > count_detached(other, layer)) return i;
+    }
+    return LB_NONE;
+}
+
+static lb_diff_row cut_row(const lb_walk *w, const lb_divergence *o, int side, uint32_t cut)
+{
+    char why[400], names[300];
+    const uint32_t lone = first_lone(w, o, side);
+    lb_diff_row row = lb_walk_row(w, side ? cut : LB_NONE, side ? LB_NONE : cut);
+    list_names(program_of(w, side), w->divergences.lone + o->first[side], o->n[side], names, sizeof names);
+    row.index = side ? cut : lone, row.other = side ? lone : cut;
+    row.local = row.verdict = LB_VERDICT_DIVERGED, row.phase = LB_PHASE_BACKWARD;
+    snprintf(why, sizeof why, "detached here on the %s side only, which lacks %s in backward", (side == 0) != w->swapped ? "second" : "first", names);
+    row.why = lb_report_keep(w->report, why);
+    return row;
+}
+
 static lb_diff_row lone_row(lb_walk *w, const lb_divergence *o)
 {
     const int side = place_side(w, o);
     const uint32_t a = first_lone(w, o, 0), b = first_lone(w, o, 1), op = side ? b : a;
     const lb_program *p = program_of(w, side);
+    const uint32_t cut = find_cut(w, o, side);
+    if (cut != LB_NONE) return cut_row(w, o, side, cut);
     lb_diff_row row = lb_walk_row(w, side ? LB_NONE : a, side ? b : LB_NONE);
     row.index = a != LB_NONE ? a : next_shared(w, o, 0), row.other = b != LB_NONE ? b : next_shared(w, o, 1);
     row.local = row.verdict = LB_VERDICT_DIVERGED;

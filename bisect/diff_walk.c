@@ -249,12 +249,11 @@ static lb_evidence evidence_of(const lb_walk *w, uint32_t ia, const lb_inflow *i
 /* ---- layers in other ops ---- */
 
 /* What leaves a layer that the sides compute in other ops is the same in exact arithmetic, or cannot be told: the row goes to its first op. */
-static void settle_lone(lb_walk *w, lb_inflow *in, lb_verdict verdict)
+static void settle_lone(lb_walk *w, const lb_inflow *in, lb_verdict verdict)
 {
     const uint32_t a = in->lone[0], b = in->lone[1];
     const uint32_t slot = a != LB_NONE ? a : w->pa->n_ops + b;
     if (a == LB_NONE && b == LB_NONE) return;
-    in->verdict = lb_report_worse(in->verdict, verdict);
     if (w->settled[slot]) return;
     w->settled[slot] = 1;
     lb_diff_row row = lb_walk_row(w, a, a == LB_NONE ? b : LB_NONE);
@@ -267,6 +266,15 @@ static void settle_lone(lb_walk *w, lb_inflow *in, lb_verdict verdict)
              narrowing);
     row.why = lb_report_keep(w->report, why);
     lb_walk_report(w, &row);
+}
+
+/* Where exact values meet again, nothing worse than rounding is handed on of what this program made; and what ops of one side alone made
+ * is rounding. */
+static void meet_again(lb_inflow *in)
+{
+    const bool lone = in->lone[0] != LB_NONE || in->lone[1] != LB_NONE;
+    if (lb_report_badness(in->verdict) > lb_report_badness(LB_VERDICT_ROUNDING)) in->verdict = LB_VERDICT_ROUNDING;
+    if (lone) in->verdict = lb_report_worse(in->verdict, LB_VERDICT_ROUNDING);
 }
 
 /* ---- pairs ---- */
@@ -372,6 +380,7 @@ static void flow_out_elements(lb_walk *w, uint32_t ia, const lb_evidence *e, lb_
         /* Lists that are written come one behind the other: parameters, then moments. */
         uint32_t length = lb_op_args(w->pa, a)[0].tag == LB_ARG_LIST ? lb_op_args(w->pa, a)[0].count : lists;
         lb_inflow in = inflow_of(w, ia, length ? (int)(i % length) : (int)i);
+        if (e->agreement == LB_SHADOW_AGREES) meet_again(&in);
         const lb_inflow left = left_by(w, ia, e, &in, local);
         const uint32_t va = lb_outcome(w->pa, a, i), vb = i < lb_outcomes(&w->pb->ops[ib]) ? lb_outcome(w->pb, &w->pb->ops[ib], i) : LB_NONE;
         const bool same = va != LB_NONE && vb != LB_NONE && !lb_digest_is_none(w->pa->values[va].logical) && !lb_walk_value_differs(w, va, vb);
@@ -406,15 +415,17 @@ static void walk_pair(lb_walk *w, uint32_t ia)
     const lb_divergence *divergence = divergence_at(w, ia);
     const bool bad_bits = e.replayed && (e.own[0] == LB_VERDICT_DIVERGED || e.own[1] == LB_VERDICT_DIVERGED);
     if (e.agreement == LB_SHADOW_AGREES) {
-        /* Where exact values meet again, nothing worse than rounding is handed on of what this program made. */
-        if (lb_report_badness(in.verdict) > lb_report_badness(LB_VERDICT_ROUNDING)) in.verdict = LB_VERDICT_ROUNDING;
+        meet_again(&in);
         settle_lone(w, &in, LB_VERDICT_ROUNDING);
     }
     judge_local(w, ia, &e, &in, &row);
     if (divergence) lb_place_divergence(w, divergence, ia, &e, &row);
     if (e.leads && !divergence) in.verdict = lb_report_worse(in.verdict, w->led);
     if (divergence && row.local != LB_VERDICT_DIVERGED) in.verdict = lb_report_worse(in.verdict, row.inherited);
-    if (e.agreement == LB_SHADOW_UNKNOWN && row.local == LB_VERDICT_MISSING) settle_lone(w, &in, LB_VERDICT_MISSING);
+    if (e.agreement == LB_SHADOW_UNKNOWN && row.local == LB_VERDICT_MISSING && (in.lone[0] & in.lone[1]) != LB_NONE) {
+        settle_lone(w, &in, LB_VERDICT_MISSING);
+        in.verdict = lb_report_worse(in.verdict, LB_VERDICT_MISSING);
+    }
     row.inherited = lb_report_worse(in.verdict, in.carried);
     if (w->have_shadows)
         row.bound_ratio = fmax(w->shadows.rows[ia].bound_ratio[0], w->shadows.rows[ia].bound_ratio[1]);
@@ -485,7 +496,7 @@ static void walk_join(lb_walk *w, uint32_t ia, const lb_join *join)
     const lb_evidence e = evidence_of(w, ia, &in);
     const lb_divergence *divergence = divergence_at(w, ia);
     if (e.agreement == LB_SHADOW_AGREES) {
-        if (lb_report_badness(in.verdict) > lb_report_badness(LB_VERDICT_ROUNDING)) in.verdict = LB_VERDICT_ROUNDING;
+        meet_again(&in);
         settle_lone(w, &in, LB_VERDICT_ROUNDING);
     }
     row.local = judge_joined(w, &e, &in, join, &row.why);

@@ -33,38 +33,61 @@ static bool may_match(const lb_exact_match *m, int side, uint32_t op)
     return partner == LB_NONE || al->irregular[side ? partner : op];
 }
 
-/* The one result, which an op in place lists twice; NULL when there are several. */
-static const lb_tensor *only_result(const lb_event *event)
+/* Result i as reals, where it is none that is listed before: an op in place lists what it writes twice. */
+static const lb_tensor *result_of(const lb_event *event, uint32_t i)
 {
-    const lb_tensor *only = NULL;
-    uint32_t value = LB_NONE;
-    for (uint32_t i = 0; i < event->n_results; i++) {
-        if (event->values[i] == LB_NONE || event->values[i] == value) continue;
-        if (only) return NULL;
-        only = &event->shadow[i], value = event->values[i];
-    }
-    return only && only->data && only->dtype == LB_F64 ? only : NULL;
+    for (uint32_t k = 0; k < i; k++)
+        if (event->values[k] == event->values[i]) return NULL;
+    const lb_tensor *t = &event->shadow[i];
+    return event->values[i] != LB_NONE && t->data && t->dtype == LB_F64 ? t : NULL;
 }
 
 void lb_exact_match_note(lb_exact_match *m, int side, bool disturbed, uint32_t op, const lb_event *event)
 {
-    const lb_tensor *result = may_match(m, side, op) ? only_result(event) : NULL;
-    lb_projection *p = &m->results[side][op];
-    if (!result) return;
-    const lb_projection now = lb_projection_of(result);
-    if (!disturbed) {
-        *p = now;
-        return;
+    if (event->n_results > 2 * LB_MATCH_RESULTS || !may_match(m, side, op)) return;
+    for (uint32_t i = 0; i < event->n_results && i < LB_MATCH_RESULTS; i++) {
+        const lb_tensor *result = result_of(event, i);
+        lb_projection *p = &m->results[side][op][i];
+        if (!result) continue;
+        const lb_projection now = lb_projection_of(result);
+        if (!disturbed) *p = now;
+        for (int k = 0; k < 4 && disturbed; k++) p->noise = fmax(p->noise, fabs(p->sums[k] - now.sums[k]));
     }
-    for (int k = 0; k < 4; k++) p->noise = fmax(p->noise, fabs(p->sums[k] - now.sums[k]));
+}
+
+static bool has_numbers(const lb_projection *list)
+{
+    for (int i = 0; i < LB_MATCH_RESULTS; i++)
+        if (list[i].elements && list[i].norm > 0) return true;
+    return false;
+}
+
+/* Everything that both give agrees, and it is something: a backward op may leave out what nobody asks for. */
+static bool agree(const lb_projection *a, const lb_projection *b)
+{
+    bool any = false;
+    for (int i = 0; i < LB_MATCH_RESULTS; i++) {
+        if (!a[i].elements || !b[i].elements) continue;
+        if (!lb_projections_agree(&a[i], &b[i])) return false;
+        any |= a[i].norm > 0;
+    }
+    return any;
+}
+
+/* Of several results only the same op gives what the other gives, one by one. */
+static bool may_meet(const lb_exact_match *m, uint32_t a, uint32_t b)
+{
+    const lb_op *x = &m->program[0]->ops[a], *y = &m->program[1]->ops[b];
+    if (x->phase != y->phase) return false;
+    if (x->results <= 1 && y->results <= 1) return true;
+    return !strcmp(lb_op_name(m->program[0], x), lb_op_name(m->program[1], y));
 }
 
 static bool is_free(const lb_exact_match *m, const lb_shadow_pair *out, int side, uint32_t op)
 {
     const lb_alignment *al = m->alignment;
-    const lb_projection *p = &m->results[side][op];
     uint32_t row = side ? al->a_of_b[op] : op;
-    if (!p->elements || p->norm == 0 || out->meets[side][op] != LB_NONE) return false;
+    if (!has_numbers(m->results[side][op]) || out->meets[side][op] != LB_NONE) return false;
     if ((side ? al->a_of_b[op] : al->b_of_a[op]) == LB_NONE) return true;
     return out->rows[row].agreement == LB_SHADOW_DISAGREES;
 }
@@ -86,9 +109,9 @@ static void match_lists(const lb_exact_match *m, const uint32_t *a, uint32_t na,
     for (uint32_t i = 0; i < na && comparisons < MOST_COMPARISONS; i++)
         for (uint32_t j = 0; j < nb; j++) {
             if (out->meets[1][b[j]] != LB_NONE) continue;
-            if (m->program[0]->ops[a[i]].phase != m->program[1]->ops[b[j]].phase) continue;
+            if (!may_meet(m, a[i], b[j])) continue;
             comparisons++;
-            if (!lb_projections_agree(&m->results[0][a[i]], &m->results[1][b[j]])) continue;
+            if (!agree(m->results[0][a[i]], m->results[1][b[j]])) continue;
             out->meets[0][a[i]] = b[j], out->meets[1][b[j]] = a[i];
             break;
         }

@@ -12,10 +12,12 @@
 #include "shadow_numbers.h"
 #include "shadow_pair.h"
 
+enum { LB_MATCH_RESULTS = 4 };
+
 typedef struct lb_exact_match {
     const lb_program *program[2];
     const lb_alignment *alignment;
-    lb_projection *results[2]; /* per op of A and of B; of those that may be matched and give one tensor of reals */
+    lb_projection (*results[2])[LB_MATCH_RESULTS]; /* per op of A and of B that may be matched: of its first results, where these are reals */
 } lb_exact_match;
 
 lb_status lb_exact_match_init(const lb_side *a, const lb_side *b, const lb_alignment *alignment, lb_exact_match *match,
