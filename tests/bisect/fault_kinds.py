@@ -24,15 +24,20 @@ def both(*tests):
 KNOWN = {}  # what was seen of a case: a run that is recorded must run nothing else
 
 
-def shapes(run):
-    """Of the modules that run: the shapes of what they take and give."""
+def seen(run):
+    """The trace of the case without changes."""
     key = str(sorted((name, value) for name, value in run.case.items() if name != "changes"))
     if key not in KNOWN:
         from fault_truth import Trace
         from fault_world import Run
 
-        KNOWN[key] = Trace(Run(dict(run.case, steps=1, changes=[]))).sites
+        KNOWN[key] = Trace(Run(dict(run.case, steps=1, changes=[])))
     return KNOWN[key]
+
+
+def shapes(run):
+    """Of the modules that run: the shapes of what they take and give."""
+    return seen(run).sites
 
 
 def modules(run, wanted=lambda path, module: True):
@@ -69,10 +74,10 @@ def after(run, module, change):
 
 
 def kin(run, path):
-    """The module around a place, its sisters, and what it holds."""
+    """The module around a place, its sisters, what it holds, and who takes its result."""
     holder = path.rpartition(".")[0]
     paths = [p for p, _ in run.model.named_modules()]
-    return {holder, *(p for p in paths if p != path and (p.rpartition(".")[0] == holder or p.startswith(path + ".")))}
+    return {holder, *seen(run).takers.get(path, ()), *(p for p in paths if p != path and (p.rpartition(".")[0] == holder or p.startswith(path + ".")))}
 
 
 def forward_truth(run, path, step, **more):
@@ -333,7 +338,8 @@ def approximated_gelu(run, draw):
 def gate_and_up_exchanged(run, draw):
     path, module = choose(run, draw, lambda p, m: getattr(m, "gate", None) is not None)
     instead(run, module, "mixed", lambda original, x: module.act(module.up(x)) * module.gate(x))
-    return forward_truth(run, path, begin(run, draw))
+    wired = [path, *(f"{path}.{name}" for name in ("act", "gate", "up"))]  # what differs is who is given what
+    return truth(begin(run, draw), "forward", wired, kin(run, path), axis=["block"])
 
 
 @fault("constants", fits=own("moe"))
@@ -425,7 +431,9 @@ def detached(run, draw):
     path, module = choose(run, draw, lambda p, m: "." in p and next(m.parameters(), None) is not None)
     after(run, module, lambda y: y.detach())
     t = backward_truth(run, path, begin(run, draw))
-    return truth(t["step"], "backward", [path, *(p for p in t["near"] if p.startswith(path))], t["near"], axis=["block"], inside=False)
+    # The first op of backward that runs otherwise is that of who takes the result: it owes nobody a gradient.
+    places = [path, *seen(run).takers.get(path, ()), *(p for p in t["near"] if p.startswith(path))]
+    return truth(t["step"], "backward", places, t["near"], axis=["block"], inside=False)
 
 
 @fault("constants", fits=train)
@@ -760,7 +768,8 @@ def on_parameter(run, draw, act, first=0, true=None):
                 act(p, next(o for o in run.optimizers if any(p is q for g in o.param_groups for q in g["params"])))
 
     run.before_update.append(now)
-    return (true or optimizer_truth)(run, [name], step)
+    # It stands between the backward and the optimizer's step.
+    return true(run, [name], step) if true else optimizer_truth(run, [name], step, moments=[(step, "other")])
 
 
 several = lambda case: train(case) and case["steps"] > 1
@@ -1071,7 +1080,7 @@ ranked = lambda case: case.get("ranks", 1) > 1
 
 def rank_truth(run, path, step, ranks, phase="backward", axis=("rank",), exact=()):
     owner = path.rpartition(".")[0]
-    return truth(step, phase, {path, owner, "", *exact}, axis=axis, inside=False, ranks=ranks,
+    return truth(step, phase, {path, owner, *exact, *([] if phase == "forward" else [""])}, axis=axis, inside=False, ranks=ranks,
                  moments=[(step, p) for p in ("forward", "backward", "communication", "other", "optimizer")])
 
 

@@ -8,7 +8,8 @@ import torch
 
 from fault_world import Run, first_float
 
-AGREE = 1e-9
+AGREE = 1e-9  # exact values of one function differ by less, relative to the largest
+LEAVE = 1e-8  # what a fault must change of a value that leaves the step
 PHASES = ["forward", "backward", "optimizer"]
 
 
@@ -17,8 +18,9 @@ class Trace:
 
     def __init__(self, run):
         self.run, self.events, self.calls = run, {}, {}
-        self.sites = {}
+        self.sites, self.takers, self.given = {}, {}, {}  # shapes by path; who takes a module's result; that result
         for path, module in run.model.named_modules():
+            module.register_forward_pre_hook(lambda m, args, path=path: self.entered(path, args))
             module.register_forward_hook(lambda m, args, out, path=path: self.left(path, m, args, out))
         run.after_backward.append(self.gradients)
         run.after_update.append(self.parameters)
@@ -26,8 +28,15 @@ class Trace:
         for n, loss in enumerate(run.losses):
             self.events[n, "forward", "result", "", 0] = loss.clone()
 
+    def entered(self, path, args):
+        for value in args:
+            giver = self.given.get(id(value))
+            if giver is not None:
+                self.takers.setdefault(giver[0], set()).add(path)
+
     def left(self, path, module, args, output):
         value = first_float(output)
+        self.given.setdefault(id(value), (path, value))
         key = (self.run.now, "forward", "module", path)
         count = self.calls[key] = self.calls.get(key, -1) + 1
         if value is not None:
@@ -72,6 +81,11 @@ def partings(a, b, limit):
             if (key not in a.events and key[1] != "forward") or (key in a.events and apart(a.events[key], value) > limit)]
 
 
+def leaves(key):
+    """A value of this kind outlives its step; gradients are zeroed at its end."""
+    return key[2] not in ("module", "gradient")
+
+
 def lost(a, b):
     return [key for key in a.events if key not in b.events and key[1] == "backward"]
 
@@ -96,6 +110,8 @@ def confirm_fault(case, truth):
     if truth["fails"] is None and not truth["same"]:
         if not parted:
             return "exact values agree"
+        if not any(leaves(key) for key in partings(*wide, LEAVE)):
+            return "what leaves the step agrees"
         moments = {(step, PHASES.index(phase)) for step, phase in truth["moments"] if phase in PHASES}
         if moment(min(parted, key=moment)) < min(moments):
             return "exact values part before"
@@ -113,7 +129,7 @@ def confirm_fault(case, truth):
             return "visible later than it happens"
         if truth["phase"] == "forward" and truth["inside"] and not around(truth, first):
             return "first visible elsewhere: " + first[3]
-    bad = lambda t: any(not torch.isfinite(v.double()).all() for v in t.events.values())
+    bad = lambda t: any(not torch.isfinite(v.double()).all() for key, v in t.events.items() if key[2] != "module")
     if truth["fails"] is not None:
         return None if bad(plain[1]) and not bad(plain[0]) else "does not fail"
     return "fails" if bad(plain[0]) or bad(plain[1]) else None
