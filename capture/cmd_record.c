@@ -3,6 +3,7 @@
  * Everything that can be wrong with the options is found before the program starts: it may run for hours. Afterwards one
  * line on stderr says what was recorded and what to type next, or why nothing was.
  */
+#define _GNU_SOURCE /* open_memstream */
 #include <lastbit/archive.h>
 #include "command_line.h"
 #include "launch.h"
@@ -24,7 +25,7 @@
 #define NAME "record"
 
 typedef struct lb_record_options {
-    char *out, *level, *steps, *ranks, *keep, *layers, *budget, *ring, *compiled, *step_at;
+    char *out, *level, *steps, *ranks, *keep, *layers, *budget, *ring, *compiled, *step_at, *like;
     int force;
     uint64_t budget_bytes;
     unsigned long ring_steps;
@@ -33,7 +34,7 @@ typedef struct lb_record_options {
 static void release(lb_record_options *o)
 {
     char *texts[] = {o->out,    o->level, o->steps,    o->ranks,  o->keep, /* popt's copies */
-                     o->layers, o->budget, o->ring,    o->compiled, o->step_at};
+                     o->layers, o->budget, o->ring,    o->compiled, o->step_at, o->like};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) free(texts[i]);
 }
 
@@ -115,6 +116,9 @@ static int check_options(lb_record_options *o)
         if (o->steps)
             return lb_command_misused(NAME, "--ring and --steps exclude each other: a ring is written at a trigger");
     }
+    if (o->like && (o->level || o->keep || o->layers))
+        return lb_command_misused(NAME, "--like keeps what %s kept: it stands in place of --level, --keep and --layers", o->like);
+    if (o->like && o->ring) return lb_command_misused(NAME, "--like and --ring exclude each other");
     if (o->compiled && strcmp(o->compiled, "eager") != 0 && strcmp(o->compiled, "graph") != 0)
         return lb_command_misused(NAME, "--compiled: `%s` is none of eager, graph", o->compiled);
     int code = check_regex("--keep", o->keep);
@@ -140,6 +144,7 @@ static lb_status tell_child(const lb_record_options *o, const char *folder, cons
     snprintf(number, sizeof number, "%lu", o->ring_steps);
     failed |= put("LASTBIT_RING", o->ring ? number : NULL);
     failed |= put("LASTBIT_COMPILED", o->compiled) | put("LASTBIT_STEP_AT", o->step_at);
+    failed |= put("LASTBIT_LIKE", o->like);
     if (failed) return lb_fail(err, LB_ERR_NOMEM, "no memory for the environment");
     return lb_launch_environment(launch, err);
 }
@@ -267,7 +272,44 @@ static void say_json(const lb_record_options *o, const lb_recorded *recorded, co
 
 /* ---- the command -------------------------------------------------------------------------------------------------- */
 
-static int run(const lb_record_options *o, const char **argv, bool json)
+/* The steps that the other capture holds, as --steps takes them. */
+static char *steps_of(lb_capture *other)
+{
+    const int64_t *steps;
+    const uint32_t n = lb_capture_steps(other, &steps);
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) return NULL;
+    for (uint32_t first = 0, next; first < n; first = next) {
+        for (next = first + 1; next < n && steps[next] == steps[next - 1] + 1;) next++;
+        fprintf(out, "%s%" PRId64, first ? "," : "", steps[first]);
+        if (next > first + 1) fprintf(out, "-%" PRId64, steps[next - 1]);
+    }
+    fclose(out);
+    return text;
+}
+
+/* Whether there is something to be like, before the program starts; its path from wherever a process of it stands, and its steps. */
+static lb_status resolve_like(lb_record_options *o, lb_err *err)
+{
+    lb_capture *other = NULL;
+    const int64_t *steps;
+    if (!o->like) return LB_OK;
+    LB_TRY(lb_capture_open(o->like, &other, err));
+    lb_status status = LB_OK;
+    if (!lb_capture_steps(other, &steps)) status = lb_fail(err, LB_ERR_INVALID, "--like: %s holds no recorded step", o->like);
+    char *path = realpath(o->like, NULL);
+    if (status == LB_OK && !o->steps) o->steps = steps_of(other);
+    lb_capture_close(other);
+    if (path) {
+        free(o->like);
+        o->like = path;
+    }
+    return status;
+}
+
+static int run(lb_record_options *o, const char **argv, bool json)
 {
     lb_err err = LB_ERR_INIT;
     lb_launch launch;
@@ -275,6 +317,7 @@ static int run(const lb_record_options *o, const char **argv, bool json)
     int code = LB_EXIT_FAILED;
     char *python = lb_command_python_folder();
     lb_status status = lb_launch_find(python, &launch, &err);
+    if (status == LB_OK) status = resolve_like(o, &err);
     free(python);
     if (status == LB_OK) status = lb_launch_folder_make(o->out, o->force, &folder, &err);
     if (status == LB_OK) status = tell_child(o, folder, &launch, &err);
@@ -312,6 +355,9 @@ int lb_cmd_record(int argc, const char **argv)
         {"budget", 0, POPT_ARG_STRING, &o.budget, 0, "write at most this much per rank", "SIZE"},
         {"ring", 0, POPT_ARG_STRING, &o.ring, 0,
          "flight recorder: hold the last K to 2K steps in memory, write them when the run goes wrong", "K"},
+        {"like", 0, POPT_ARG_STRING, &o.like, 0,
+         "keep what that capture kept, so that the two can be compared: its steps (unless --steps says others), their levels, and of each op "
+         "and layer what it has", "CAPTURE"},
         {"compiled", 0, POPT_ARG_STRING, &o.compiled, 0,
          "how functions of torch.compile run in recorded steps: eager (as if they were not compiled), or graph (the graphs of ATen "
          "ops that the compiler makes, run op by op; in all steps). Bits of compiled kernels are not recorded", "HOW"},

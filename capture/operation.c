@@ -159,8 +159,13 @@ static void stand(lb_recorder *recorder, lb_pending *p, const lb_call *call)
     p->at.verify = !view && (p->at.phase == LB_PHASE_OPTIMIZER || call->flags & LB_OP_COLLECTIVE);
     p->at.keep = !view && lb_keep_wants_result(&recorder->keep, p->at.layer, p->name, &p->at.keep_for);
     /* What each rank sent is evidence that no replay of one rank can make again. */
+    const lb_liking liking =
+        recorder->like ? lb_like_op(recorder->like, p->at.phase, p->at.layer, p->name) : LB_LIKING_UNKNOWN;
+    if (liking != LB_LIKING_UNKNOWN) p->at.keep = !view && liking == LB_LIKING_KEPT;
+    /* What the other capture kept of its inputs it says itself, where they come from. */
+    p->at.keep_inputs = p->at.keep && (liking == LB_LIKING_UNKNOWN || recorder->keep.level == LB_LEVEL_OPS);
     if (call->flags & LB_OP_COLLECTIVE && !recorder->ring && lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, "", "")) {
-        p->at.keep = true;
+        p->at.keep = p->at.keep_inputs = true;
         p->at.keep_for = LB_FOR_SOURCE;
     }
 }

@@ -11,8 +11,8 @@
 
 /* ---- life-cycle ----------------------------------------------------------------------------------------------------- */
 
-/* folder, level, rank, world, keep, layers, budget, ring */
-CALL(open_recorder, 8)
+/* folder, level, rank, world, keep, layers, budget, ring, like */
+CALL(open_recorder, 9)
 {
     lb_recorder_options options = LB_RECORDER_OPTIONS_INIT;
     lb_err err = LB_ERR_INIT;
@@ -23,6 +23,7 @@ CALL(open_recorder, 8)
     options.layers = text_or_null(b, args[5]);
     options.budget_bytes = natural(args[6]);
     options.ring = (uint32_t)natural(args[7]);
+    options.like = text_or_null(b, args[8]);
     if (py.PyErr_Occurred()) return NULL;
     lb_status status = LB_OK;
     if (level && !lb_level_parse(level, &options.level))

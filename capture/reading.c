@@ -295,7 +295,7 @@ lb_status lb_reading_value(lb_recorder *recorder, const lb_standing *at, const l
     LB_TRY(lb_reading_alias(recorder, at, seen, row, err));
     if (how & LB_READ_OVERWRITTEN && is_strange(storage, seen))
         recorder->program->values[*row].flags |= LB_VALUE_UNDEFINED;
-    if (how || !at->keep || !lb_contents_readable(storage, seen)) return LB_OK;
+    if (how || !at->keep_inputs || !lb_contents_readable(storage, seen)) return LB_OK;
     lb_window *window = window_of(storage, seen, err);
     if (!window) return LB_ERR_NOMEM;
     if (window->promise) lb_contents_settle(recorder, storage);
@@ -354,7 +354,8 @@ lb_status lb_reading_boundary(lb_recorder *recorder, const lb_standing *at, cons
     if (!lb_contents_readable(storage, seen) || recorder->program->values[*row].flags & LB_VALUE_UNDEFINED) return LB_OK;
     lb_window *window = window_of(storage, seen, err);
     if (!window) return LB_ERR_NOMEM;
-    if (lb_keep_wants(&recorder->keep, LB_FOR_LAYER, at->layer, "")) {
+    const lb_liking liking = recorder->like ? lb_like_layer(recorder->like, at->layer) : LB_LIKING_UNKNOWN;
+    if (liking == LB_LIKING_UNKNOWN ? lb_keep_wants(&recorder->keep, LB_FOR_LAYER, at->layer, "") : liking == LB_LIKING_KEPT) {
         if (window->promise) lb_contents_settle(recorder, storage);
         const bool wanted = !lb_contents_covered(recorder, storage, window, LB_FOR_LAYER);
         if (lb_digest_is_none(window->logical))

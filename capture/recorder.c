@@ -99,6 +99,7 @@ static void recorder_free(lb_recorder *recorder)
     }
     free(recorder->scopes);
     lb_keep_release(&recorder->keep);
+    lb_like_close(recorder->like);
     lb_pending_free(recorder->spare);
     free(recorder->late);
     free(recorder->loose);
@@ -147,6 +148,7 @@ lb_status lb_recorder_open(const char *folder, const lb_recorder_options *option
     if (options->ring && options->level == LB_LEVEL_AUTO) chosen.level = LB_LEVEL_SOURCES;
     lb_status status = r->notes && r->levels ? lb_keep_init(&r->keep, &chosen, err) : lb_recorder_no_memory(err);
     if (status == LB_OK && lb_recorder_scope(r, "", NULL, LB_NONE) != 0) status = lb_recorder_no_memory(err);
+    if (status == LB_OK && options->like && *options->like) status = lb_like_open(options->like, options->rank, &r->like, err);
     if (status == LB_OK) status = open_archive(r, folder, options, err);
     if (status == LB_OK && options->ring) {
         r->ring = lb_ring_new(options->ring, options->ring_bytes ? options->ring_bytes : quarter_of_memory());
@@ -280,6 +282,9 @@ lb_status lb_recorder_step_begin(lb_recorder *recorder, int64_t step, const char
     recorder->program->rank = recorder->rank;
     recorder->program->world = recorder->world;
     recorder->program->shard = lb_program_string(recorder->program, shard);
+    if (recorder->like && lb_like_step(recorder->like, step, &recorder->keep.asked, &cause) != LB_OK)
+        return lb_recorder_settled(recorder, cause.status, &cause, err);
+    if (recorder->like) recorder->keep.level = recorder->keep.asked;
     const bool unlimited = recorder->ring || recorder->spool; /* or the spool's thread has the writer */
     lb_keep_step(&recorder->keep, unlimited ? 0 : lb_writer_bytes(recorder->writer), carried_bytes(recorder));
     if (recorder->keep.asked == LB_LEVEL_AUTO && recorder->keep.level > LB_LEVEL_SOURCES && !(recorder->stage = lb_stage_new()))

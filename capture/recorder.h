@@ -6,6 +6,7 @@
 #include "backlog.h"
 #include "identity.h"
 #include "keep.h"
+#include "like.h"
 #include "ring.h"
 #include "spool.h"
 #include "stage.h"
@@ -55,6 +56,7 @@ struct lb_recorder {
     lb_scope_entry *scopes;
     uint32_t n_scopes, cap_scopes;
     lb_keep keep;
+    lb_like *like; /* NULL: levels and patterns say what is kept */
     lb_pending *spare;
     lb_late *late;
     uint32_t n_late, cap_late;
@@ -78,7 +80,8 @@ typedef struct lb_standing {
     uint32_t scope, call; /* scope: row of the program */
     uint8_t phase, thread;
     bool verify; /* inputs of this op are compared with what is known of them */
-    bool keep;   /* its results are kept, so its inputs must be too */
+    bool keep;   /* its results are kept */
+    bool keep_inputs; /* and so that they can be judged, what it reads */
     lb_purpose keep_for; /* and for which level that is */
     bool filled; /* its results are made of nothing: what fills a buffer next may be code that nobody sees */
     bool reads_floats; /* what it makes of them that is no float is a choice: an index, a comparison */

@@ -53,8 +53,10 @@ typedef struct lb_recorder_options {
     uint64_t ring_bytes;   /* memory the ring may take; above it ring recording stops. 0: a quarter of physical memory */
     bool overwrite;        /* replace the archive of an earlier run */
     uint64_t auto_step_bytes, auto_total_bytes; /* of level AUTO; 0: LB_AUTO_STEP_BYTES, LB_AUTO_TOTAL_BYTES */
+    const char *like;      /* a capture whose levels, and whose choice of ops and layers, are taken step by step in place of level, keep
+                            * and layers; NULL: none */
 } lb_recorder_options;
-#define LB_RECORDER_OPTIONS_INIT {sizeof(lb_recorder_options), LB_LEVEL_AUTO, 0, 1, NULL, NULL, 0, 0, 0, false, 0, 0}
+#define LB_RECORDER_OPTIONS_INIT {sizeof(lb_recorder_options), LB_LEVEL_AUTO, 0, 1, NULL, NULL, 0, 0, 0, false, 0, 0, NULL}
 
 /* ---- life-cycle --------------------------------------------------------------------------------------------------- */
 

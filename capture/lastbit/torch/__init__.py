@@ -33,6 +33,7 @@ def autostart(note=None):
         "layers": get("LASTBIT_LAYERS") or "",
         "budget": int(get("LASTBIT_BUDGET") or 0),
         "ring": int(get("LASTBIT_RING") or 0),
+        "like": get("LASTBIT_LIKE") or "",
         "compiled": get("LASTBIT_COMPILED") or "eager",
         "step_at": get("LASTBIT_STEP_AT") or "",
         "note": note,
@@ -75,8 +76,9 @@ def _quietly(session, action):
 
 
 @contextlib.contextmanager
-def capture(folder, level="auto", steps="", ranks="", keep="", layers="", budget=0, ring=0, compiled="eager", step_at=""):
-    """Records into `folder` (NAME.lb); arguments are those of `lastbit record`."""
+def capture(folder, level="auto", steps="", ranks="", keep="", layers="", budget=0, ring=0, compiled="eager", step_at="", like=""):
+    """Records into `folder` (NAME.lb); arguments are those of `lastbit record`. `like`: another capture, of whose steps the level and the
+    choice of ops and layers are taken."""
     import sys
 
     from . import session as sessions
@@ -84,7 +86,7 @@ def capture(folder, level="auto", steps="", ranks="", keep="", layers="", budget
     session = None
     try:
         settings = dict(out=str(folder), level=level, steps=steps, ranks=ranks, keep=keep, layers=layers, budget=budget, ring=ring,
-                        compiled=compiled, step_at=step_at)
+                        compiled=compiled, step_at=step_at, like=os.path.abspath(like) if like else "")
         session = sessions.start(settings)
     except Exception as error:
         print("lastbit: nothing is recorded: %s: %s" % (type(error).__name__, error), file=sys.stderr)

@@ -440,7 +440,7 @@ class Session:
         for attempt in range(64):
             try:
                 self.native.open_recorder(get("out"), get("level"), rank + attempt, max(world, rank + attempt + 1), get("keep"),
-                                          get("layers"), get("budget"), get("ring"))
+                                          get("layers"), get("budget"), get("ring"), get("like") or "")
                 self.opened = True
                 if get("ring"):
                     self.native.watch_crashes()
