@@ -15,20 +15,47 @@
 /* Modules that own Muon's parameters, by path, in order of their first write. */
 typedef struct muon_owners {
     char (*paths)[160];
-    uint32_t n, room;
+    uint32_t *steps; /* per owner: in how many steps its update was Muon's */
+    uint32_t n, room, updates; /* updates: steps in which some parameter was written */
 } muon_owners;
 
-static lb_status add_owner(muon_owners *o, const char *path, lb_err *err)
+static lb_status add_owner(muon_owners *o, const char *path, uint32_t *row, lb_err *err)
 {
-    for (uint32_t i = 0; i < o->n; i++)
-        if (!strcmp(o->paths[i], path)) return LB_OK;
+    for (*row = 0; *row < o->n; (*row)++)
+        if (!strcmp(o->paths[*row], path)) return LB_OK;
     if (o->n == o->room) {
-        void *more = realloc(o->paths, (o->room = o->room ? 2 * o->room : 32) * sizeof *o->paths);
-        if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-        o->paths = more;
+        o->room = o->room ? 2 * o->room : 32;
+        void *more = realloc(o->paths, o->room * sizeof *o->paths), *steps = realloc(o->steps, o->room * sizeof *o->steps);
+        if (more) o->paths = more;
+        if (steps) o->steps = steps;
+        if (!more || !steps) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     }
+    o->steps[o->n] = 0;
     snprintf(o->paths[o->n++], sizeof *o->paths, "%s", path);
     return LB_OK;
+}
+
+static void release_owners(muon_owners *o)
+{
+    free(o->paths);
+    free(o->steps);
+}
+
+/* What is Muon is so in every step. A preconditioner whose statistics are made in the first looks like one there alone. */
+static void keep_steady(muon_owners *o)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < o->n; i++)
+        if (2 * o->steps[i] > o->updates) memmove(o->paths[n++], o->paths[i], sizeof *o->paths);
+    o->n = n;
+}
+
+static bool updates_parameters(const lb_inquiry *q, const lb_program *p)
+{
+    const uint8_t *marks = lb_monitor_marks(q->monitor, p->rank, p->step);
+    for (uint32_t i = 0; marks && i < p->n_ops; i++)
+        if (marks[i] & LB_WATCH_PARAMETER) return true;
+    return false;
 }
 
 static const char *owner_path(const lb_program *p, const lb_muon_slice *slice)
@@ -53,10 +80,17 @@ static lb_status list_owners(lb_inquiry *q, muon_owners *owners, lb_err *err)
         lb_muon muon;
         if (!p) continue;
         LB_TRY(with_muon(p, &muon, err));
-        for (uint32_t i = 0; i < muon.n && status == LB_OK; i++)
-            status = add_owner(owners, owner_path(p, &muon.slices[i]), err);
+        owners->updates += updates_parameters(q, p);
+        for (uint32_t i = 0; i < muon.n && status == LB_OK; i++) {
+            uint32_t row;
+            status = add_owner(owners, owner_path(p, &muon.slices[i]), &row, err);
+            bool again = false; /* a module may own several */
+            for (uint32_t k = 0; k < i; k++) again |= muon.slices[k].scope == muon.slices[i].scope;
+            if (status == LB_OK) owners->steps[row] += !again;
+        }
         lb_muon_release(&muon);
     }
+    keep_steady(owners);
     return status;
 }
 
@@ -243,6 +277,6 @@ lb_status lb_stage_muon(lb_inquiry *q, bool *found, lb_err *err)
     }
     if (status == LB_OK && owners.n && !*found)
         lb_stage_end(q, "cleared", "fails with its iteration in f32, and with AdamW in its place");
-    free(owners.paths);
+    release_owners(&owners);
     return status;
 }

@@ -26,45 +26,187 @@ static bool contains_muon(const char *text)
     return false;
 }
 
-/* b shows the same elements as a with the last two dimensions exchanged. */
-static bool transposed(const lb_program *p, uint32_t a, uint32_t b)
+/* ---- products of a matrix with itself transposed ----------------------------------------------------------------- */
+
+/* A factor of a product: which arg, and which of its dimensions is summed over, from the end. */
+static const struct {
+    const char *base;
+    uint8_t a, summed_a, b, summed_b;
+} PRODUCTS[] = {
+    {"mm", 0, 1, 1, 2},     {"bmm", 0, 1, 1, 2},      {"matmul", 0, 1, 1, 2},   {"linear", 0, 1, 1, 1},
+    {"addmm", 1, 1, 2, 2},  {"addmm_", 1, 1, 2, 2},   {"baddbmm", 1, 1, 2, 2},  {"baddbmm_", 1, 1, 2, 2},
+    {"addbmm", 1, 1, 2, 2}, {"addbmm_", 1, 1, 2, 2},
+};
+
+static int product_of(const lb_program *p, const lb_op *op)
 {
-    const lb_value *x = &p->values[a], *y = &p->values[b];
-    const lb_layout *l = &x->layout, *m = &y->layout;
-    int n = l->ndim;
-    if (x->storage != y->storage || n < 2 || m->ndim != n || l->offset != m->offset) return false;
-    for (int d = 0; d < n - 2; d++)
-        if (l->shape[d] != m->shape[d] || l->stride[d] != m->stride[d]) return false;
-    return l->shape[n - 1] == m->shape[n - 2] && l->shape[n - 2] == m->shape[n - 1] &&
-           l->stride[n - 1] == m->stride[n - 2] && l->stride[n - 2] == m->stride[n - 1];
+    for (size_t i = 0; i < sizeof PRODUCTS / sizeof *PRODUCTS; i++)
+        if (op_is(p, op, PRODUCTS[i].base) && op->args > PRODUCTS[i].b) return (int)i;
+    return -1;
 }
 
-/* The same, where one side was made contiguous first. */
-static bool transposed_copy(const lb_flow *flow, uint32_t op, uint32_t a, uint32_t b)
+/* How a factor lies in the memory that it came from: strides of the summed dimension, of the other one, and of the batch. */
+typedef struct lie {
+    int64_t storage, summed, other, batch;
+} lie;
+
+/* The stride that the same dimension has in the tensor that `copy` was made of; false when that cannot be said. */
+static bool stride_before(const lb_value *from, const lb_value *copy, int64_t stride, int64_t *before)
+{
+    if (from->layout.ndim != copy->layout.ndim || !lb_layout_same_shape(&from->layout, &copy->layout)) return false;
+    for (int d = 0; d < copy->layout.ndim; d++)
+        if (copy->layout.shape[d] > 1 && copy->layout.stride[d] == stride) {
+            *before = from->layout.stride[d];
+            return true;
+        }
+    return false;
+}
+
+/* Follows a factor back through copies and casts, which move elements and change none (but for their rounding). */
+static lie lie_of(const lb_flow *flow, uint32_t op, uint32_t value, uint8_t summed)
 {
     const lb_program *p = flow->program;
-    uint32_t def;
-    if (transposed(p, a, b)) return true;
-    if (lb_flow_defs_of(flow, op, b, &def, 1) != 1) return false;
-    const lb_op *copy = &p->ops[def];
-    return (op_is(p, copy, "clone") || op_is(p, copy, "_to_copy")) &&
-           lb_op_args(p, copy)[0].tag == LB_ARG_VALUE && transposed(p, a, lb_op_args(p, copy)[0].u.value);
+    const lb_value *v = &p->values[value];
+    const int n = v->layout.ndim;
+    lie l = {.storage = -1};
+    if (n < 2) return l;
+    l = (lie){v->storage, v->layout.stride[n - summed], v->layout.stride[n - (summed == 1 ? 2 : 1)],
+              n > 2 && v->layout.shape[n - 3] > 1 ? v->layout.stride[n - 3] : 0};
+    for (int hops = 0; hops < 8; hops++) {
+        uint32_t def;
+        if (lb_flow_defs_of(flow, op, value, &def, 1) != 1) break;
+        const lb_op *copy = &p->ops[def];
+        const bool copies = op_is(p, copy, "clone") || op_is(p, copy, "_to_copy") || op_is(p, copy, "contiguous");
+        if (!copies || !copy->results || lb_op_args(p, copy)[0].tag != LB_ARG_VALUE) break;
+        const uint32_t from = lb_op_args(p, copy)[0].u.value;
+        const lb_value *made = &p->values[lb_op_results(p, copy)[0]];
+        lie before = {.storage = p->values[from].storage};
+        if (!stride_before(&p->values[from], made, l.summed, &before.summed) ||
+            !stride_before(&p->values[from], made, l.other, &before.other) ||
+            (l.batch && !stride_before(&p->values[from], made, l.batch, &before.batch)))
+            break;
+        l = before, op = def, value = from;
+    }
+    return l;
 }
 
+/* Both factors are the same matrix, or parts of it, one of them transposed: what is summed over lies alike in both, and so do rows.
+ * That holds for slices of the summed dimension (tiles), and for blocks of rows with each other. */
 static bool is_gram(const lb_flow *flow, uint32_t i)
 {
     const lb_program *p = flow->program;
     const lb_op *op = &p->ops[i];
+    const int row = product_of(p, op);
     const lb_arg *args = lb_op_args(p, op);
-    uint32_t first = 0;
-    if (op_is(p, op, "addmm") || op_is(p, op, "baddbmm"))
-        first = 1;
-    else if (!op_is(p, op, "mm") && !op_is(p, op, "bmm") && !op_is(p, op, "matmul"))
-        return false;
-    if (op->args < first + 2 || args[first].tag != LB_ARG_VALUE || args[first + 1].tag != LB_ARG_VALUE)
-        return false;
-    uint32_t a = args[first].u.value, b = args[first + 1].u.value;
-    return transposed_copy(flow, i, a, b) || transposed_copy(flow, i, b, a);
+    if (row < 0 || args[PRODUCTS[row].a].tag != LB_ARG_VALUE || args[PRODUCTS[row].b].tag != LB_ARG_VALUE) return false;
+    const lie a = lie_of(flow, i, args[PRODUCTS[row].a].u.value, PRODUCTS[row].summed_a),
+              b = lie_of(flow, i, args[PRODUCTS[row].b].u.value, PRODUCTS[row].summed_b);
+    return a.storage >= 0 && a.storage == b.storage && a.summed == b.summed && a.other == b.other && a.batch == b.batch &&
+           a.summed != a.other;
+}
+
+/* ---- between a gradient and a write ------------------------------------------------------------------------------- */
+
+/* Per op of the slice: what it has on its way from the gradient. */
+typedef struct history {
+    uint8_t *gradient; /* depends on the gradient, not by what somebody remembers of products */
+    uint8_t *grams;    /* Gram products in a row, 255 at most */
+    uint8_t *products; /* products in a row since the first Gram product */
+} history;
+
+static bool history_new(history *h, uint32_t n)
+{
+    h->gradient = calloc((size_t)n + 1, 1), h->grams = calloc((size_t)n + 1, 1), h->products = calloc((size_t)n + 1, 1);
+    return h->gradient && h->grams && h->products;
+}
+
+static void history_release(history *h)
+{
+    free(h->gradient);
+    free(h->grams);
+    free(h->products);
+}
+
+/* State that outlives the step, and is not the parameter: what is accumulated there (a preconditioner's statistics, a momentum) is
+ * remembered, not iterated. */
+static bool remembers(const lb_program *p, const lb_op *op, int64_t parameter, const uint8_t *kept, const lb_flow *flow)
+{
+    for (uint32_t w = 0; w < op->written; w++) {
+        const uint32_t v = lb_op_written(p, op)[w];
+        if (v != LB_NONE && p->values[v].storage != parameter && kept[flow->storage_of[v]]) return true;
+    }
+    return false;
+}
+
+static uint8_t more(uint8_t n)
+{
+    return n < 255 ? n + 1 : n;
+}
+
+/* What an op takes over from those whose writes it sees in `value`. */
+static void take_over(const lb_flow *flow, uint32_t i, uint32_t value, const uint8_t *marks, const history *h, uint8_t *grams,
+                      uint8_t *products)
+{
+    uint32_t defs[32];
+    const uint32_t n = lb_flow_defs_of(flow, i, value, defs, 32);
+    for (uint32_t k = 0; k < n && k < 32; k++) {
+        if (!marks[defs[k]]) continue;
+        if (h->grams[defs[k]] > *grams) *grams = h->grams[defs[k]];
+        if (h->products[defs[k]] > *products) *products = h->products[defs[k]];
+    }
+}
+
+/* A matrix, not the vector of a power iteration. */
+static bool gives_matrix(const lb_program *p, const lb_op *op)
+{
+    const uint32_t v = op->results ? lb_op_results(p, op)[0] : op->written ? lb_op_written(p, op)[0] : LB_NONE;
+    const int n = v == LB_NONE ? 0 : p->values[v].layout.ndim;
+    return n > 1 && p->values[v].layout.shape[n - 1] > 1 && p->values[v].layout.shape[n - 2] > 1;
+}
+
+/* Fills the history of one op from those that it reads. A product counts on from its factors; what it is added to (a sum over tiles) is
+ * the same product still. */
+static void take_history(const lb_flow *flow, uint32_t i, const lb_muon_slice *slice, const uint8_t *kept, const uint8_t *marks,
+                         history *h)
+{
+    const lb_program *p = flow->program;
+    const lb_op *op = &p->ops[i];
+    const int row = product_of(p, op);
+    uint8_t grams = 0, products = 0;
+    h->gradient[i] = slice->gradient >= 0 && lb_op_reads(p, op, slice->gradient) != LB_NONE;
+    for (uint32_t e = flow->first_def[i]; e < flow->first_def[i + 1]; e++) {
+        const uint32_t def = flow->defs[e];
+        if (!marks[def]) continue;
+        h->gradient[i] |= h->gradient[def];
+        if (h->grams[def] > h->grams[i]) h->grams[i] = h->grams[def];
+        if (h->products[def] > h->products[i]) h->products[i] = h->products[def];
+    }
+    for (int f = 0; f < 2 && row >= 0; f++) {
+        const lb_arg *arg = &lb_op_args(p, op)[f ? PRODUCTS[row].b : PRODUCTS[row].a];
+        if (arg->tag == LB_ARG_VALUE) take_over(flow, i, arg->u.value, marks, h, &grams, &products);
+    }
+    const bool gram = h->gradient[i] && is_gram(flow, i);
+    if (gram && more(grams) > h->grams[i]) h->grams[i] = more(grams);
+    if ((gram || (products && gives_matrix(p, op))) && more(products) > h->products[i]) h->products[i] = more(products);
+    if (remembers(p, op, slice->storage, kept, flow)) h->grams[i] = h->products[i] = 0;
+}
+
+/* An orthogonalisation chains Gram products, each of what the one before gave; or it iterates one Gram matrix, which takes more products
+ * in a row than any use of a single one. */
+enum { CHAINED = 2, ITERATED = 6 };
+
+static bool is_iteration(const lb_flow *flow, const lb_muon_slice *slice, const uint8_t *kept, const uint8_t *marks, history *h)
+{
+    uint8_t grams = 0, products = 0;
+    for (uint32_t i = 0; i < flow->program->n_ops; i++) {
+        h->gradient[i] = h->grams[i] = h->products[i] = 0;
+        if (!marks[i]) continue;
+        take_history(flow, i, slice, kept, marks, h);
+        if (lb_op_writes(flow->program, &flow->program->ops[i], slice->storage) == LB_NONE) continue;
+        if (h->grams[i] > grams) grams = h->grams[i];
+        if (h->products[i] > products) products = h->products[i];
+    }
+    return grams >= CHAINED || products >= ITERATED;
 }
 
 /* The first value in `storage` that an op of the slice reads. */
@@ -75,47 +217,107 @@ static uint32_t first_read(const lb_program *p, const uint32_t *ops, uint32_t n,
     return found;
 }
 
-/* Fills `slice` when the writes of its storage are Muon's. */
-static lb_status examine(const lb_flow *flow, const uint8_t *stop, uint8_t *marks, lb_muon_slice *slice,
-                         bool *found, lb_err *err)
+/* What all slices of one program share. */
+typedef struct search {
+    const lb_flow *flow;
+    uint8_t *stop;  /* per op: gradients are written there: clipping and unscaling are not part of the optimizer's slice */
+    uint8_t *kept;  /* per storage: it outlives the step */
+    uint8_t *marks; /* per op: of the slice that is looked at */
+    history history;
+} search;
+
+/* Optimizers, what ranks exchange for them, and code without a class beside the model. */
+static bool may_belong(const lb_op *op)
 {
-    const lb_program *p = flow->program;
+    return op->phase == LB_PHASE_OPTIMIZER || (!op->scope && (op->phase == LB_PHASE_OTHER || op->phase == LB_PHASE_COMMUNICATION));
+}
+
+enum { PHASES = 1u << LB_PHASE_OPTIMIZER | 1u << LB_PHASE_OTHER | 1u << LB_PHASE_COMMUNICATION };
+
+/* Fills `slice` when the writes of its storage are Muon's. */
+static lb_status examine(search *s, lb_muon_slice *slice, bool *found, lb_err *err)
+{
+    const lb_program *p = s->flow->program;
     uint32_t n = 0;
     *found = false;
     slice->write = LB_NONE;
-    memset(marks, 0, p->n_ops);
+    memset(s->marks, 0, p->n_ops);
     for (uint32_t i = 0; i < p->n_ops; i++)
-        if (p->ops[i].phase == LB_PHASE_OPTIMIZER && lb_op_writes(p, &p->ops[i], slice->storage) != LB_NONE) {
-            marks[i] = 1;
+        if (may_belong(&p->ops[i]) && lb_op_writes(p, &p->ops[i], slice->storage) != LB_NONE) {
+            s->marks[i] = 1;
             slice->write = i;
         }
     if (slice->write == LB_NONE) return LB_OK;
-    lb_slice_grow(flow, true, 1u << LB_PHASE_OPTIMIZER, stop, marks);
+    lb_slice_grow(s->flow, true, PHASES, s->stop, s->marks);
+    if (!is_iteration(s->flow, slice, s->kept, s->marks, &s->history)) return LB_OK;
     slice->grams = 0;
     for (uint32_t i = 0; i < p->n_ops; i++) {
-        if (!marks[i]) continue;
+        if (!s->marks[i]) continue;
         n++;
-        if (is_gram(flow, i) && !slice->grams++) slice->first_gram = i;
+        if (s->history.gradient[i] && is_gram(s->flow, i) && !slice->grams++) slice->first_gram = i;
     }
-    if (slice->grams < 2) return LB_OK;
     slice->ops = malloc(n * sizeof *slice->ops);
     if (!slice->ops) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     slice->n_ops = 0;
     for (uint32_t i = 0; i < p->n_ops; i++)
-        if (marks[i]) slice->ops[slice->n_ops++] = i;
+        if (s->marks[i]) slice->ops[slice->n_ops++] = i;
     slice->gradient_value = slice->gradient < 0 ? LB_NONE : first_read(p, slice->ops, n, slice->gradient);
     slice->before = first_read(p, slice->ops, n, slice->storage);
     *found = true;
     return LB_OK;
 }
 
-/* Ops of the optimizer phase that write a gradient: clipping and unscaling are not part of the optimizer's slice. */
-static void stop_at_gradients(const lb_program *p, uint8_t *stop)
+/* A parameter that some optimizer steps, and where its gradient lies. */
+typedef struct stepped {
+    uint32_t name, group;
+    int64_t storage, gradient;
+} stepped;
+
+/* Those of the groups; where an optimizer is plain code, what the model calls a parameter and its gradient. */
+static lb_status list_stepped(const lb_program *p, stepped **rows, uint32_t *n, lb_err *err)
 {
-    for (uint32_t i = 0; i < p->n_ops; i++)
-        for (uint32_t g = 0; g < p->n_group_params && p->ops[i].phase == LB_PHASE_OPTIMIZER && !stop[i]; g++)
-            stop[i] = p->group_params[g].gradient >= 0 &&
-                      lb_op_writes(p, &p->ops[i], p->group_params[g].gradient) != LB_NONE;
+    *n = 0;
+    *rows = malloc((p->n_group_params + p->n_values + 1) * sizeof **rows);
+    if (!*rows) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t g = 0; g < p->n_groups; g++)
+        for (uint32_t k = 0; k < p->groups[g].params; k++) {
+            const lb_group_param *param = &p->group_params[p->groups[g].first_param + k];
+            (*rows)[(*n)++] = (stepped){param->name, g, param->storage, param->gradient};
+        }
+    const uint32_t in_groups = *n;
+    for (uint32_t v = 0; v < p->n_values; v++) {
+        const lb_value *value = &p->values[v];
+        bool known = !(value->flags & LB_VALUE_PARAMETER) || value->name == LB_NONE;
+        for (uint32_t k = 0; k < *n && !known; k++) known = (*rows)[k].storage == value->storage;
+        if (!known) (*rows)[(*n)++] = (stepped){value->name, LB_NONE, value->storage, -1};
+    }
+    for (uint32_t v = 0; v < p->n_values; v++)
+        for (uint32_t k = in_groups; k < *n && p->values[v].flags & LB_VALUE_GRADIENT; k++)
+            if ((*rows)[k].name == p->values[v].name) (*rows)[k].gradient = p->values[v].storage;
+    return LB_OK;
+}
+
+static lb_status prepare(search *s, const stepped *rows, uint32_t n, lb_err *err)
+{
+    const lb_program *p = s->flow->program;
+    s->stop = calloc((size_t)p->n_ops + 1, 1), s->marks = malloc((size_t)p->n_ops + 1);
+    s->kept = calloc(s->flow->n_storages + 1, 1);
+    uint8_t *gradients = calloc(s->flow->n_storages + 1, 1);
+    const bool ok = history_new(&s->history, p->n_ops) && s->stop && s->marks && s->kept && gradients;
+    for (uint32_t k = 0; k < n && ok; k++) {
+        const uint32_t at = rows[k].gradient < 0 ? LB_NONE : lb_flow_storage(s->flow, rows[k].gradient);
+        if (at != LB_NONE) gradients[at] = 1;
+    }
+    for (uint32_t v = 0; v < p->n_values && ok; v++)
+        if (p->values[v].flags & (LB_VALUE_STATE | LB_VALUE_PARAMETER)) s->kept[s->flow->storage_of[v]] = 1;
+    for (uint32_t i = 0; i < p->n_ops && ok; i++) {
+        const lb_op *op = &p->ops[i];
+        for (uint32_t w = 0; w < op->written; w++)
+            if (lb_op_written(p, op)[w] != LB_NONE) s->stop[i] |= gradients[s->flow->storage_of[lb_op_written(p, op)[w]]];
+        if (!strcmp(lb_op_name(p, op), "lb::source") && op->results) s->kept[s->flow->storage_of[lb_op_results(p, op)[0]]] = 1;
+    }
+    free(gradients);
+    return ok ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
 }
 
 static lb_status append_slice(lb_muon *muon, const lb_muon_slice *slice, lb_err *err)
@@ -131,28 +333,29 @@ static lb_status append_slice(lb_muon *muon, const lb_muon_slice *slice, lb_err 
 
 lb_status lb_muon_find(const lb_program *p, const lb_flow *flow, lb_muon *muon, lb_err *err)
 {
+    search s = {.flow = flow};
+    stepped *rows;
+    uint32_t n;
     *muon = (lb_muon){0};
-    uint8_t *stop = calloc((size_t)p->n_ops + 1, 1), *marks = malloc((size_t)p->n_ops + 1);
-    lb_status status = stop && marks ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (status == LB_OK) stop_at_gradients(p, stop);
-    for (uint32_t g = 0; g < p->n_groups && status == LB_OK; g++) {
-        const lb_group *group = &p->groups[g];
-        for (uint32_t k = 0; k < group->params && status == LB_OK; k++) {
-            const lb_group_param *param = &p->group_params[group->first_param + k];
-            lb_muon_slice slice = {.name = param->name,
-                                   .storage = param->storage,
-                                   .gradient = param->gradient,
-                                   .group = g,
-                                   .scope = lb_program_owner(p, lb_program_text(p, param->name)),
-                                   .confirmed = contains_muon(lb_program_text(p, group->optimizer))};
-            bool found;
-            status = examine(flow, stop, marks, &slice, &found, err);
-            if (status == LB_OK && found && (status = append_slice(muon, &slice, err)) != LB_OK)
-                free(slice.ops);
-        }
+    LB_TRY(list_stepped(p, &rows, &n, err));
+    lb_status status = prepare(&s, rows, n, err);
+    for (uint32_t k = 0; k < n && status == LB_OK; k++) {
+        const lb_group *group = rows[k].group == LB_NONE ? NULL : &p->groups[rows[k].group];
+        lb_muon_slice slice = {.name = rows[k].name,
+                               .storage = rows[k].storage,
+                               .gradient = rows[k].gradient,
+                               .group = rows[k].group,
+                               .scope = lb_program_owner(p, lb_program_text(p, rows[k].name)),
+                               .confirmed = group && contains_muon(lb_program_text(p, group->optimizer))};
+        bool found;
+        status = examine(&s, &slice, &found, err);
+        if (status == LB_OK && found && (status = append_slice(muon, &slice, err)) != LB_OK) free(slice.ops);
     }
-    free(stop);
-    free(marks);
+    free(rows);
+    free(s.stop);
+    free(s.marks);
+    free(s.kept);
+    history_release(&s.history);
     if (status != LB_OK) lb_muon_release(muon);
     return status;
 }

@@ -1,8 +1,11 @@
 /* Muon in a recorded step, torch's or hand-written: found by what it computes, taken out or widened.
  *
- * In the optimizer phase the backward slice from a parameter's write reaches {gradient, parameter, state, scalars}. It is
- * Muon when it chains Gram products: X Xᵀ (a matmul of a matrix with its own transpose), a polynomial of it times X, and
- * that again. Coefficients and number of iterations don't matter; a class name with "muon" confirms.
+ * Between the gradient and a parameter's write the backward slice reaches {gradient, parameter, state, scalars}. It is Muon when it
+ * chains Gram products: X Xᵀ (a product of a matrix with itself transposed, or of parts of it: tiles of what is summed over, blocks of
+ * rows; through casts and copies), a polynomial of it times X, and that again; or when one Gram matrix is iterated by itself, which
+ * takes six products in a row. Names of ops, coefficients and the number of iterations don't matter; a class name with "muon"
+ * confirms. Products whose result is remembered in state (the statistics of Shampoo and SOAP) or that don't come from the gradient (a
+ * penalty on weights) are none.
  *
  *      gradient ──▶ lerp(momentum) ──▶ cast ──▶ / norm ──▶ [X Xᵀ, polynomial] × n ──▶ cast ──▶ parameter
  *                                     └────────── internal: what LB_SWAP_MUON "f32" widens ──────────┘
