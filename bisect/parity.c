@@ -92,7 +92,24 @@ static bool names_a_head(const char *path)
     return false;
 }
 
-/* What the language-model head gave, where nothing normalised it. */
+/* The result of a module around the head that has its shape, left last: what is done to the logits behind the head (a soft cap, a scale)
+ * is done to them. The head's own where there is none. */
+static uint32_t final_logits(const lb_program *p, uint32_t row)
+{
+    const lb_boundary *head = &p->boundaries[row];
+    uint32_t value = head->value;
+    for (uint32_t i = row + 1; i < p->n_boundaries; i++) {
+        const lb_boundary *b = &p->boundaries[i];
+        if (b->value == LB_NONE || b->recompute) continue;
+        if (b->scope == head->scope) break; /* the next call */
+        if (b->output && lb_dtype_is_float(p->values[b->value].dtype) &&
+            lb_layout_same_shape(&p->values[b->value].layout, &p->values[head->value].layout))
+            value = b->value;
+    }
+    return value;
+}
+
+/* What left the model as the language-model head's result, where nothing normalised it. */
 static void find_logits(heads *h, const lb_program *p)
 {
     for (uint32_t i = 0; i < p->n_boundaries; i++) {
@@ -100,7 +117,7 @@ static void find_logits(heads *h, const lb_program *p)
         if (!b->output || b->recompute || b->position || b->value == LB_NONE) continue;
         if (!is_of(h, lb_side_part_of_value(h->witness->side, b->value))) continue;
         if (!names_a_head(lb_program_text(p, p->scopes[b->scope].path))) continue;
-        if (lb_dtype_is_float(p->values[b->value].dtype)) add_head(h, p, (head){b->value, LB_NONE, false, 0});
+        if (lb_dtype_is_float(p->values[b->value].dtype)) add_head(h, p, (head){final_logits(p, i), LB_NONE, false, 0});
     }
 }
 
