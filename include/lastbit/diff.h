@@ -1,21 +1,21 @@
 /* Diff: two captures of what should be the same computation, layer by layer, with verdicts that need no tolerance.
  *
- * Digests decide first: what is equal is never read. Where results differ, three questions are asked of each op:
+ * Digests decide first: what is equal is never read. Where something differs, both sides are one program in which ops that are the same
+ * quantity are one node, and everything is asked once, of all of it:
  *
  *   1. Do the recorded bits lie inside the op's own error bound, on each side, from that side's recorded inputs? (A/A)
  *   2. Do both sides compute the same real function of the same inputs? Both programs run in f64 with every float cast the
- *      identity (the exact shadow), B from A's sources and with A's decisions. They agree when they differ by no more
- *      than f64 rounding explains:
- *
- *          max|sA - sB| <= 2^13 max(eA/uA, eB/uB) 2^-53 + 2^-40 max|sA|     eX = max|X - sX|, uX the unit roundoff of X
- *
- *      that is, X's own rounding error measures how the computation amplifies errors, and the shadow's error is that,
- *      smaller by the ratio of the unit roundoffs; 2^13 is the margin.
- *   3. If they disagree: did their inputs already? Then the op inherits, otherwise the difference was made here.
+ *      identity (the exact shadow), B from A's sources, with A's draws and A's decisions. They agree when they differ by no more
+ *      than f64 rounding explains, which is measured: a third run disturbs every number by 2^-44 (bisect/shadow_numbers.h).
+ *   3. Does what leaves the step (parameters, states, results of outermost calls, what decisions and collectives read, results that
+ *      nobody reads) agree? From what does not, the search goes back through both programs to where everything agrees: there the
+ *      difference was made (bisect/divergence.h), at ops that one side alone runs, or at an op that gives something else.
  *
  * An inherited difference carries the worst verdict among its origins. Of what ops of the same step made, no more than
  * rounding is left where exact values meet again; of sources that differ (another batch, a parameter that the step before
- * left different) the whole, since both shadows start from one side's sources and cannot speak for them.
+ * left different), of other draws and of flipped decisions the whole, since both shadows go on from one side's and cannot speak for them.
+ *
+ * The verdict and the places do not depend on which side is named first.
  */
 #ifndef LASTBIT_DIFF_H
 #define LASTBIT_DIFF_H
