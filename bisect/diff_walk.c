@@ -521,6 +521,7 @@ static void walk_lone(lb_walk *w, int side, uint32_t op)
     lb_inflow in = LB_INFLOW_NONE;
     lb_flow_in(w, side, op, LB_NONE, LB_ALL_ELEMENTS, &in);
     if (in.lone[side] == LB_NONE) in.lone[side] = op; /* casts as well: they round */
+    in.differ = true;
     if (p->ops[op].flags & LB_OP_DECISION && side == 0) note_decision(w, op, &in);
     flow_out_all(w, side, op, &in);
 }

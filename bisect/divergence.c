@@ -14,8 +14,12 @@ typedef struct search {
     uint32_t self;                 /* the node that the walk began at: it does not count as met */
     bool met;                      /* some other node that is apart */
     uint32_t lone_room;
+    uint32_t *first_succ[2], *succs[2]; /* preds the other way round */
+    uint8_t *inner, *sinks;             /* per node: INNER_…; whether it is one, or stands for one that was taken over */
     bool failed;
 } search;
+
+enum { INNER_UNKNOWN, INNER_NO, INNER_YES };
 
 static void visit(search *s, int side, uint32_t op)
 {
@@ -63,7 +67,13 @@ static void read_pred(search *s, int side, uint32_t op)
     }
     switch ((lb_node_state)s->m->nodes[node].state) {
     case LB_NODE_SAME: return;
-    case LB_NODE_APART: meet(s, node); return;
+    case LB_NODE_APART:
+        if (s->inner[node] != INNER_YES) {
+            meet(s, node);
+            return;
+        }
+        visit_node(s, node);
+        return;
     case LB_NODE_UNKNOWN: visit_node(s, node); return;
     }
 }
@@ -166,23 +176,120 @@ static void break_circle(search *s)
     add_origin(s, &o);
 }
 
+/* ---- what meets again ---- */
+
+static bool turn_round(search *s, int side)
+{
+    const lb_merged_side *m = &s->m->sides[side];
+    uint32_t *first = s->first_succ[side] = calloc(m->n_ops + 2, sizeof *first);
+    uint32_t *succs = s->succs[side] = malloc((m->first_pred[m->n_ops] + 1) * sizeof *succs);
+    if (!first || !succs) return false;
+    for (uint32_t k = 0; k < m->first_pred[m->n_ops]; k++) first[m->preds[k] + 2]++;
+    for (uint32_t i = 0; i < m->n_ops; i++) first[i + 2] += first[i + 1];
+    for (uint32_t i = 0; i < m->n_ops; i++)
+        for (uint32_t k = m->first_pred[i]; k < m->first_pred[i + 1]; k++) succs[first[m->preds[k] + 1]++] = i;
+    return true;
+}
+
+/* A node that is a sink leaves the step; one whose inputs are one is the same only because its outcome was taken over. */
+static bool mark_sinks(search *s)
+{
+    s->sinks = calloc(s->m->n_nodes + 1, 1);
+    for (uint32_t i = 0; s->sinks && i < s->m->n_sinks; i++) {
+        const lb_sink *sink = &s->m->sinks[i];
+        if (sink->node != LB_NONE) s->sinks[sink->node] = 1;
+        for (int side = 0; side < 2; side++)
+            if (sink->op[side] != LB_NONE && s->m->sides[side].node_of[sink->op[side]] != LB_NONE)
+                s->sinks[s->m->sides[side].node_of[sink->op[side]]] = 1;
+    }
+    return s->sinks != NULL;
+}
+
+static bool same_phase(const lb_merged_side *m, uint32_t a, uint32_t b)
+{
+    return !m->phase || m->phase[a] == m->phase[b];
+}
+
+/* What an op's result goes into, in its phase: through ops without a node to the next nodes, whose states are added up. Each walk has a
+ * stamp of its own. */
+typedef struct onward {
+    bool same, apart;
+    uint32_t *apart_nodes, n_apart;
+} onward;
+
+static void go_on(search *s, int side, uint32_t from, onward *o)
+{
+    const lb_merged_side *m = &s->m->sides[side];
+    s->walk++, s->n_stack[side] = 0, s->n_seen[side] = 0;
+    visit(s, side, from);
+    while (s->n_stack[side]) {
+        const uint32_t op = s->stack[side][--s->n_stack[side]];
+        for (uint32_t k = s->first_succ[side][op]; k < s->first_succ[side][op + 1]; k++) {
+            const uint32_t next = s->succs[side][k], node = m->node_of[next];
+            if (!same_phase(m, from, next)) continue;
+            if (node == LB_NONE) {
+                visit(s, side, next);
+            } else if (s->m->nodes[node].state == LB_NODE_SAME && !s->sinks[node]) {
+                o->same = true;
+            } else if (s->m->nodes[node].state == LB_NODE_APART && o->n_apart < s->m->n_nodes) {
+                o->apart_nodes[o->n_apart++] = node;
+            } else {
+                o->apart = true;
+            }
+        }
+    }
+}
+
+/* Nodes are asked in the order of their ops from the last on, so that what follows from one is mostly known; what is not is no. */
+static void ask_node(search *s, uint32_t node, uint32_t *room)
+{
+    const lb_node *n = &s->m->nodes[node];
+    onward o = {.apart_nodes = room};
+    for (int side = 0; side < 2; side++)
+        for (uint32_t k = 0; k < n->n[side]; k++) go_on(s, side, s->m->ops[n->first[side] + k], &o);
+    bool inner = (o.same || o.n_apart) && !o.apart && !s->sinks[node];
+    for (uint32_t k = 0; inner && k < o.n_apart; k++) inner = o.apart_nodes[k] == node || s->inner[o.apart_nodes[k]] == INNER_YES;
+    s->inner[node] = inner ? INNER_YES : INNER_NO;
+}
+
+static bool find_inner(search *s)
+{
+    uint32_t *room = malloc((s->m->n_nodes + 1) * sizeof *room);
+    if (!room || !mark_sinks(s) || !turn_round(s, 0) || !turn_round(s, 1)) {
+        free(room);
+        return false;
+    }
+    for (uint32_t i = s->m->sides[0].n_ops; i-- > 0;) {
+        const uint32_t node = s->m->sides[0].node_of[i];
+        if (node != LB_NONE && s->m->nodes[node].state == LB_NODE_APART && s->inner[node] == INNER_UNKNOWN) ask_node(s, node, room);
+    }
+    free(room);
+    return true;
+}
+
 lb_status lb_divergences_find(const lb_merged *m, lb_divergences *out, lb_err *err)
 {
     search s = {.m = m, .out = out};
     *out = (lb_divergences){.leads = calloc(m->n_nodes + 1, 1)};
     s.queue = malloc((m->n_nodes + 1) * sizeof *s.queue);
-    s.failed = !out->leads || !s.queue;
+    s.inner = calloc(m->n_nodes + 1, 1);
+    s.failed = !out->leads || !s.queue || !s.inner;
     for (int side = 0; side < 2; side++) {
         s.stack[side] = malloc((m->sides[side].n_ops + 1) * sizeof(uint32_t));
         s.seen[side] = malloc((m->sides[side].n_ops + 1) * sizeof(uint32_t));
         s.stamp[side] = calloc(m->sides[side].n_ops + 1, sizeof(uint32_t));
         s.failed |= !s.stack[side] || !s.seen[side] || !s.stamp[side];
     }
+    s.failed = s.failed || !find_inner(&s);
+    s.n_stack[0] = s.n_stack[1] = 0;
     for (uint32_t i = 0; i < m->n_sinks && !s.failed; i++) search_sink(&s, i);
     for (uint32_t q = 0; q < s.n_queue && !s.failed; q++) search_node(&s, s.queue[q]);
     if (!s.failed && s.n_queue && !out->n) break_circle(&s);
-    for (int side = 0; side < 2; side++) free(s.stack[side]), free(s.seen[side]), free(s.stamp[side]);
-    free(s.queue);
+    for (int side = 0; side < 2; side++) {
+        free(s.stack[side]), free(s.seen[side]), free(s.stamp[side]);
+        free(s.first_succ[side]), free(s.succs[side]);
+    }
+    free(s.queue), free(s.inner), free(s.sinks);
     if (!s.failed) return LB_OK;
     lb_divergences_release(out);
     return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", m->sides[0].n_ops + m->sides[1].n_ops);

@@ -8,8 +8,11 @@
  * The merged program: ops of both sides that are one quantity are one node, ops without a partner stand by themselves. A node is `same`
  * when exact arithmetic gives the same there (or both sides go on from the same recorded numbers), `apart` when it does not. From every
  * sink that is apart the search goes back through both sides' ops at once and stops at nodes that are the same. A node that is apart
- * and reaches no other one is an origin. Nodes that are apart and lead to no sink are none: two sides may take different ways to the
+ * and reaches no other one is a divergence. Nodes that are apart and lead to no sink are none: two sides may take different ways to the
  * same result, and names alone may have paired what are no partners.
+ *
+ * Nor is a node one on whose way all that is computed of it in its phase is the same again (a softmax in blocks: its scores are masked
+ * otherwise, its result is the same). Backward reads such inner values a second time; there the search passes through them.
  *
  * Pure: no I/O, no programs; tests/bisect/test_divergence.c has it as a table. */
 #ifndef LB_BISECT_DIVERGENCE_H
@@ -41,6 +44,7 @@ typedef struct lb_merged_side {
     const uint32_t *first_pred, *preds; /* preds[first_pred[i], first_pred[i + 1]): the ops that op i reads from */
     const uint32_t *node_of;            /* per op: its node; LB_NONE: it stands on this side only */
     const uint8_t *may_differ;          /* per op: LB_BLAME_…, when it has no node */
+    const uint8_t *phase;               /* per op: lb_phase; NULL: all are of one */
 } lb_merged_side;
 
 /* What leaves the step. */

@@ -271,10 +271,11 @@ static lb_status open_steps(maker *m, lb_err *err)
         const lb_program *p = m->sides[side]->program;
         LB_TRY(lb_flow_new(p, &o->flows[side], err));
         o->node_of[side] = malloc((p->n_ops + 1) * sizeof(uint32_t)), o->may_differ[side] = calloc(p->n_ops + 1, 1);
-        if (!o->node_of[side] || !o->may_differ[side] || !list_preds(m, side))
+        o->phase[side] = calloc(p->n_ops + 1, 1);
+        if (!o->node_of[side] || !o->may_differ[side] || !o->phase[side] || !list_preds(m, side))
             return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", p->n_ops);
         memset(o->node_of[side], 0xFF, (p->n_ops + 1) * sizeof(uint32_t));
-        for (uint32_t i = 0; i < p->n_ops; i++) o->may_differ[side][i] = may_differ(p, &p->ops[i]);
+        for (uint32_t i = 0; i < p->n_ops; i++) o->may_differ[side][i] = may_differ(p, &p->ops[i]), o->phase[side][i] = p->ops[i].phase;
         all += p->n_ops + 1;
     }
     o->nodes = malloc((m->sides[0]->program->n_ops + 1) * sizeof *o->nodes), o->ops = malloc(all * sizeof *o->ops);
@@ -299,7 +300,7 @@ lb_status lb_merged_steps_make(const lb_side *a, const lb_side *b, const lb_alig
     }
     for (int side = 0; side < 2; side++)
         out->merged.sides[side] = (lb_merged_side){m.sides[side]->program->n_ops, out->first_pred[side], out->preds[side],
-                                                   out->node_of[side], out->may_differ[side]};
+                                                   out->node_of[side], out->may_differ[side], out->phase[side]};
     out->merged.nodes = out->nodes, out->merged.ops = out->ops, out->merged.sinks = out->sinks;
     return LB_OK;
 }
@@ -308,7 +309,7 @@ void lb_merged_steps_release(lb_merged_steps *s)
 {
     for (int side = 0; side < 2; side++) {
         lb_flow_free(s->flows[side]);
-        free(s->node_of[side]), free(s->may_differ[side]), free(s->first_pred[side]), free(s->preds[side]);
+        free(s->node_of[side]), free(s->may_differ[side]), free(s->phase[side]), free(s->first_pred[side]), free(s->preds[side]);
     }
     free(s->nodes), free(s->ops), free(s->sinks), free(s->sink_final), free(s->sink_exit);
     *s = (lb_merged_steps){0};

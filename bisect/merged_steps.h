@@ -21,7 +21,7 @@ typedef struct lb_merged_steps {
     lb_merged merged;
     lb_flow *flows[2];
     uint32_t *node_of[2];      /* as in lb_merged_side */
-    uint8_t *may_differ[2];
+    uint8_t *may_differ[2], *phase[2];
     uint32_t *first_pred[2], *preds[2]; /* the flow's, and of collectives what all members brought */
     lb_node *nodes;
     uint32_t *ops;

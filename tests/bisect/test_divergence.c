@@ -184,6 +184,28 @@ static void sources_without_a_partner_are_noted(void **state)
     lb_divergences_release(&found);
 }
 
+/* Forward: x -> scores (masked otherwise: apart) -> result (same). Backward (op 3) reads the scores again, and a gradient that is apart:
+ * what differs there comes from the gradient (node 4, behind op 4 that A alone runs). */
+static void an_inner_value_that_backward_reads_again_is_no_divergence(void **state)
+{
+    (void)state;
+    const side_case sides[2] = {{6, {{0}, {0}, {1}, {0}, {3}, {1, 4}}, {0, 1, 1, 1, 1, 2}, {0, 1, 2, -1, 3, 4}},
+                                {5, {{0}, {0}, {1}, {0}, {1, 3}}, {0, 1, 1, 1, 2}, {0, 1, 2, 3, 4}}};
+    const lb_node_state states[] = {LB_NODE_SAME, LB_NODE_APART, LB_NODE_SAME, LB_NODE_APART, LB_NODE_APART};
+    static const uint8_t phases[2][6] = {{0, 0, 0, 1, 1, 1}, {0, 0, 0, 1, 1}};
+    const lb_sink last = {4, false, {LB_NONE, LB_NONE}};
+    world w;
+    lb_divergences found;
+    make(&w, sides, states, 5, &last, 1);
+    w.merged.sides[0].phase = phases[0], w.merged.sides[1].phase = phases[1];
+    assert_int_equal(lb_divergences_find(&w.merged, &found, NULL), LB_OK);
+    assert_int_equal(found.n, 1);
+    assert_int_equal(found.list[0].node, 3);
+    assert_false(found.leads[1]);
+    assert_int_equal(found.list[0].n[0], 1);
+    lb_divergences_release(&found);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -195,6 +217,7 @@ int main(void)
         cmocka_unit_test(an_unknown_node_is_passed_through),
         cmocka_unit_test(crossed_nodes_do_not_hide_each_other),
         cmocka_unit_test(sources_without_a_partner_are_noted),
+        cmocka_unit_test(an_inner_value_that_backward_reads_again_is_no_divergence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
