@@ -1,6 +1,7 @@
 /* Aligning two programs: see align.h. */
 #include "align.h"
 
+#include "owner.h"
 #include "sequence.h"
 
 #include <ctype.h>
@@ -137,8 +138,49 @@ static int compare_entries(const void *x, const void *y)
     return order ? order : a->op < b->op ? -1 : a->op > b->op;
 }
 
+/* ---- parameters as layers ---- */
+
+/* Per op of the optimizer that serves a single parameter: its name, mapped; NULL for others. An optimizer goes through its parameters in
+ * an order that says nothing: ops meet by whose they are. */
+typedef struct served {
+    char **names;
+    uint32_t n;
+} served;
+
+static bool is_optimizers(const lb_program *p, const lb_op *op)
+{
+    return op->phase == LB_PHASE_OPTIMIZER && lb_op_computes(p, op) && !*lb_op_layer(p, op);
+}
+
+static lb_status list_served(const lb_program *p, const lb_map_rules *rules, served *out, lb_err *err)
+{
+    lb_flow *flow = NULL;
+    lb_owners *owners = NULL;
+    bool any = false;
+    *out = (served){.names = calloc(p->n_ops + 1, sizeof *out->names), .n = p->n_ops};
+    if (!out->names) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", p->n_ops);
+    for (uint32_t i = 0; i < p->n_ops && !any; i++) any = is_optimizers(p, &p->ops[i]);
+    if (!any) return LB_OK;
+    lb_status status = lb_flow_new(p, &flow, err);
+    if (status == LB_OK) status = lb_owners_new(flow, NULL, &owners, err);
+    for (uint32_t i = 0; i < p->n_ops && status == LB_OK; i++) {
+        if (!is_optimizers(p, &p->ops[i]) || lb_owner_count(owners, i, LB_OWNER_WHOLE) != 1) continue;
+        out->names[i] = lb_map_rules_apply(rules, lb_owner_of(owners, i, LB_OWNER_WHOLE));
+        if (!out->names[i]) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for names");
+    }
+    lb_owners_free(owners);
+    lb_flow_free(flow);
+    return status;
+}
+
+static void free_served(served *s)
+{
+    for (uint32_t i = 0; s->names && i < s->n; i++) free(s->names[i]);
+    free(s->names);
+}
+
 /* `share`: so many parts of this side stand for one of the other. */
-static entry *list_entries(const lb_side *side, char *const *paths, uint32_t share, uint32_t *count)
+static entry *list_entries(const lb_side *side, char *const *paths, const served *whose, uint32_t share, uint32_t *count)
 {
     const lb_program *p = side->program;
     entry *list = malloc((p->n_ops ? p->n_ops : 1) * sizeof *list);
@@ -147,7 +189,7 @@ static entry *list_entries(const lb_side *side, char *const *paths, uint32_t sha
         const lb_op *op = &p->ops[i];
         if (!lb_op_computes(p, op)) continue;
         const uint32_t part = lb_side_part_of(side, i);
-        list[(*count)++] = (entry){.path = paths[op->scope],
+        list[(*count)++] = (entry){.path = whose->names[i] ? whose->names[i] : paths[op->scope],
                                    .kind = kind_of(p, op),
                                    .name = hash_of(lb_op_name(p, op)),
                                    .phase = op->phase,
@@ -647,14 +689,14 @@ static void align_layers(aligner *al, const entry *a, uint32_t na, const entry *
     out->only_a = na - out->pairs - out->joins.n, out->only_b = nb - out->pairs - out->joins.n_part_ops;
 }
 
-static lb_status align_ops(const lb_side *a, const lb_side *b, char **paths_a, char **paths_b,
+static lb_status align_ops(const lb_side *a, const lb_side *b, char **paths_a, char **paths_b, const served whose[2],
                            lb_alignment *out, lb_err *err)
 {
     uint32_t na = 0, nb = 0;
     aligner al = {a->program, b->program, out, false};
     LB_TRY(lb_names_meet(paths_a, a->program->n_scopes, paths_b, b->program->n_scopes, err));
-    entry *list_a = list_entries(a, paths_a, 1, &na),
-          *list_b = list_entries(b, paths_b, b->n_parts / a->n_parts, &nb);
+    entry *list_a = list_entries(a, paths_a, &whose[0], 1, &na),
+          *list_b = list_entries(b, paths_b, &whose[1], b->n_parts / a->n_parts, &nb);
     if (list_a && list_b) align_layers(&al, list_a, na, list_b, nb);
     bool done = list_a && list_b && !al.failed;
     free(list_a), free(list_b);
@@ -683,9 +725,13 @@ lb_status lb_alignment_make(const lb_side *a, const lb_side *b, const lb_map_rul
     char **paths_a = scope_paths(pa, rules_a), **paths_b = scope_paths(pb, rules_b);
     bool room = open_alignment(out, pa->n_ops, pb->n_ops) && paths_a && paths_b;
     out->joins.rows = rows;
-    lb_status status = room ? align_ops(a, b, paths_a, paths_b, out, err)
+    served whose[2] = {{0}};
+    lb_status status = room ? list_served(pa, rules_a, &whose[0], err)
                             : lb_fail(err, LB_ERR_NOMEM, "out of memory while aligning %u with %u ops",
                                       pa->n_ops, pb->n_ops);
+    if (status == LB_OK) status = list_served(pb, rules_b, &whose[1], err);
+    if (status == LB_OK) status = align_ops(a, b, paths_a, paths_b, whose, out, err);
+    free_served(&whose[0]), free_served(&whose[1]);
     if (status == LB_OK) status = align_sources(a, b, rules_a, rules_b, out, err);
     if (status != LB_OK) lb_alignment_release(out);
     free_paths(paths_a, pa->n_scopes), free_paths(paths_b, pb->n_scopes);

@@ -1,7 +1,7 @@
 /* Aligning two sides: which op of B is op i of A.
  *
- * Ops meet by where they stand and what they are: (phase, layer path after the maps, call of the layer), and inside such a
- * group by the longest common subsequence of op names and shapes, so that a run which computes something in other ops (eager
+ * Ops meet by where they stand and what they are: (phase, layer path after the maps, call of the layer), in the optimizer (phase,
+ * parameter that the op serves), and inside such a group by the longest common subsequence of op names and shapes, so that a run which computes something in other ops (eager
  * against fused attention, foreach against single-tensor AdamW) still lines up before and after that place. Where B calls a
  * layer several times for one call of A (micro-batches, decode steps, ranks), ops meet by name, one against several, if what
  * they give can be put together (join.h). Where B's batch has more rows than A's (batch_rows.h), an op that reads or gives rows
