@@ -112,7 +112,7 @@ def main():
 
 
 if __name__ == "__main__":
-    import change_table  # noqa: F401
+    import change_catalogue  # noqa: F401
     import fault_trial
     import torch
 

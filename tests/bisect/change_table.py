@@ -1,4 +1,4 @@
-"""Every kind of fault and of innocent change by name: (name, family, make, early, fits). See fault_kinds.py and innocent_kinds.py."""
+"""Kinds of faults and of innocent changes by name; change_catalogue.py has all of them in it."""
 import collections
 
 Change = collections.namedtuple("Change", "name family innocent make early fits shared")
@@ -37,7 +37,3 @@ def truth(step, phase, exact, near=(), verdict=("diverged",), axis=(), inside=Tr
     `moments`: other (step, phase) that name the same moment: what stands between two steps belongs to either."""
     return {"step": step, "phase": phase, "exact": sorted(set(exact)), "near": sorted(set(near)), "verdict": list(verdict), "axis": list(axis),
             "inside": inside, "delay": delay, "fails": fails, "moments": [[step, phase], *map(list, moments)], "same": same, "ranks": list(ranks)}
-
-
-import fault_kinds  # noqa: E402,F401
-import innocent_kinds  # noqa: E402,F401

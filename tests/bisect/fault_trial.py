@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 
-import change_table
+import change_catalogue
 import fault_models
 from fault_world import OPTIMIZERS, PRECISIONS, Run
 
@@ -23,7 +23,7 @@ SCORES = ("exact", "partly", "undecided", "wrong")
 
 
 def kinds(innocent):
-    return sorted(name for name, change in change_table.TABLE.items() if change.innocent == innocent)
+    return sorted(name for name, change in change_catalogue.TABLE.items() if change.innocent == innocent)
 
 
 def draw(seed, number, only=None, programs=None, fixed={}, share=0.5):
@@ -59,7 +59,7 @@ def drawn(dice, only, programs, fixed, share):
         case = {"seed": dice.randrange(1 << 30), "program": dice.choice(programs_of(dice, programs, share)), "optimizer": dice.choice(OPTIMIZERS),
                 "precision": dice.choice(PRECISIONS), "mode": mode, "steps": dice.choice([2, 2, 3]),
                 "changes": [[name, dice.randrange(1 << 30)] for name in names]}
-        if any(change_table.TABLE[name].family == "ranks" for name in names) or not only and dice.random() < 0.02:
+        if any(change_catalogue.TABLE[name].family == "ranks" for name in names) or not only and dice.random() < 0.02:
             case.update(ranks=2, mode="train", steps=2, program=dice.choice(["tiny", "gpt", "mixer"]), precision=dice.choice(["fp32", "bf16"]),
                         optimizer=dice.choice(["sgd", "adamw", "adamw-foreach"]))
         case.update(fixed)
@@ -68,7 +68,7 @@ def drawn(dice, only, programs, fixed, share):
             continue
         if serves:
             case.update(optimizer="adamw", steps=case["steps"] if case["program"] in ("gpt", "moe") else 1)
-        if all(change_table.TABLE[name].fits(case) for name in names):
+        if all(change_catalogue.TABLE[name].fits(case) for name in names):
             return case
     return None
 
@@ -90,7 +90,7 @@ def prepare(case, folder):
     import fault_truth
 
     changed = Run(case, changed=True)
-    faults = [t for t, (name, _) in zip(changed.truths, ordered(case)) if not change_table.TABLE[name].innocent]
+    faults = [t for t, (name, _) in zip(changed.truths, ordered(case)) if not change_catalogue.TABLE[name].innocent]
     truth = faults[0] if faults else None
     why = fault_truth.confirm_fault(case, truth) if faults else fault_truth.confirm_innocent(case)
     if why:
@@ -136,7 +136,7 @@ def prepare_rank(case, folder):
     import lastbit.torch
 
     changed = Run(case, changed=True)
-    faults = [t for t, (name, _) in zip(changed.truths, ordered(case)) if not change_table.TABLE[name].innocent]
+    faults = [t for t, (name, _) in zip(changed.truths, ordered(case)) if not change_catalogue.TABLE[name].innocent]
     why = fault_truth.confirm_fault(case, faults[0]) if faults else fault_truth.confirm_innocent(case)
     for side, other in (("a", False), ("b", True)):
         with lastbit.torch.capture(os.path.join(folder, side + ".lb"), level="ops"):
@@ -146,7 +146,7 @@ def prepare_rank(case, folder):
 
 def ordered(case):
     """Changes in the order in which a run makes them: the early ones first."""
-    return sorted(case["changes"], key=lambda c: not change_table.TABLE[c[0]].early)
+    return sorted(case["changes"], key=lambda c: not change_catalogue.TABLE[c[0]].early)
 
 
 def prepared(case, folder):
@@ -163,7 +163,7 @@ def prepared(case, folder):
                 os.dup2(log.fileno(), 2)
             try:
                 answer = (prepare_ranks if case.get("ranks", 1) > 1 else prepare)(case, folder)
-            except change_table.Unfit:
+            except change_catalogue.Unfit:
                 answer = {"redrawn": "no place for it"}
             out.write_text(json.dumps({"case": case, **answer}, indent=1))
             status = 0
@@ -278,5 +278,5 @@ def trial(binary, case, folder):
 def kind_of(case):
     """The name under which a case is counted: its fault's, or its innocent changes'."""
     names = [name for name, _ in case["changes"]]
-    faults = [name for name in names if not change_table.TABLE[name].innocent]
+    faults = [name for name in names if not change_catalogue.TABLE[name].innocent]
     return faults[0] if faults else names[0] if len(names) == 1 else "composed"

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import change_table
 import fault_models
 import fault_optimizers
 
@@ -79,8 +80,6 @@ class Run:
         self.take_shards()
         self.truths, late, self.changed = [], [], changed
         for name, seed in case["changes"]:
-            import change_table
-
             change = change_table.TABLE[name]
             if not changed and not change.shared:
                 continue

@@ -5,9 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from change_places import choose, having, instead, linear, own, shapes, train, trained
 from change_table import Unfit, innocent
-from fault_kinds import both, choose, having, instead, linear, modules, own, shapes, train, trained
-from fault_world import to_fp8
 
 
 @innocent()

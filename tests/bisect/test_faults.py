@@ -71,7 +71,7 @@ NAMED = {  # what is changed, in which program, and what of the case is given
 @pytest.fixture(scope="module")
 def trials():
     """Loads PyTorch into this process, of which each case is a fork."""
-    import change_table  # noqa: F401
+    import change_catalogue  # noqa: F401
     import fault_trial
     import torch
 
@@ -121,20 +121,20 @@ def test_a_run_against_itself_is_identical(trials, tmp_path):
 
 
 def test_there_are_enough_kinds(trials):
-    import change_table
+    import change_catalogue
 
-    families = collections.Counter(change.family for change in change_table.TABLE.values())
+    families = collections.Counter(change.family for change in change_catalogue.TABLE.values())
     assert families.pop("innocent") >= 30
     assert set(families) == {"constants", "data", "optimizer", "precision", "ranks"} and families.total() >= 60, families
 
 
 def test_a_truth_is_not_taken_on_trust(trials, tmp_path):
     """A fault that changes nothing, and an innocent change that computes another function, are found out before they count."""
-    import change_table
+    import change_catalogue
 
-    table = change_table.TABLE
+    table = change_catalogue.TABLE
     table["no-fault"] = table["scaled-output"]._replace(
-        name="no-fault", make=lambda run, draw: change_table.truth(0, "forward", ["head"]))
+        name="no-fault", make=lambda run, draw: change_catalogue.truth(0, "forward", ["head"]))
     table["not-innocent"] = table["halves-of-k"]._replace(
         name="not-innocent", make=lambda run, draw: table["wrong-sign"].make(run, draw) and "")
     try:
