@@ -2,6 +2,7 @@
 
     python tests/bisect/bench_faults.py -n 2000 --seed 1 --out faults.jsonl      # goes on where it was interrupted
     python tests/bisect/bench_faults.py -n 50 --only soft-cap --keep DIR         # captures of wrong answers stay in DIR
+    python tests/bisect/bench_faults.py --again faults.jsonl --case 17 --keep DIR
 
 Each line of the table is a kind: of its answers (diff, diff the other way round, bisect, of failing runs also bisect without a
 reference) how many are exact, right in part, undecided and wrong, how many innocent pairs were called diverged, how many cases were
@@ -57,6 +58,13 @@ def known_lines(path):
     return [json.loads(line) for line in open(path)] if path and os.path.exists(path) else []
 
 
+def drawn(args, number):
+    """Kinds that were added since change what a seed draws."""
+    if args.again:
+        return next(line["case"] for line in known_lines(args.again) if line["number"] == number)
+    return fault_trial.draw(args.seed, number, args.only, args.program, share=args.share)
+
+
 def keep(folder, result, keep_to, number):
     name = "%s-%d" % ("+".join(n for n, _ in result["case"]["changes"]), number)
     shutil.rmtree(keep_to / name, ignore_errors=True)
@@ -74,6 +82,7 @@ def main():
     parser.add_argument("--keep", type=pathlib.Path, help="a folder for the captures of wrong answers")
     parser.add_argument("--keep-all", action="store_true", help="of all answers")
     parser.add_argument("--case", type=int, help="this number of the seed alone")
+    parser.add_argument("--again", help="the --out of an earlier run: its case of that number, as it was drawn then")
     parser.add_argument("--table", help="a file for the table, written anew as it grows")
     args = parser.parse_args()
     binary = pathlib.Path(os.environ.get("LASTBIT_BUILD", ROOT / "build" / "release")) / "lastbit"
@@ -82,7 +91,7 @@ def main():
     number, began = len(results) if args.case is None else args.case, time.time()
     confirmed = sum("scores" in r for r in results)
     while confirmed < args.n:
-        case = fault_trial.draw(args.seed, number, args.only, args.program, share=args.share)
+        case = drawn(args, number)
         if case is None:
             sys.exit(f"no program fits {args.only}")
         with tempfile.TemporaryDirectory(prefix="fault-") as folder:

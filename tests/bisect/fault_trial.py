@@ -67,7 +67,7 @@ def drawn(dice, only, programs, fixed, share):
         if serves and case["precision"] == "fp16-scaler" or case["program"] == "chooser" and not serves:
             continue
         if serves:
-            case.update(optimizer="adamw", steps=case["steps"] if case["program"] in ("gpt", "moe") else 1)
+            case.update(optimizer="adamw", steps=case["steps"] if case["program"] in ("gpt", "moe") or case["program"].startswith("causal/") else 1)
         if all(change_catalogue.TABLE[name].fits(case) for name in names):
             return case
     return None

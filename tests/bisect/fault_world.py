@@ -109,6 +109,8 @@ class Run:
         for step in range(self.case["steps"]):
             if "batch" in data:
                 batches.append(data["batch"](draw))
+                if self.case["mode"] == "serve" and step:
+                    batches[-1]["named"] = {n: x[:, :1] if n == "input_ids" else x for n, x in batches[-1]["named"].items()}
             elif data["input"] == "tokens":
                 length = data["length"] if self.case["mode"] == "train" or step == 0 else 1
                 text = torch.randint(0, data["vocabulary"], (4, length + 1), generator=draw)
@@ -250,13 +252,20 @@ class Run:
 
     def decoded(self):
         """A prompt, then one token at a time, from a cache where the program has one."""
-        caches = [[] for _ in self.model.layers] if self.case["program"] in ("gpt", "moe") else None
+        past, text = [[] for _ in self.model.layers] if self.case["program"] in ("gpt", "moe") else None, None
         for number, batch in enumerate(self.batches):
             self.now = number
             for act in self.before:
                 act()
+            named = dict(batch.get("named", {}))
+            if self.case["program"].startswith("causal/"):
+                text = named["input_ids"] if text is None else torch.cat([text, named["input_ids"]], 1)
+                named.update(use_cache=True, **({"past_key_values": past} if past is not None else {"input_ids": text}))
+            elif past is not None:
+                named["caches"] = past
             with self.casts():
-                output = self.called({**batch, "named": {"caches": caches}} if caches is not None else batch)
+                output = self.called({**batch, "named": named})
+            past = getattr(output, "past_key_values", None) if text is not None else past
             self.losses.append(output.clone() if isinstance(output, torch.Tensor) else first_float(output).clone())
 
     def execute(self):

@@ -188,3 +188,39 @@ def parameter_overwritten(run, draw):
 
     run.before.append(write)
     return written_truth(run, name, step)
+
+
+texts = lambda case: case["program"].split("/")[0] in ("causal", "masked", "encoder") and case["mode"] == "train"
+
+
+def given_otherwise(run, draw, name, right, wrong):
+    """Both sides are given a tensor beside their tokens, and one is given another from some step on."""
+    step = begin(run, draw)
+    for n in range(run.case["steps"]):
+        tokens = run.batches[n]["named"]["input_ids"]
+        value = wrong(tokens) if run.changed and n >= step else right(tokens)
+        run.batches[n] = dict(run.batches[n], named={**run.batches[n]["named"], name: value})
+    return truth(step, "forward", ["", "input:*", next(iter(shapes(run)))], axis=["source"], inside=False)
+
+
+@fault("data", shared=True, fits=texts)
+def padding_not_masked(run, draw):
+    """The last tokens of a row are padding, which one side does not say."""
+    def right(tokens):
+        mask = torch.ones_like(tokens)
+        mask[1, -2:] = 0
+        return mask
+
+    return given_otherwise(run, draw, "attention_mask", right, torch.ones_like)
+
+
+@fault("data", shared=True, fits=lambda case: texts(case) and case["program"].startswith("causal/"))
+def positions_of_one_row_off(run, draw):
+    count = lambda tokens: torch.arange(tokens.shape[1]).expand(len(tokens), -1).clone()
+
+    def wrong(tokens):
+        positions = count(tokens)
+        positions[2] += torch.arange(tokens.shape[1])
+        return positions
+
+    return given_otherwise(run, draw, "position_ids", count, wrong)

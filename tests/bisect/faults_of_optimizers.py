@@ -129,10 +129,16 @@ def parameter_not_stepped(run, draw):
     return optimizer_truth(run, [name], step)
 
 
+def clip_truth(run):
+    """Clipping is of all parameters together, outside every module."""
+    found = optimizer_truth(run, [n for n, _ in run.model.named_parameters()], 0, axis=["source", "block"])
+    return dict(found, exact=["", *found["exact"]])
+
+
 @fault("optimizer", fits=train, early=True)
 def not_clipped(run, draw):
     run.options["clip"] = None
-    return optimizer_truth(run, [n for n, _ in run.model.named_parameters()], 0, axis=["source", "block"])
+    return clip_truth(run)
 
 
 @fault("optimizer", fits=train)
@@ -144,7 +150,7 @@ def gradient_scaled(run, draw):
 @fault("optimizer", fits=train, early=True)
 def clipped_at_another_norm(run, draw):
     run.options["clip"] = draw.choice([0.1, 0.3])
-    return optimizer_truth(run, [n for n, _ in run.model.named_parameters()], 0, axis=["source", "block"])
+    return clip_truth(run)
 
 
 @fault("optimizer", fits=lambda case: train(case) and case["optimizer"] in ("adamw", "adamw-foreach", "adamw-fused"))
@@ -217,8 +223,7 @@ def clipped_before_unscaling(run, draw):
     clipped = run.clipped
     run.after_backward.append(clipped)
     run.clipped = lambda: None
-    found = gradient_truth(run, [n for n, _ in run.model.named_parameters()], 0)
-    return dict(found, axis=["source", "block"])
+    return dict(clip_truth(run), moments=gradient_truth(run, [], 0)["moments"])
 
 
 @fault("optimizer", fits=lambda case: train(case) and case["optimizer"] == "muon")
