@@ -55,7 +55,7 @@ def drawn(dice, only, programs, fixed, share):
     else:
         names = [dice.choice(kinds(True)), dice.choice(kinds(False))]
     for _ in range(30):
-        mode = "serve" if dice.random() < 0.15 else "train"
+        mode = "serve" if dice.random() < 0.25 else "train"
         case = {"seed": dice.randrange(1 << 30), "program": dice.choice(programs_of(dice, programs, share)), "optimizer": dice.choice(OPTIMIZERS),
                 "precision": dice.choice(PRECISIONS), "mode": mode, "steps": dice.choice([2, 2, 3]),
                 "changes": [[name, dice.randrange(1 << 30)] for name in names]}

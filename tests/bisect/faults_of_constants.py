@@ -5,6 +5,7 @@ from torch import nn
 
 from change_places import after, backward_truth, begin, choose, forward_truth, gradient_truth, having, instead, kin, linear, modules, own, seen, shapes, train
 from change_table import Unfit, fault, truth
+from fault_world import with_first
 
 
 @fault("constants")
@@ -286,6 +287,94 @@ def column_of_another(run, draw):
     path, module = choose(run, draw, linear)
     instead(run, module, "forward", lambda original, x: F.linear(x.roll(1, -1), module.weight, module.bias))
     return forward_truth(run, path, begin(run, draw))
+
+
+# ---- the same ops on both sides, with other arguments
+
+
+def differing(run, draw, wanted, act, right, wrong):
+    """Both sides do `act(result, argument)` in a module, with another argument on one of them from some step on."""
+    path, module = choose(run, draw, wanted)
+    step = begin(run, draw)
+    original = module.forward
+    argument = lambda: wrong if run.changed and run.acting() else right
+    module.forward = lambda *a, **k: with_first(original(*a, **k), lambda y: act(y, argument()))
+    return forward_truth(run, path, step)
+
+
+@fault("constants", shared=True)
+def multiplier_differs(run, draw):
+    return differing(run, draw, linear, torch.mul, 1.25, draw.choice([1.2, 1.3, 2.5]))
+
+
+@fault("constants", shared=True)
+def limit_differs(run, draw):
+    return differing(run, draw, linear, lambda y, limit: y.clamp(-limit, limit), 0.4, 0.2)
+
+
+@fault("constants", shared=True)
+def exponent_differs(run, draw):
+    return differing(run, draw, linear, lambda y, n: (y.abs() + 0.1).pow(n), 1.5, 1.4)
+
+
+@fault("constants", shared=True)
+def threshold_differs(run, draw):
+    return differing(run, draw, linear, lambda y, t: torch.where(y > t, y, 0.1 * y), 0.0, 0.1)
+
+
+@fault("constants", shared=True)
+def permutation_differs(run, draw):
+    """Heads or columns are put in another order by an index."""
+    def permuted(y, shift):
+        return y[..., torch.arange(y.shape[-1]).roll(shift)]
+
+    return differing(run, draw, lambda p, m: linear(p, m) and m.out_features > 2, permuted, 1, 2)
+
+
+@fault("constants", shared=True)
+def shift_of_rows_differs(run, draw):
+    known = shapes(run)
+    return differing(run, draw, lambda p, m: linear(p, m) and len(known[p][1]) == 3 and known[p][1][1] > 2, lambda y, n: y.roll(n, 1), 1, 2)
+
+
+@fault("constants", shared=True)
+def axis_differs(run, draw):
+    """A sum is taken away over the wrong axis."""
+    known = shapes(run)
+    return differing(run, draw, lambda p, m: linear(p, m) and len(known[p][1]) == 3 and known[p][1][1] > 2,
+                     lambda y, axis: y - 0.1 * y.sum(axis, keepdim=True), -1, 1)
+
+
+@fault("constants", shared=True, fits=own("gpt", "moe", "linear", "mixer", "convnet"))
+def weight_of_the_branch_differs(run, draw):
+    path, module = choose(run, draw, having("join"))
+    step = begin(run, draw)
+    module.join = lambda x, y: torch.add(x, y, alpha=0.9 if run.changed and run.acting() else 1.1)
+    return forward_truth(run, path, step)
+
+
+@fault("constants", fits=own("gpt", "moe"))
+def softmax_twice(run, draw):
+    path, module = choose(run, draw, lambda p, m: hasattr(m, "weights") or hasattr(m, "chances"))
+    name = "weights" if hasattr(module, "weights") else "chances"
+    instead(run, module, name, lambda original, s: original(s).softmax(-1))
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("constants", fits=own("mixer", "convnet"))
+def largest_for_a_mean(run, draw):
+    axes = 1 if run.case["program"] == "mixer" else (2, 3)
+    instead(run, run.model, "pooled", lambda original, x: x.amax(axes))
+    return truth(begin(run, draw), "forward", [""], ["norm", "head", "layers"], axis=["block"])
+
+
+@fault("constants", fits=train)
+def labels_smoothed(run, draw):
+    if run.batches[0]["labels"] is None:
+        raise Unfit
+    instead(run, run, "loss_of", lambda original, y, labels: F.cross_entropy(
+        y.reshape(-1, y.shape[-1]).float(), labels.reshape(-1), label_smoothing=0.1))
+    return truth(begin(run, draw), "forward", [""], axis=["block"], inside=False)
 
 
 # ---- backward: the forward is right

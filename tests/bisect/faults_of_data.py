@@ -118,6 +118,19 @@ def mask_hides_a_neighbour(run, draw):
 
 
 @fault("data", fits=own("gpt", "moe"))
+def mask_is_not_minus_infinity(run, draw):
+    """What is masked keeps a small weight."""
+    path, module = choose(run, draw, having("attended"))
+
+    def leaking(original, q, k, v):
+        scores = q @ k.transpose(-1, -2) * module.scale
+        return module.weights(scores.masked_fill(module.mask(q.shape[-2], k.shape[-2]), -2.0)) @ v
+
+    instead(run, module, "attended", leaking)
+    return forward_truth(run, path, begin(run, draw))
+
+
+@fault("data", fits=own("gpt", "moe"))
 def queries_one_position_behind(run, draw):
     path, module = choose(run, draw, having("positions"))
 
