@@ -21,6 +21,8 @@ typedef struct lb_execution {
 lb_status lb_event_computed(lb_machine *machine, const lb_op *op, const lb_execution *execution);
 /* Recorded results stand in for an op that is not run (opaque, random, a collective whose members are not here). */
 lb_status lb_event_stand_in(lb_machine *machine, const lb_op *op, lb_verdict verdict);
+/* The same of a factorisation (factorisation.h) whose recorded args are known: opaque, unless its results are wrong for them. */
+lb_status lb_event_stand_in_judged(lb_machine *machine, const lb_op *op, const lb_operand *args, uint32_t n_args);
 /* Some input is missing, so the outputs are, except in isolated mode where they were kept. */
 lb_status lb_event_missing(lb_machine *machine, const lb_op *op);
 

@@ -6,6 +6,7 @@
 #include "complex.h"
 #include "decision.h"
 #include "event.h"
+#include "factorisation.h"
 #include "operand_rounding.h"
 #include "operands.h"
 #include "regenerate.h"
@@ -320,11 +321,41 @@ static bool is_given(lb_machine *machine, const lb_op *op)
     return true;
 }
 
+/* The args of the current op with every tensor as it was recorded. False: one was not kept. */
+static bool recorded_args(lb_machine *machine, const lb_op *op, lb_operand *args, uint32_t n_args)
+{
+    for (uint32_t i = 0; i < n_args; i++) {
+        const lb_arg *arg = &lb_op_args(machine->prepared->program, op)[i];
+        if (args[i].tag == LB_OPERAND_TENSOR && (arg->tag != LB_ARG_VALUE || !lb_anchor_recorded(machine, arg->u.value, &args[i].tensor)))
+            return false;
+    }
+    return true;
+}
+
+/* A factorisation, whose recorded results are judged by its recorded inputs where they are at hand. */
+static lb_status stand_in_judged(lb_machine *machine, const lb_op *op)
+{
+    static const lb_op_row row = {.name = "a factorisation"};
+    const char *why = machine->why;
+    lb_inputs inputs;
+    lb_outputs none = {0};
+    lb_operand *args;
+    uint32_t n_args;
+    LB_TRY(gather_inputs(machine, op, LB_FORM_PLAIN, &inputs));
+    if (inputs.missing) return lb_event_stand_in(machine, op, LB_VERDICT_OPAQUE);
+    LB_TRY(lb_operands_build(machine, op, LB_FORM_PLAIN, &row, &none, false, &args, &n_args));
+    if (!inputs.exact && !recorded_args(machine, op, args, n_args)) return lb_event_stand_in(machine, op, LB_VERDICT_OPAQUE);
+    const lb_status status = lb_event_stand_in_judged(machine, op, args, n_args);
+    machine->why = why;
+    return status;
+}
+
 /* Nothing computed it: the recorded result stands in. It is rounded, so that no exact shadow follows from it but by the
  * observer's leave. */
 static lb_status stand_in_opaque(lb_machine *machine, const lb_op *op)
 {
     if (machine->is_shadow && !is_given(machine, op)) return lb_event_missing(machine, op);
+    if (!machine->is_shadow && lb_factorisation_known(lb_op_name(machine->prepared->program, op))) return stand_in_judged(machine, op);
     return lb_event_stand_in(machine, op, LB_VERDICT_OPAQUE);
 }
 

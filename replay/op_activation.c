@@ -165,7 +165,7 @@ LB_TWIN(pow)
       t[i] > s1 ? A : A * u[i], SOFTPLUS_STATEMENTS(B, s0), fabs(A) * ((1 + fabs(t[i])) * (t[i] > s1 ? 1 : u[i]) + UNDERFLOW), \
       8, 0, "softplus backward modest")                                                                                                \
     X(FT, sigmoid_backward, "sigmoid_backward", "grad_output output", "xx", 0, A * (1 - B) * B, 0, COARSE(ABS(A * (1 - B) * B)) + l->grain * (1 + B * B), 4, 0, "gradient modest")          \
-    X(FT, tanh_backward, "tanh_backward", "grad_output output", "xx", 0, A * FMA(-B, B, (T)1), 0, COARSE(ABS(A) * (1 + B * B)), 3, 0, "gradient modest") \
+    X(FT, tanh_backward, "tanh_backward", "grad_output output", "xx", 0, A * FMA(-B, B, (T)1), 0, UNLESS_STEP_OVERFLOWS(B * B, COARSE(ABS(A) * (1 + B * B))), 3, 0, "gradient modest") \
     X(F, leaky_relu, "leaky_relu", "self negative_slope", "xs", 0, A > 0 ? A : A * s0, 0, 0, 2, EXACT, "unary float slope")     \
     X(F, leaky_relu_backward, "leaky_relu_backward", "grad_output self negative_slope self_is_result", "xxs-", 0,               \
       B > 0 ? A : A * s0, 0, 0, 2, EXACT, "gradient slope")                                                                     \
@@ -173,7 +173,7 @@ LB_TWIN(pow)
       SET(t, A * s2); FN(expm1, t, t);, 0, 6, 0, "elu")                                                                         \
     X(DT, elu_backward, "elu_backward", "grad_output alpha scale input_scale is_result self_or_result", "xssssx", 0,            \
       B <= 0 ? (s3 != 0 ? A * s2 * (B + s0 * s1) : A * s2 * (s0 * s1) * t[i]) : A * s1, SET(t, B * s2); FN(exp, t, t);,         \
-      B != B ? NOTHING_SAID : B <= 0 ? (s3 != 0 ? fabs(A * s2) * (fabs(B) + fabs(s0 * s1)) : fabs(A * s2 * s0 * s1) * t[i] * (1 + fabs(B * s2))) : fabs(A * s1), \
+      B != B ? NOTHING_SAID : B <= 0 ? (s3 != 0 ? fabs(A * s2) * (fabs(B) + fabs(s0 * s1)) : fabs(A * s2 * s0 * s1) * (t[i] * (1 + fabs(B * s2)) + UNDERFLOW)) : fabs(A * s1), \
       6, 0, "elu backward modest")                                                                                                     \
     X(DT, mish, "mish", "self", "x", 0, A * t[i], MISH_STATEMENTS(A), fabs(A) * (t[i] + UNDERFLOW), 8, 0, "unary float")                                    \
     X(DT, mish_backward, "mish_backward", "grad_output self", "xx", 0, A * (t[i] + B * u[i] * (1 - t[i] * t[i])), MISH_STATEMENTS(B), \

@@ -7,6 +7,7 @@
 #include "torch_sum.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void fold_sum(lb_frame *f, const lb_fold *fold, const void *x, void *out)
@@ -84,6 +85,50 @@ static lb_status mean(lb_call *call) { return sum_over(call, NO_DIMS, true, fals
 static lb_status mean_twin(lb_call *call) { return sum_over(call, NO_DIMS, true, true); }
 static lb_status mean_dim(lb_call *call) { return sum_over(call, 1, true, false); }
 static lb_status mean_dim_twin(lb_call *call) { return sum_over(call, 1, true, true); }
+
+/* The input with 0 for NaN, under the same strides: torch adds up in an order that depends on them. */
+static lb_status without_nan(lb_call *call, const lb_tensor *in, lb_tensor *clean)
+{
+    const int64_t n = lb_tensor_numel(in);
+    const size_t size = lb_dtype_bits(in->dtype) / 8;
+    int64_t last = 0, index[LB_MAX_DIMS] = {0}, at = 0;
+    for (int d = 0; d < in->layout.ndim; d++) last += in->layout.stride[d] * (in->layout.shape[d] > 0 ? in->layout.shape[d] - 1 : 0);
+    *clean = *in;
+    clean->data = calloc((size_t)last + 1, size ? size : 1);
+    if (!clean->data) return lb_fail(call->err, LB_ERR_NOMEM, "nansum: %lld elements", (long long)last + 1);
+    for (int64_t i = 0; i < n; i++) {
+        const char *from = (const char *)in->data + at * (int64_t)size;
+        if (!lb_dtype_is_float(in->dtype) || !isnan(lb_to_f64(in->dtype, from))) memcpy((char *)clean->data + at * (int64_t)size, from, size);
+        for (int d = in->layout.ndim - 1; d >= 0; d--) {
+            at += in->layout.stride[d];
+            if (++index[d] < in->layout.shape[d]) break;
+            at -= in->layout.stride[d] * in->layout.shape[d];
+            index[d] = 0;
+        }
+    }
+    return LB_OK;
+}
+
+/* nansum(self dim keepdim dtype): the sum of what is a number, in the order of `sum`. */
+static lb_status nansum_run(lb_call *call, bool twin)
+{
+    lb_operand args[2] = {{.tag = LB_OPERAND_TENSOR}, {.tag = LB_OPERAND_NONE}};
+    if (call->n_args > 1) args[1] = call->args[1];
+    const lb_tensor *in = lb_call_tensor(call, 0);
+    if (lb_dtype_is_complex(in->dtype) || lb_dtype_bits(in->dtype) < 8)
+        return lb_fail(call->err, LB_ERR_UNSUPPORTED, "nansum of dtype %s", lb_dtype_name(in->dtype));
+    LB_TRY(without_nan(call, in, &args[0].tensor));
+    lb_call inner = *call;
+    inner.args = args;
+    inner.n_args = 2;
+    const lb_status status = sum_over(&inner, 1, false, twin);
+    const double scale = twin ? lb_twin_scale(call, 0) : 1; /* 16-bit partial sums go through the result where several dimensions are summed */
+    for (int64_t i = 0, n = lb_tensor_numel(&call->results[0]); scale > 1 && status == LB_OK && i < n; i++)
+        ((double *)call->results[0].data)[i] *= scale;
+    free(args[0].tensor.data);
+    return status;
+}
+LB_WITH_TWIN(nansum, nansum_run(call, twin))
 
 /* ---- norms ------------------------------------------------------------------------------------------------------- */
 
@@ -352,6 +397,7 @@ static lb_status count_nonzero(lb_call *call)
 const lb_op_row lb_rows_reduction[] = {
     {"aten::sum", "self dtype", sum, sum_twin, 1, 1, SUM, NULL, "sum"},
     {"aten::sum.dim_IntList", "self dim keepdim dtype", sum_dim, sum_dim_twin, 1, 1, SUM, NULL, "sum_dim"},
+    {"aten::nansum", "self dim keepdim dtype", nansum_kernel, nansum_twin, 1, 1, SUM, NULL, "nansum"},
     {"aten::mean", "self dtype", mean, mean_twin, 2, 1, SUM, NULL, "mean"},
     {"aten::mean.dim", "self dim keepdim dtype", mean_dim, mean_dim_twin, 2, 1, SUM, NULL, "mean_dim"},
     /* all terms positive (the op is its own twin), and the root halves relative errors */

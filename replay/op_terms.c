@@ -32,6 +32,7 @@ typedef enum source {
     INNER,       /* last dimension of arg `a` */
     ELEMENTS,    /* of arg `a` */
     DIMENSION,   /* of arg 0 that arg `a` names */
+    POSITIONS,   /* that the index tensors of list `a` name, broadcast with each other: all may be one */
     INDICES,     /* of index tensor `a` along its dimension, at most its elements */
     SIZES,       /* product of int list `a` */
     ROWS,        /* elements of arg `a` per element of result 1 (saved mean) */
@@ -60,7 +61,7 @@ static const struct {
     {"_softmax", DIMENSION, 1}, {"_log_softmax", DIMENSION, 1}, {"_safe_softmax", DIMENSION, 1},
     {"_softmax_backward_data", DIMENSION, 2}, {"_log_softmax_backward_data", DIMENSION, 2},
     {"nll_loss_forward", ELEMENTS, 1}, {"nll_loss2d_forward", ELEMENTS, 1},
-    {"index_put", ELEMENTS, 2}, {"_unsafe_index_put", ELEMENTS, 2}, {"_index_put_impl", ELEMENTS, 2},
+    {"index_put", POSITIONS, 1}, {"_unsafe_index_put", POSITIONS, 1}, {"_index_put_impl", POSITIONS, 1},
     {"index_add", ELEMENTS, 2}, {"embedding_dense_backward", ELEMENTS, 1}, {"put", ELEMENTS, 1},
     {"scatter*", INDICES, 2}, {"bincount", ELEMENTS, 0},
     {"native_layer_norm", SIZES, 1}, {"native_layer_norm_backward", ELEMENTS, 1}, {"_fused_rms_norm", SIZES, 1},
@@ -100,12 +101,30 @@ static bool matches(const char *pattern, const char *name)
     return length >= before + after && !strncmp(pattern, name, before) && !strcmp(star + 1, name + length - after);
 }
 
+static double positions_of(const lb_call *call, uint32_t i)
+{
+    int64_t shape[LB_MAX_DIMS] = {0};
+    double product = 1;
+    if (i >= call->n_args || call->args[i].tag != LB_OPERAND_TENSORS) return 1;
+    for (uint32_t k = 0; k < call->args[i].count; k++) {
+        const lb_layout *layout = &call->args[i].tensors[k].layout;
+        for (int d = 0; call->args[i].tensors[k].data && d < layout->ndim; d++) {
+            const int64_t size = layout->shape[layout->ndim - 1 - d];
+            if (size > shape[d]) shape[d] = size;
+        }
+        if (lb_dtype_bits(call->args[i].tensors[k].dtype) == 8) return numel(call, 0); /* a mask */
+    }
+    for (int d = 0; d < LB_MAX_DIMS; d++) product *= shape[d] > 1 ? (double)shape[d] : 1;
+    return product;
+}
+
 static double terms_from(const lb_call *call, source from, uint32_t a)
 {
     switch (from) {
     case INNER: return size_of(call, a, -1);
     case ELEMENTS: return numel(call, a);
     case DIMENSION: return size_of(call, 0, lb_call_int(call, a, -1));
+    case POSITIONS: return positions_of(call, a);
     case INDICES: return size_of(call, a, lb_call_int(call, 1, 0));
     case SIZES: return product_of(call, a);
     case ROWS: {

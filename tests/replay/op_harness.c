@@ -6,6 +6,7 @@
 
 #include "bound.h"
 #include "complex.h"
+#include "factorisation.h"
 #include "ops.h"
 #include "required.h"
 
@@ -123,4 +124,9 @@ LB_API int harness_ratios(const lb_op_row *row, const lb_operand *args, uint32_t
     lb_memory_free(memory);
     snprintf(message, 512, "%s: %s", lb_status_name(status), err.message);
     return (int)status;
+}
+
+LB_API double harness_factorisation(const char *name, const lb_operand *args, uint32_t n_args, const lb_tensor *results, uint32_t n_results)
+{
+    return lb_factorisation_ratio(name, args, n_args, results, n_results);
 }

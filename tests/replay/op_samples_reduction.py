@@ -40,6 +40,17 @@ def sum_dim(draw, options):
 
 
 @generator
+def nansum(draw, options):
+    """Sums over what is a number: rows with some NaN, rows of NaN, rows without."""
+    for (x, *rest), kwargs in sum_dim(draw, options):
+        x = x.clone(memory_format=torch.preserve_format)
+        if x.dtype.is_floating_point and x.numel():
+            x.masked_fill_(torch.rand(x.shape, generator=draw.torch) < draw.choice([0.0, 0.3, 1.0]), float("nan"))
+        yield (x, *rest), kwargs
+    yield (draw.tensor((5, 6), torch.float32),), {}
+
+
+@generator
 def mean(draw, options):
     for dtype in FLOATS:
         for shape in SHAPES:

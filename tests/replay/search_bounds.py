@@ -29,6 +29,7 @@ import time
 import torch
 
 import op_harness as H
+import op_references
 import op_samples
 from op_cases import Case, callable_op, mapped, same_bits, torch_result
 
@@ -37,10 +38,10 @@ WIDTHS = {torch.float64: torch.int64, torch.float32: torch.int32, torch.bfloat16
 
 
 def searched_rows():
-    """Rows that torch itself computes here, and that have a kernel."""
+    """Rows that torch itself computes here, and that have a kernel. What the backward of oneDNN's LSTM reads, its workspace must agree with."""
     return sorted(n for n, r in ROWS.items() if r.contents.kernel and n.startswith("aten::") and H.torch_op(n) is not None
-                  and not r.contents.flags & H.RANDOM and r.contents.text("samples") not in ("fused", "custom")
-                  and not isinstance(callable_op(n), __import__("op_references").Reference))
+                  and n != "aten::mkldnn_rnn_layer_backward" and not r.contents.flags & H.RANDOM and r.contents.text("samples") not in ("fused", "custom")
+                  and not isinstance(callable_op(n), op_references.Reference))
 
 
 # What torch takes for granted without looking: sizes and positions that fit each other; keys and values whose numbers of one head lie side by
@@ -48,7 +49,11 @@ def searched_rows():
 SIZES_FIT = ("_embedding_bag", "_grouped_mm", "mkldnn_rnn", "_fused_", "_batch_norm_", "batch_norm_backward", "native_batch_norm_backward",
              "_adaptive_avg_pool", "adaptive_max_pool", "max_pool", "avg_pool", "nll_loss2d", "_index_put_impl", "embedding_renorm_")
 HEADS_DENSE = ("_scaled_dot_product", "_flash", "_efficient")
-ONE_LAYOUT = ("_fused_ad", "_fused_sgd", "native_layer_norm_backward", "native_group_norm_backward")
+# And results of a forward op, or of a reduction of the other arguments, that a backward op is given: the numbers of samples stay.
+NUMBERS_FIT = ("_scaled_dot_product_flash_attention_for_cpu_backward", "batch_norm_backward", "native_batch_norm_backward", "native_layer_norm_backward",
+               "native_group_norm_backward", "_fused_rms_norm_backward")
+ONE_LAYOUT = ("_fused_ad", "_fused_sgd", "native_layer_norm_backward", "native_group_norm_backward", "batch_norm_backward", "native_batch_norm_backward",
+              "_fused_rms_norm_backward", "mkldnn_rnn")
 
 
 def listed(name, beginnings):
@@ -228,10 +233,14 @@ def ratios_of(case):
 
 
 class Worst:
-    """The worst ratio of a row, how it came about, and the same per kind of call."""
+    """The worst ratio of a row, how it came about, and the same per kind of call; and when to stop looking."""
 
-    def __init__(self):
+    def __init__(self, seconds=math.inf, calls=math.inf):
         self.ratio, self.where, self.calls, self.kinds = 0.0, "", 0, {}
+        self.deadline, self.most = time.monotonic() + seconds, calls
+
+    def goes_on(self):
+        return self.calls < self.most and time.monotonic() < self.deadline
 
     def take(self, ratio, kind, describe):
         if ratio > max(self.kinds.get(kind, (0.0, ""))[0], 0):
@@ -307,7 +316,7 @@ def climb_flat(flat, layout, values, worst, n, generations):
             return
 
 
-def search_elementwise(row, op, samples, domains, values, deadline, worst, n):
+def search_elementwise(row, op, samples, domains, values, worst, n):
     flats, seen = [], set()
     for args, kwargs in samples:
         flat = Flat(row, op, args, kwargs, domains)
@@ -316,12 +325,12 @@ def search_elementwise(row, op, samples, domains, values, deadline, worst, n):
             seen.add(key)
             flats.append(flat)
     values.random.shuffle(flats)
-    while flats and time.monotonic() < deadline:
+    while flats and worst.goes_on():
         for flat in flats:
             layouts = list(FLAT) + (["mixed"] if len(flat.genes) > 1 else [])
             layout = values.random.choice(layouts)
             climb_flat(flat, layout, values, worst, n, 6)
-            if time.monotonic() > deadline:
+            if not worst.goes_on():
                 break
 
 
@@ -405,12 +414,15 @@ class Individual:
         return Individual(case.row, case.op, replaced(args), case.kwargs)
 
 
-def search_calls(name, row, op, samples, domains, values, deadline, worst, grow):
+def search_calls(name, row, op, samples, domains, values, worst, grow):
     best = []
-    while time.monotonic() < deadline:
+    tries = 0
+    while worst.goes_on() and tries < 50 + 2 * worst.calls:  # torch may refuse all that is tried
+        tries += 1
         args, kwargs = values.random.choice(samples)
         args, kwargs = list(args), dict(kwargs)
-        if grow and not listed(name, SIZES_FIT) and values.random.random() < 0.6:
+        fit = listed(name, NUMBERS_FIT)
+        if grow and not fit and not listed(name, SIZES_FIT) and values.random.random() < 0.6:
             try:
                 args, kwargs = regrown(args, kwargs, values, domains)
             except OverflowError:
@@ -422,7 +434,7 @@ def search_calls(name, row, op, samples, domains, values, deadline, worst, grow)
         one = Individual(row, op, args, kwargs)
         worst.calls += 1
         worst.take(one.ratio, one.kind, lambda: str(one.case))
-        for _ in range(3 if one.ratio > 0 else 0):
+        for _ in range(3 if one.ratio > 0 and not fit else 0):
             child = one.child(values, domains)
             if child is None:
                 break
@@ -431,8 +443,8 @@ def search_calls(name, row, op, samples, domains, values, deadline, worst, grow)
             one = child if child.ratio > one.ratio else one
         best = sorted(best + [one], key=lambda i: -i.ratio)[:6]
         for k, parent in enumerate(best):
-            child = parent.child(values, domains) if 0 < parent.ratio < math.inf else None
-            if child is None or time.monotonic() > deadline:
+            child = parent.child(values, domains) if 0 < parent.ratio < math.inf and not fit else None
+            if child is None or not worst.goes_on():
                 continue
             worst.calls += 1
             worst.take(child.ratio, child.kind, lambda: str(child.case))
@@ -459,28 +471,28 @@ def domains_of(samples):
     return {k: domain(*v) for k, v in found.items()}
 
 
-def search(name, seconds, seed, n=4480, grow=True, modest=False):
-    """The worst of one row."""
+def search(name, seconds, seed, n=4480, grow=True, modest=False, calls=math.inf):
+    """The worst of one row, within that time and that many calls."""
     H.set_limits()
-    row, op, values, worst = ROWS[name], callable_op(name), Values(seed, modest), Worst()
+    row, op, values, worst = ROWS[name], callable_op(name), Values(seed, modest), Worst(seconds, calls)
     text = row.contents.text("samples")
     samples = [s for k in range(3) for s in op_samples.samples(text, seed + 17 * k) if torch_result(op, *s) is not None]
-    domains, deadline = domains_of(samples), time.monotonic() + seconds
+    domains = domains_of(samples)
     try:
         if row.contents.flags & H.ELEMENTWISE and samples and "complex" not in text:
-            search_elementwise(row, op, samples, domains, values, deadline, worst, n)
+            search_elementwise(row, op, samples, domains, values, worst, n)
         elif samples:
-            search_calls(name, row, op, samples, domains, values, deadline, worst, grow)
+            search_calls(name, row, op, samples, domains, values, worst, grow)
     except H.Unsupported:
         pass
     return worst
 
 
-def apart(name, seconds, seed, modest):
+def apart(name, seconds, seed, modest=False, calls=math.inf):
     """The same in a process of its own: some of torch's own ops read beyond tensors whose sizes do not fit; then sizes stay as they are."""
     for grow in (True, False):
         receive, send = multiprocessing.Pipe(False)
-        child = multiprocessing.get_context("fork").Process(target=lambda: send.send(search(name, seconds, seed, grow=grow, modest=modest).told()))
+        child = multiprocessing.get_context("fork").Process(target=lambda: send.send(search(name, seconds, seed, grow=grow, modest=modest, calls=calls).told()))
         child.start()
         send.close()
         try:

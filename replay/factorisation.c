@@ -1,0 +1,396 @@
+/* Residuals of factorisations: see factorisation.h. Everything is f64, matrices are dense and row-major. */
+#include "factorisation.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define THRESHOLD 50
+#define MAX_SIZE 4096 /* products of larger matrices take longer than a judgement is worth */
+
+/* One matrix of a batch; NULL: not there. */
+typedef struct matrix {
+    double *x;
+    int64_t m, n;
+} matrix;
+
+/* What is allocated until the next matrix of the batch. */
+typedef struct workspace {
+    void *blocks[48];
+    int n;
+    bool failed;
+} workspace;
+
+static matrix new_matrix(workspace *w, int64_t m, int64_t n)
+{
+    matrix a = {NULL, m, n};
+    if (w->n < 48) a.x = calloc((size_t)(m * n ? m * n : 1), sizeof *a.x);
+    if (a.x) w->blocks[w->n++] = a.x;
+    else w->failed = true;
+    return a;
+}
+
+static void clear(workspace *w)
+{
+    while (w->n) free(w->blocks[--w->n]);
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------------------------------ */
+
+static bool is_real(const lb_tensor *t)
+{
+    return t && t->data && (t->dtype == LB_F32 || t->dtype == LB_F64);
+}
+
+static int64_t batches_of(const lb_tensor *t, int core)
+{
+    int64_t n = 1;
+    for (int d = 0; d < t->layout.ndim - core; d++) n *= t->layout.shape[d];
+    return n;
+}
+
+/* Elements before sample `b` of the leading dimensions. */
+static int64_t offset_of(const lb_tensor *t, int64_t b, int core)
+{
+    int64_t at = 0;
+    for (int d = t->layout.ndim - core - 1; d >= 0; d--) {
+        at += b % t->layout.shape[d] * t->layout.stride[d];
+        b /= t->layout.shape[d];
+    }
+    return at;
+}
+
+static double element(const lb_tensor *t, int64_t at)
+{
+    return lb_to_f64(t->dtype, (const char *)t->data + at * (int64_t)(lb_dtype_bits(t->dtype) / 8));
+}
+
+/* Matrix `b` of t; vectors (core 1) are one column. */
+static matrix read_matrix(workspace *w, const lb_tensor *t, int64_t b, int core)
+{
+    const lb_layout *l = &t->layout;
+    if (!is_real(t) || l->ndim < core) return (matrix){0};
+    const int rows = l->ndim - core;
+    matrix a = new_matrix(w, l->shape[rows], core == 2 ? l->shape[rows + 1] : 1);
+    const int64_t base = offset_of(t, b, core);
+    for (int64_t i = 0; a.x && i < a.m; i++)
+        for (int64_t j = 0; j < a.n; j++) {
+            a.x[i * a.n + j] = element(t, base + i * l->stride[rows] + (core == 2 ? j * l->stride[rows + 1] : 0));
+            if (!isfinite(a.x[i * a.n + j])) return (matrix){0};
+        }
+    return a;
+}
+
+/* ---- arithmetic ----------------------------------------------------------------------------------------------------------------- */
+
+static matrix transposed(workspace *w, matrix a)
+{
+    matrix t = new_matrix(w, a.n, a.m);
+    for (int64_t i = 0; t.x && i < a.m; i++)
+        for (int64_t j = 0; j < a.n; j++) t.x[j * a.m + i] = a.x[i * a.n + j];
+    return t;
+}
+
+static matrix product(workspace *w, matrix a, matrix b)
+{
+    matrix c = new_matrix(w, a.m, b.n);
+    if (a.n != b.m) w->failed = true;
+    if (w->failed) return c;
+    for (int64_t i = 0; i < a.m; i++)
+        for (int64_t k = 0; k < a.n; k++) {
+            const double factor = a.x[i * a.n + k], *row = b.x + k * b.n;
+            for (int64_t j = 0; j < b.n; j++) c.x[i * b.n + j] += factor * row[j];
+        }
+    return c;
+}
+
+static double norm(matrix a) /* the largest sum of magnitudes of a column */
+{
+    double largest = 0;
+    for (int64_t j = 0; j < a.n; j++) {
+        double sum = 0;
+        for (int64_t i = 0; i < a.m; i++) sum += fabs(a.x[i * a.n + j]);
+        largest = fmax(largest, sum);
+    }
+    return largest;
+}
+
+static double distance(workspace *w, matrix a, matrix b)
+{
+    if (w->failed || a.m != b.m || a.n != b.n) return INFINITY;
+    for (int64_t i = 0; i < a.m * a.n; i++) a.x[i] -= b.x[i];
+    return norm(a);
+}
+
+static matrix identity(workspace *w, int64_t n)
+{
+    matrix a = new_matrix(w, n, n);
+    for (int64_t i = 0; a.x && i < n; i++) a.x[i * n + i] = 1;
+    return a;
+}
+
+static double orthogonality(workspace *w, matrix q) { return distance(w, product(w, transposed(w, q), q), identity(w, q.n)); }
+
+/* The columns of a scaled by the numbers of d, the others left out. */
+static matrix scaled(workspace *w, matrix a, matrix d)
+{
+    matrix y = new_matrix(w, a.m, d.m);
+    for (int64_t i = 0; y.x && d.m <= a.n && i < a.m; i++)
+        for (int64_t j = 0; j < d.m; j++) y.x[i * d.m + j] = a.x[i * a.n + j] * d.x[j];
+    return y;
+}
+
+/* The symmetric matrix of which one triangle is read. */
+static void mirror(matrix a, bool upper)
+{
+    for (int64_t i = 0; i < a.m; i++)
+        for (int64_t j = 0; j < i && j < a.n; j++) {
+            if (upper) a.x[i * a.n + j] = a.x[j * a.n + i];
+            else a.x[j * a.n + i] = a.x[i * a.n + j];
+        }
+}
+
+static bool is_triangular(matrix a, bool upper)
+{
+    for (int64_t i = 0; i < a.m; i++)
+        for (int64_t j = 0; j < a.n; j++)
+            if ((upper ? j < i : j > i) && a.x[i * a.n + j] != 0) return false;
+    return true;
+}
+
+/* One triangle of a, the diagonal of ones where `unit`. */
+static matrix triangle(workspace *w, matrix a, bool upper, bool unit, int64_t m, int64_t n)
+{
+    matrix t = new_matrix(w, m, n);
+    for (int64_t i = 0; t.x && i < m; i++)
+        for (int64_t j = 0; j < n; j++)
+            if (upper ? j >= i : j <= i) t.x[i * n + j] = unit && i == j ? 1 : a.x[i * a.n + j];
+    return t;
+}
+
+static bool is_sorted(matrix d, int direction)
+{
+    for (int64_t i = 1; i < d.m; i++)
+        if ((d.x[i] - d.x[i - 1]) * direction < 0) return false;
+    return true;
+}
+
+static double square_sum(matrix a)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < a.m * a.n; i++) sum += a.x[i] * a.x[i];
+    return sum;
+}
+
+/* ---- the ops -------------------------------------------------------------------------------------------------------------------- */
+
+/* A call, and which matrix of its batch is looked at. Checks give the worst of what they find, in units of n ulp; -1: nothing. */
+typedef struct check {
+    const lb_operand *args;
+    uint32_t n_args;
+    const lb_tensor *results;
+    uint32_t n_results;
+    int64_t b;
+    workspace *w;
+    double unit; /* n ulp */
+} check;
+
+static matrix arg(const check *c, uint32_t i)
+{
+    const lb_operand none = {.tag = LB_OPERAND_NONE}, *o = i < c->n_args ? &c->args[i] : &none;
+    return o->tag == LB_OPERAND_TENSOR ? read_matrix(c->w, &o->tensor, c->b, 2) : (matrix){0};
+}
+static matrix result(const check *c, uint32_t i, int core)
+{
+    return i < c->n_results && c->results[i].data && lb_layout_numel(&c->results[i].layout) ? read_matrix(c->w, &c->results[i], c->b, core)
+                                                                                           : (matrix){0};
+}
+static bool flag(const check *c, uint32_t i) { return i < c->n_args && c->args[i].tag != LB_OPERAND_NONE && c->args[i].i != 0; }
+static char letter(const check *c, uint32_t i, char otherwise)
+{
+    return i < c->n_args && c->args[i].tag == LB_OPERAND_STRING && c->args[i].string ? c->args[i].string[0] : otherwise;
+}
+/* Of something as large as `size`. */
+static double part(const check *c, double residual, double size)
+{
+    return residual == 0 ? 0 : size > 0 ? residual / (size * c->unit) : INFINITY;
+}
+/* What a library could not factorise it left undone, and said so. */
+static bool gave_up(const check *c, uint32_t info)
+{
+    const lb_tensor *t = info < c->n_results ? &c->results[info] : NULL;
+    return t && t->data && lb_layout_numel(&t->layout) && element(t, offset_of(t, c->b, 0)) != 0;
+}
+
+static double check_qr(const check *c)
+{
+    matrix a = arg(c, 0), q = result(c, 0, 2), r = result(c, 1, 2);
+    double worst = -1;
+    if (q.x) worst = part(c, orthogonality(c->w, q), 1);
+    if (!a.x || !r.x) return worst;
+    if (!is_triangular(r, true)) return INFINITY;
+    const double size = norm(a);
+    if (q.x) return fmax(worst, part(c, distance(c->w, product(c->w, q, r), a), size));
+    matrix gram = product(c->w, transposed(c->w, a), a); /* Q was not asked for: RᵀR = AᵀA */
+    return part(c, distance(c->w, product(c->w, transposed(c->w, r), r), gram), size * norm(transposed(c->w, a)));
+}
+
+static double check_eigh(const check *c)
+{
+    matrix a = arg(c, 0), d = result(c, 0, 1), v = result(c, 1, 2);
+    double worst = -1;
+    if (v.x) worst = part(c, orthogonality(c->w, v), 1);
+    if (!a.x || !d.x) return worst;
+    if (!is_sorted(d, 1)) return INFINITY;
+    mirror(a, letter(c, 1, 'L') == 'U' || letter(c, 1, 'L') == 'u');
+    const double size = norm(a);
+    if (v.x) return fmax(worst, part(c, distance(c->w, product(c->w, a, v), scaled(c->w, v, d)), size));
+    double trace = 0, sum = 0, squares = square_sum(a); /* vectors were not asked for: the first two moments */
+    for (int64_t i = 0; i < a.m; i++) trace += a.x[i * a.n + i], sum += d.x[i];
+    return fmax(part(c, fabs(trace - sum), size * (double)a.m), part(c, fabs(squares - square_sum(d)), 2 * size * size * (double)a.m));
+}
+
+static double check_svd(const check *c)
+{
+    matrix a = arg(c, 0), u = result(c, 0, 2), s = result(c, 1, 1), vh = result(c, 2, 2);
+    double worst = -1;
+    if (u.x) worst = part(c, orthogonality(c->w, u), 1);
+    if (vh.x) worst = fmax(worst, part(c, orthogonality(c->w, transposed(c->w, vh)), 1));
+    if (!a.x || !s.x) return worst;
+    if (!is_sorted(s, -1) || s.x[s.m - 1] < 0) return INFINITY;
+    const double size = fmax(norm(a), norm(transposed(c->w, a)));
+    if (!u.x || !vh.x) return part(c, fabs(square_sum(a) - square_sum(s)), 2 * size * size * (double)s.m);
+    vh.m = s.m; /* rows beyond belong to full_matrices */
+    return fmax(worst, part(c, distance(c->w, product(c->w, scaled(c->w, u, s), vh), a), size));
+}
+
+static double check_cholesky(const check *c)
+{
+    matrix a = arg(c, 0), l = result(c, 0, 2);
+    const bool upper = flag(c, 1);
+    if (!a.x || !l.x || gave_up(c, 1)) return -1;
+    if (!is_triangular(l, upper)) return INFINITY;
+    mirror(a, upper);
+    const double size = norm(a);
+    matrix t = transposed(c->w, l);
+    return part(c, distance(c->w, upper ? product(c->w, t, l) : product(c->w, l, t), a), size);
+}
+
+static double inverse_of(const check *c, matrix a, matrix x)
+{
+    const double size = norm(a) * norm(x);
+    matrix left = product(c->w, x, a), right = product(c->w, a, x), one = identity(c->w, a.m);
+    return part(c, fmin(distance(c->w, left, one), distance(c->w, right, one)), size);
+}
+
+static double check_inverse(const check *c)
+{
+    matrix a = arg(c, 0), x = result(c, 0, 2);
+    return a.x && x.x && !gave_up(c, 1) ? inverse_of(c, a, x) : -1;
+}
+
+/* L Lᵀ, or Uᵀ U, of the triangle that arg `i` holds. */
+static matrix of_cholesky(const check *c, uint32_t i, bool upper)
+{
+    matrix l = arg(c, i);
+    if (!l.x) return l;
+    l = triangle(c->w, l, upper, false, l.m, l.n);
+    matrix t = transposed(c->w, l);
+    return upper ? product(c->w, t, l) : product(c->w, l, t);
+}
+
+static double check_cholesky_inverse(const check *c)
+{
+    matrix a = of_cholesky(c, 0, flag(c, 1)), x = result(c, 0, 2);
+    return a.x && x.x ? inverse_of(c, a, x) : -1;
+}
+
+static double solution(const check *c, matrix a, matrix x, matrix b)
+{
+    const double size = norm(a) * norm(x) + norm(b);
+    return part(c, distance(c->w, product(c->w, a, x), b), size);
+}
+
+static double check_cholesky_solve(const check *c)
+{
+    matrix b = arg(c, 0), a = of_cholesky(c, 1, flag(c, 2)), x = result(c, 0, 2);
+    return a.x && b.x && x.x ? solution(c, a, x, b) : -1;
+}
+
+static double check_solve(const check *c)
+{
+    const bool vector = c->args[1].tag == LB_OPERAND_TENSOR && c->args[1].tensor.layout.ndim == c->args[0].tensor.layout.ndim - 1;
+    matrix a = arg(c, 0), b = vector ? read_matrix(c->w, &c->args[1].tensor, c->b, 1) : arg(c, 1), x = result(c, 0, vector ? 1 : 2);
+    if (!a.x || !b.x || !x.x || gave_up(c, 3)) return -1;
+    if (vector || c->n_args < 3 || flag(c, 2)) return solution(c, a, x, b);
+    return solution(c, transposed(c->w, a), transposed(c->w, x), transposed(c->w, b)); /* X A = B */
+}
+
+static double check_lu(const check *c)
+{
+    matrix a = arg(c, 0), lu = result(c, 0, 2);
+    const lb_tensor *pivots = c->n_results > 1 ? &c->results[1] : NULL;
+    if (!a.x || !lu.x || !pivots || !pivots->data || gave_up(c, 2)) return -1;
+    const int64_t k = a.m < a.n ? a.m : a.n, base = offset_of(pivots, c->b, 1);
+    for (int64_t i = 0; i < k; i++) { /* row i was exchanged with row pivots[i], counted from 1 */
+        const int64_t p = (int64_t)element(pivots, base + i * pivots->layout.stride[pivots->layout.ndim - 1]) - 1;
+        if (p < 0 || p >= a.m) return INFINITY;
+        for (int64_t j = 0; p != i && j < a.n; j++) {
+            const double t = a.x[i * a.n + j];
+            a.x[i * a.n + j] = a.x[p * a.n + j];
+            a.x[p * a.n + j] = t;
+        }
+    }
+    matrix l = triangle(c->w, lu, false, true, a.m, k), u = triangle(c->w, lu, true, false, k, a.n);
+    const double size = norm(l) * norm(u);
+    return part(c, distance(c->w, product(c->w, l, u), a), size);
+}
+
+static const struct factorisation {
+    const char *name;
+    double (*check)(const check *);
+} known[] = {
+    {"aten::linalg_qr", check_qr},
+    {"aten::_linalg_eigh", check_eigh},
+    {"aten::linalg_eigh", check_eigh},
+    {"aten::_linalg_svd", check_svd},
+    {"aten::linalg_svd", check_svd},
+    {"aten::linalg_cholesky_ex", check_cholesky},
+    {"aten::linalg_cholesky", check_cholesky},
+    {"aten::linalg_inv_ex", check_inverse},
+    {"aten::linalg_inv", check_inverse},
+    {"aten::cholesky_inverse", check_cholesky_inverse},
+    {"aten::cholesky_solve", check_cholesky_solve},
+    {"aten::_linalg_solve_ex", check_solve},
+    {"aten::linalg_lu_factor_ex", check_lu},
+};
+
+static const struct factorisation *find(const char *name)
+{
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(known[i].name, name)) return &known[i];
+    return NULL;
+}
+
+bool lb_factorisation_known(const char *name) { return find(name) != NULL; }
+
+double lb_factorisation_ratio(const char *name, const lb_operand *args, uint32_t n_args, const lb_tensor *results, uint32_t n_results)
+{
+    const struct factorisation *f = find(name);
+    if (!f || !n_args || args[0].tag != LB_OPERAND_TENSOR || !is_real(&args[0].tensor)) return NAN;
+    const lb_tensor *a = &args[0].tensor;
+    if (a->layout.ndim < 2) return NAN;
+    int64_t n = 0;
+    for (int d = a->layout.ndim - 2; d < a->layout.ndim; d++) n = a->layout.shape[d] > n ? a->layout.shape[d] : n;
+    if (n == 0 || n > MAX_SIZE) return NAN;
+    workspace w = {{0}, 0, false};
+    double worst = -1;
+    for (int64_t b = 0, end = batches_of(a, 2); b < end && !(worst > THRESHOLD); b++) {
+        const check c = {args, n_args, results, n_results, b, &w, (double)n * (a->dtype == LB_F64 ? 0x1p-52 : 0x1p-23)};
+        const double found = f->check(&c);
+        if (!w.failed && found > worst) worst = found;
+        w.failed = false;
+        clear(&w);
+    }
+    return worst < 0 ? NAN : worst / THRESHOLD;
+}
