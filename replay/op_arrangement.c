@@ -216,10 +216,18 @@ static lb_status roll(lb_call *call)
     } else if (n != n_dims) {
         return wrong(call, "as many shifts as dimensions are needed");
     }
+    for (int k = 0; k < n; k++) dims[k] = lb_wrap_dim(dims[k], in.layout.ndim);
+    for (int k = 0; k < n; k++)
+        for (int j = k + 1; j < n; j++)
+            if (dims[j] == dims[k]) { /* named twice: rolled twice */
+                const int64_t size = dims[k] >= 0 ? in.layout.shape[dims[k]] : 0;
+                shifts[k] = size ? shifts[k] % size + shifts[j] % size : 0;
+                dims[j] = dims[--n], shifts[j--] = shifts[n];
+            }
     for (unsigned block = 0; block < 1u << n; block++) {
         lb_tensor from = in, to = out;
         for (int k = 0; k < n; k++) {
-            int d = lb_wrap_dim(dims[k], in.layout.ndim);
+            const int d = (int)dims[k];
             if (d < 0) return wrong(call, "no such dimension");
             int64_t size = from.layout.shape[d], shift = size ? (shifts[k] % size + size) % size : 0;
             int64_t count = block >> k & 1 ? shift : size - shift;

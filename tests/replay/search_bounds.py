@@ -48,6 +48,7 @@ def searched_rows():
 # side; parameters, gradients and states of one layout. Other calls have no meaning there, and never come from its own callers.
 SIZES_FIT = ("_embedding_bag", "_grouped_mm", "mkldnn_rnn", "_fused_", "_batch_norm_", "batch_norm_backward", "native_batch_norm_backward",
              "_adaptive_avg_pool", "adaptive_max_pool", "max_pool", "avg_pool", "nll_loss2d", "_index_put_impl", "embedding_renorm_")
+VECTORS_DENSE = ("mkldnn_convolution", "native_group_norm")  # biases and weights of channels
 HEADS_DENSE = ("_scaled_dot_product", "_flash", "_efficient")
 # And results of a forward op, or of a reduction of the other arguments, that a backward op is given: the numbers of samples stay.
 NUMBERS_FIT = ("_scaled_dot_product_flash_attention_for_cpu_backward", "batch_norm_backward", "native_batch_norm_backward", "native_layer_norm_backward",
@@ -421,7 +422,7 @@ def search_calls(name, row, op, samples, domains, values, worst, grow):
         tries += 1
         args, kwargs = values.random.choice(samples)
         args, kwargs = list(args), dict(kwargs)
-        fit = listed(name, NUMBERS_FIT)
+        fit, vectors = listed(name, NUMBERS_FIT), listed(name, VECTORS_DENSE)
         if grow and not fit and not listed(name, SIZES_FIT) and values.random.random() < 0.6:
             try:
                 args, kwargs = regrown(args, kwargs, values, domains)
@@ -430,7 +431,7 @@ def search_calls(name, row, op, samples, domains, values, worst, grow):
             if listed(name, ("upsample", "_upsample")):  # scales follow from the sizes
                 args = [None if isinstance(a, float) or (isinstance(a, list) and a and isinstance(a[0], float)) else a for a in args]
         if not listed(name, ONE_LAYOUT) and values.random.random() < 0.7:
-            args = mapped(args, lambda t: relaid(t, values, listed(name, HEADS_DENSE)) if t.dtype in WIDTHS else t)
+            args = mapped(args, lambda t: relaid(t, values, listed(name, HEADS_DENSE)) if t.dtype in WIDTHS and not (t.dim() == 1 and vectors) else t)
         one = Individual(row, op, args, kwargs)
         worst.calls += 1
         worst.take(one.ratio, one.kind, lambda: str(one.case))
