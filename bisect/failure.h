@@ -5,7 +5,7 @@
  *               masked_fill by isfinite) sees them
  *   the loss    what backward starts from
  *   parameters and optimizer state, where the optimizer writes them
- *   outputs     of the outermost modules
+ *   outputs     of the outermost modules; in a step with a backward those from which something is computed that leaves it
  * Not finite is a failure there and nowhere else: masks hold -inf by design, and an output of -inf alone is a mask too.
  * A loss scaler's unscaling makes non-finite gradients its own business: they are a warning then, unless it skips every one of
  * several steps.

@@ -32,6 +32,7 @@ typedef struct marker {
     lb_watched *w;
     uint32_t reader;
     uint8_t bit;
+    uint8_t *leads; /* per op: see leads_somewhere */
 } marker;
 
 /* Marks what computed the contents that `reader` sees in `value`. */
@@ -141,6 +142,36 @@ static void mark_op(marker *m, uint32_t i)
         mark_inputs(m, i, LB_WATCH_LOSS);
 }
 
+static bool trains(const lb_program *p)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (p->ops[i].phase == LB_PHASE_BACKWARD) return true;
+    return false;
+}
+
+/* What outlives the step, is sent to another rank, or is read by Python. */
+static bool leaves(const lb_program *p, const lb_op *op)
+{
+    if (op->flags & (LB_OP_COLLECTIVE | LB_OP_DECISION) || op->phase == LB_PHASE_OPTIMIZER) return true;
+    if (strstr(lb_program_text(p, op->node_name), "AccumulateGrad")) return true;
+    for (uint32_t r = 0; r < op->results + op->written && !(op->flags & LB_OP_VIEW); r++) {
+        const uint32_t v = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
+        if (v != LB_NONE && p->values[v].flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE | LB_VALUE_GRADIENT)) return true;
+    }
+    return false;
+}
+
+/* Per op: something that leaves the step was computed from it. In a step that trains, gradients and loss speak for the model; what leads
+ * nowhere is no failure: a stage of a pipeline is sent through whatever memory holds, for the shapes of what it gives. NULL: all lead
+ * somewhere. */
+static uint8_t *leads_somewhere(const lb_program *p, const lb_flow *flow)
+{
+    uint8_t *marks = trains(p) ? calloc((size_t)p->n_ops + 1, 1) : NULL;
+    for (uint32_t i = 0; marks && i < p->n_ops; i++) marks[i] = leaves(p, &p->ops[i]);
+    if (marks) lb_slice_grow(flow, true, 0, NULL, marks);
+    return marks;
+}
+
 /* Op that computed what a module returns, or LB_NONE. */
 static void mark_boundary(marker *m, const lb_boundary *row)
 {
@@ -152,7 +183,7 @@ static void mark_boundary(marker *m, const lb_boundary *row)
         for (uint32_t r = 0; r < op->results + op->written; r++) {
             uint32_t value = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
             if (value == LB_NONE || p->values[value].storage != p->values[row->value].storage) continue;
-            if (strcmp(lb_op_name(p, op), "lb::source"))
+            if (strcmp(lb_op_name(p, op), "lb::source") && (!m->leads || m->leads[i]))
                 m->w->marks[i] |=
                     lb_layout_numel(&p->values[value].layout) == 1 ? LB_WATCH_LOSS : LB_WATCH_OUTPUT;
             return;
@@ -179,9 +210,10 @@ lb_status lb_watch_program(lb_watched *w, const lb_selector *selector, lb_err *e
     w->marks = calloc((size_t)p->n_ops + 1, 1);
     if (!w->marks) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     LB_TRY(lb_flow_new(p, &flow, err));
-    marker m = {.p = p, .flow = flow, .w = w};
+    marker m = {.p = p, .flow = flow, .w = w, .leads = leads_somewhere(p, flow)};
     for (uint32_t i = 0; i < p->n_ops; i++) mark_op(&m, i);
     mark_outputs(&m);
+    free(m.leads);
     lb_flow_free(flow);
     if (selector && lb_selector_mark(selector, p, NULL, NULL, w->marks, LB_WATCH_PREDICATE) < 0)
         return lb_fail(err, LB_ERR_NOMEM, "out of memory");
