@@ -5,7 +5,8 @@ so that all of them meet the same machine. A step's bytes may reach the disk whi
 have reached it when its time is taken. What counts is the fastest round of each setting, and the median over the rounds of
 its time divided by that of the plain steps of the same round. Beside the levels: an empty dispatch mode, hooks that torch.save
 layer outputs, and torch's DebugMode with hashes of every op's results. `handler` is the recorder's own mode between two
-recorded steps: every op comes by, and nothing is noted.
+recorded steps: every op comes by, and nothing is noted. `outside`, `between`, `after`: steps before, between and after those that
+`--steps` asks for (level stats), which the program does not mark itself; `auto` is the default level.
 
 `own` is the processor time of the program's own thread, `busy` that of all threads: large results are digested, and bytes
 written, by threads beside it where a core is idle. Neither holds the time in which the program waits for the disk at the end of
@@ -29,6 +30,7 @@ import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+WINDOWS = {"outside": "1000000-1000001", "between": "0,1000000", "after": "0"}  # --steps, of which no timed one is
 LEVELS = ["plain", "empty", "handler", "save", "debug", "stats", "sources", "layers", "ops"]
 
 
@@ -145,6 +147,17 @@ def steps_of(setting, step, model, folder, spent):
                 step()
 
         return debugged
+    elif setting in WINDOWS:
+        import lastbit.torch
+
+        context = lastbit.torch.capture(os.path.join(folder, "run.lb"), level="stats", steps=WINDOWS[setting])
+        context.__enter__()
+
+        def outside():
+            step()
+
+        outside.recording = context
+        return outside
     else:
         import lastbit.torch
 

@@ -26,6 +26,7 @@ class _Thread(threading.local):
 
     def __init__(self):
         self.stack = []
+        self.told = None  # an outermost module whose call is known already: see watch_roots
 
 
 class Modules:
@@ -39,6 +40,8 @@ class Modules:
         self.owners = {}  # id(parameter) -> scope path
         self.thread = _Thread()
         self.handles = []
+        self.threads = set()  # that called modules
+        self.classes = set()  # of outermost modules, that say when one is called
         self.node = getattr(torch._C, "_current_autograd_node", None)
         self.sequence = getattr(torch.autograd, "_get_sequence_nr", None) or getattr(torch._C._autograd, "_get_sequence_nr", None)
         if self.node is None or self.sequence is None:
@@ -46,10 +49,68 @@ class Modules:
             self.node = self.sequence = None
 
     def install(self):
-        hooks = torch.nn.modules.module
-        self.handles.append(hooks.register_module_forward_pre_hook(self.enter))
-        self.handles.append(hooks.register_module_forward_hook(self.leave, always_call=True))
-        self.session.replace(hooks, "_has_any_global_hook", self._others)
+        self.watch_all()
+        self.session.replace(torch.nn.modules.module, "_has_any_global_hook", self._others)
+
+    # Every module's hooks cost a few microseconds a call. Between steps that are wanted only outermost modules matter, and these are
+    # known by then: their classes say when one of them is called. No object of the host's gets a hook, so that it is copied and
+    # saved as it was.
+
+    def watch_all(self):
+        if not self.handles:
+            hooks = torch.nn.modules.module
+            self.handles = [hooks.register_module_forward_pre_hook(self.enter),
+                            hooks.register_module_forward_hook(self.leave, always_call=True)]
+
+    def watch_roots(self):
+        """False where that cannot be: no module was called yet, or one whose calls the compiler looks into."""
+        roots = self.living()
+        if not roots or len(self.threads) > 1 or self.thread.stack or self.session.marks.name or any(isinstance(root, torch.jit.ScriptModule) or not isinstance(root, torch.nn.Module)
+                                                       for root in roots) or self.compiling():
+            return False
+        for cls in {type(root) for root in roots}:
+            if cls not in self.classes and cls is not torch.nn.Module:
+                self.classes.add(cls)
+                self._watch_class(cls)
+        self.remove()
+        return True
+
+    @staticmethod
+    def compiling():
+        return "torch._dynamo.convert_frame" in sys.modules
+
+    def _watch_class(self, cls):
+        own = vars(cls).get("__call__")
+
+        def __call__(module, *args, **kwargs):
+            call = super(cls, module).__call__ if own is None else own.__get__(module, type(module))
+            if self.handles or self.session.dead or torch.compiler.is_compiling() or self.thread.stack:
+                return call(*args, **kwargs)
+            self._called(module, args, kwargs)
+            if self.handles:  # a step began that is wanted
+                return call(*args, **kwargs)
+            self.thread.stack.append((module, _NOBODY))
+            try:
+                return call(*args, **kwargs)
+            finally:
+                del self.thread.stack[:]
+
+        setattr(cls, "__call__", __call__)
+
+        def undo():
+            if vars(cls).get("__call__") is __call__:
+                delattr(cls, "__call__") if own is None else setattr(cls, "__call__", own)
+
+        self.session.undo.append(undo)
+
+    def _called(self, module, args, kwargs):
+        session = self.session
+        try:
+            session.bring_in()
+            session.outermost(module, args, kwargs)
+            self.thread.told = module if self.handles else None
+        except Exception as error:
+            session.fail(error)
 
     def _others(self, original):
         """torch.compile warns of global hooks; ours are none that its user could do something about."""
@@ -185,11 +246,16 @@ class Modules:
             return
         try:
             stack = self.thread.stack
+            if not stack:
+                self.threads.add(threading.get_ident())
             if session.marks.name:
                 session.marks.met(self, module)
-            if not stack:
+            told, self.thread.told = self.thread.told, None
+            if not stack and told is not module:
                 session.bring_in()
                 session.outermost(module, args)
+                if not self.handles:
+                    return  # from here on the classes of outermost modules tell
             if not session.live:
                 stack.append((module, _NOBODY))
                 session.native.enter(_NOBODY, (), None)

@@ -485,7 +485,7 @@ class Session:
 
     # ---- steps
 
-    def outermost(self, module, args):
+    def outermost(self, module, args, kwargs=None):
         """An outermost forward begins: this is where steps close and open."""
         fresh, step = not self.modules.is_root(module), self.step
         if fresh:
@@ -497,7 +497,7 @@ class Session:
         if self.live:
             if fresh and step == self.step:
                 self.name_tensors()
-            self.name_inputs(module, args)
+            self.name_inputs(module, args, kwargs)
 
     def forward_event(self, module):
         """What the forward of an outermost module is to the steps: see steps.py."""
@@ -524,7 +524,7 @@ class Session:
         """Something happened that the end of a step may hang on."""
         if event == "update":
             self.forward_is_open = False
-        if event is None or self.manual or bool(self.marks.name) != (event == "mark"):
+        if event is None or self.manual or self.over or bool(self.marks.name) != (event == "mark"):
             return
         action = self.steps.see(event)
         if action == CUT:
@@ -553,13 +553,13 @@ class Session:
         """The outermost backward of a thread has ended."""
         self.forward_is_open = False
         self.optimizers.backward_ended()
-        if not self.manual:
+        if not self.manual and not self.over:
             self.gradients.remember(p for ref in self.parameters for p in (ref(),) if p is not None)
             self.see("backward")
 
     def zeroed(self, parameters, by_itself):
         """`zero_grad` of an optimizer or of a module; `by_itself`: in the middle of what it does to parameters."""
-        if self.manual or self.optimizers.running() is not None:
+        if self.manual or self.over or self.optimizers.running() is not None:
             return
         if self.forward_is_open:
             self.steps.zeroed_late()
@@ -600,7 +600,11 @@ class Session:
         self.note("step", str(self.step))
         self.step_open = True
         self.opened_by = module
-        if self.dead or not self.wants_step(self.step) or not self.push():
+        if self.dead or not self.wants_step(self.step):
+            self.rest()
+            return
+        self.modules.watch_all()
+        if not self.push():
             return
         if not self.opened and not self.open_archive():
             return
@@ -613,6 +617,14 @@ class Session:
         self.name_tensors()
         self.optimizers.step_began()
         self._note_threads()
+
+    over = False  # no step to come is wanted
+    RESTS_AFTER = 3  # steps: by then a program has called what it calls outermost
+
+    def rest(self):
+        """The step that begins is not wanted: between two that are it costs as little as can be."""
+        if self.step >= self.RESTS_AFTER and not self.manual and self.modules.handles:
+            self.modules.watch_roots()
 
     recorded_last = False
     said_memory = False
@@ -644,8 +656,11 @@ class Session:
             print("lastbit: the flight recorder holds %d to %d steps in memory; the first took %.1f MB" % (
                 self.settings["ring"], 2 * self.settings["ring"], megabytes), file=sys.stderr)
         self.native.sweep()
-        if self.step >= self.last_step:
+        if not self.wants_step(self.step + 1):
             self.pop()
+        if self.step >= self.last_step and not self.manual:
+            self.over = True
+            self.modules.remove()
 
     def _note_threads(self):
         for thread in threading.enumerate():
@@ -797,7 +812,7 @@ class Session:
         except Exception:
             pass
 
-    def name_inputs(self, module, args):
+    def name_inputs(self, module, args, kwargs=None):
         from .modules import _keyword_arguments
 
         def visit(a, name, depth):
@@ -812,7 +827,7 @@ class Session:
                     visit(v, "%s.%d" % (name, n) if name != "input" else "input:%d" % n, depth + 1)
 
         visit(args, "input", 0)
-        visit(_keyword_arguments(module) or {}, "input", 0)
+        visit(kwargs or _keyword_arguments(module) or {}, "input", 0)
 
     def scalar(self, name, value):
         if not self.live:
