@@ -33,6 +33,17 @@ def _fail(error):
         pass
 
 
+_OTHERS = ("jax", "tensorflow", "paddle", "mlx", "mxnet")
+
+
+def _name_others():
+    """At the end of a process without torch: what it computed with, should nothing have been recorded."""
+    if "torch" not in sys.modules:
+        for name in _OTHERS:
+            if name in sys.modules:
+                _note("framework", name)
+
+
 def _start():
     """torch is there: hands over to the recorder. Loaded by its place, so that no other `lastbit` can be meant."""
     try:
@@ -111,6 +122,9 @@ def _chain():
 if os.environ.get("LASTBIT_OUT") and os.environ.get("LASTBIT_DISABLE") != "1":
     try:
         _note("python", "%d.%d.%d" % sys.version_info[:3])
+        import atexit  # built into the interpreter
+
+        atexit.register(_name_others)
         if "torch" in sys.modules:
             _start()
         elif sys.version_info >= (3, 4):  # any interpreter may find this file; an older one cannot have a torch we know

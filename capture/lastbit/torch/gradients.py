@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from .objects import local
 
+_MANY = 32
 _FEW = 1 << 16  # elements of a gradient that is looked at
 
 
@@ -19,24 +20,25 @@ class Gradients:
         self.left = {}  # id(parameter) -> (weak reference, storage of its gradient, version of it)
 
     def remember(self, parameters):
-        """A backward has ended."""
+        """A backward has ended. Of many gradients some speak for all: they are zeroed together."""
         self.left = {}
-        for p in parameters:
-            if p.grad is not None:
-                try:
-                    self.left[id(p)] = (weakref.ref(p), *_state(p.grad))
-                except (RuntimeError, NotImplementedError, AttributeError):
-                    pass  # a gradient without a storage of its own (sparse)
+        found = [p for p in parameters if p.grad is not None]
+        for p in found[::max(1, len(found) // _MANY)]:
+            try:
+                self.left[id(p)] = (weakref.ref(p), *_state(p.grad))
+            except (RuntimeError, NotImplementedError, AttributeError):
+                pass  # a gradient without a storage of its own (sparse)
 
     def forget(self):
         self.left = {}
 
     def took(self, parameters):
         """These were zeroed or set to None. True when that were the last ones."""
-        before = len(self.left)
-        for p in parameters:
-            self.left.pop(id(p), None)
-        return before > 0 and not self.left
+        if not self.left:
+            return False
+        taken = set(map(id, parameters))
+        self.left = {key: gradient for key, gradient in self.left.items() if key not in taken}
+        return not self.left
 
     def are_gone(self):
         """Whether somebody zeroed or replaced all of them. What is gone is forgotten."""

@@ -11,8 +11,9 @@ import torch
 
 from .names import Family
 
-_WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule", "EagerModule"}
-_PREFIXES = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+_WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule", "EagerModule", "_FabricModule"}
+_PREFIXES = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module",
+             "_forward_module")
 _NOBODY = -1  # the scope of a module that is entered while nothing is recorded
 
 
@@ -66,7 +67,7 @@ class Modules:
         """False where that cannot be: no module was called yet, or one whose calls the compiler looks into."""
         roots = self.living()
         if not roots or len(self.threads) > 1 or self.thread.stack or self.session.marks.name or any(isinstance(root, torch.jit.ScriptModule) or not isinstance(root, torch.nn.Module)
-                                                       for root in roots) or self.compiling():
+                                                       for root in roots) or self.session.compiles:
             return False
         for cls in {type(root) for root in roots}:
             if cls not in self.classes and cls is not torch.nn.Module:
@@ -74,10 +75,6 @@ class Modules:
                 self._watch_class(cls)
         self.remove()
         return True
-
-    @staticmethod
-    def compiling():
-        return "torch._dynamo.convert_frame" in sys.modules
 
     def _watch_class(self, cls):
         own = vars(cls).get("__call__")
@@ -160,7 +157,7 @@ class Modules:
 
     def add_prefix(self, module, called=True):
         unwrapped = module
-        while type(unwrapped).__name__ in _WRAPPERS and hasattr(unwrapped, "module"):
+        while type(unwrapped).__name__ in _WRAPPERS and isinstance(getattr(unwrapped, "module", None), torch.nn.Module):
             unwrapped = unwrapped.module
         holds = called and next(module.parameters(), None) is not None
         taken = set(self.prefixes.values())

@@ -208,6 +208,7 @@ class Session:
 
         def make(compile):
             def compiled(*args, **kwargs):
+                session.compiles = True
                 if not session.dead and session.wants_step(session.step + 1) and threading.current_thread() is threading.main_thread():
                     session.push()
                 if session.compiled is not None and not session.dead:
@@ -234,6 +235,7 @@ class Session:
             self.forced_eager = False
 
     forced_eager = False
+    compiles = False  # the program has something compiled
     shortcut = False  # tensors are asked by torch's C interface
 
     def _watch_escapes(self):
@@ -554,7 +556,7 @@ class Session:
         self.forward_is_open = False
         self.optimizers.backward_ended()
         if not self.manual and not self.over:
-            self.gradients.remember(p for ref in self.parameters for p in (ref(),) if p is not None)
+            self.gradients.remember([p for p in (ref() for ref in self.parameters) if p is not None])
             self.see("backward")
 
     def zeroed(self, parameters, by_itself):

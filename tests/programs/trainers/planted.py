@@ -1,5 +1,5 @@
 """What the trainers of this folder share: tiny models, and a fault to order. PLANT=N: after the optimizer's Nth step something past
-every op writes an infinity into the first matrix that the optimizer holds."""
+every op writes an infinity into the first matrix that rank 0's optimizer holds."""
 import ctypes
 import os
 
@@ -13,13 +13,15 @@ steps = 0
 def plant(optimizer, args, kwargs):
     global steps
     steps += 1
-    if steps != int(os.environ.get("PLANT") or 0):
+    if steps != int(os.environ.get("PLANT") or 0) or os.environ.get("RANK", "0") != "0":
         return
     for group in optimizer.param_groups:
         for p in group["params"]:
             p = getattr(p, "_local_tensor", p)
             if p.ndim >= 2 and p.numel():
-                return ctypes.memmove(p.data_ptr(), torch.tensor([torch.inf], dtype=p.dtype).data_ptr(), p.element_size())
+                infinity = torch.tensor([torch.inf], dtype=p.dtype)
+                ctypes.memmove(p.data_ptr(), infinity.data_ptr(), p.element_size())
+                return
 
 
 register_optimizer_step_post_hook(plant)
