@@ -221,13 +221,19 @@ static void explain_nothing(const lb_record_options *o, const lb_recorded *recor
     else if (notes->bare[0])
         snprintf(why, size, "the modules that were called (%s) have no parameters, and a step begins at one that has some; "
                             "lastbit.torch.capture and its step() say themselves what a step is", notes->bare);
+    else if (notes->torch && o->step_at)
+        snprintf(why, size, "nothing called %s was called after torch was imported, and --step-at has steps begin there alone", o->step_at);
     else if (notes->torch)
         snprintf(why, size, "torch was imported, but no module was called");
+    else if (notes->framework[0])
+        snprintf(why, size, "the program computes with %s, whose ops are not seen; what works there: arrays handed by DLPack to "
+                            "lastbit/capture.h, or to torch and lastbit.torch.tap inside its capture()", notes->framework);
     else if (notes->processes)
         snprintf(why, size, "%u Python process%s ran, none imported torch; `lastbit doctor` says what it would see",
                  notes->processes, notes->processes == 1 ? "" : "es");
     else
-        snprintf(why, size, "was the program Python, and not started with -S, -I or -E? run `lastbit doctor`");
+        snprintf(why, size, "no Python was seen to start: a program in C, C++ or CUDA records itself by lastbit/capture.h; a Python "
+                            "that is started with -S, -I or -E is not seen (`lastbit doctor`)");
 }
 
 /* The path as a shell reads it. */

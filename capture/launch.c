@@ -230,6 +230,8 @@ void lb_launch_notes(const char *folder, lb_launch_report *report)
         note_step(line, report);
         if (strncmp(line, "bare ", 5) == 0 && !report->bare[0])
             snprintf(report->bare, sizeof report->bare, "%.*s", (int)sizeof report->bare - 1, said(line));
+        if (strncmp(line, "framework ", 10) == 0 && !report->framework[0])
+            snprintf(report->framework, sizeof report->framework, "%.*s", (int)sizeof report->framework - 1, said(line));
         if (strncmp(line, "failed ", 7) == 0 && !report->failure[0])
             snprintf(report->failure, sizeof report->failure, "%.*s", (int)sizeof report->failure - 1, said(line));
     }
