@@ -5,6 +5,7 @@
  */
 #define _GNU_SOURCE /* open_memstream */
 #include <lastbit/archive.h>
+#include <lastbit/maintenance.h>
 #include "command_line.h"
 #include "launch.h"
 #include "launch_folder.h"
@@ -143,6 +144,7 @@ static lb_status tell_child(const lb_record_options *o, const char *folder, cons
     failed |= put("LASTBIT_BUDGET", o->budget ? number : NULL);
     snprintf(number, sizeof number, "%lu", o->ring_steps);
     failed |= put("LASTBIT_RING", o->ring ? number : NULL);
+    failed |= put("LASTBIT_RING_FILES", o->ring ? "1" : NULL);
     failed |= put("LASTBIT_COMPILED", o->compiled) | put("LASTBIT_STEP_AT", o->step_at);
     failed |= put("LASTBIT_LIKE", o->like);
     if (failed) return lb_fail(err, LB_ERR_NOMEM, "no memory for the environment");
@@ -155,6 +157,8 @@ typedef struct lb_recorded {
     uint64_t bytes;
     uint32_t archives, ranks, steps;
     int64_t first_step, last_step;
+    uint32_t rescued; /* steps that the flight recorder's files had when the program had ended badly */
+    int code;         /* of the program */
     lb_err err; /* why the capture does not read */
 } lb_recorded;
 
@@ -173,11 +177,10 @@ static void weigh(const char *folder, lb_recorded *recorded)
 
 static void look(const char *folder, lb_recorded *recorded)
 {
-    memset(recorded, 0, sizeof *recorded);
     weigh(folder, recorded);
     lb_capture *capture = NULL;
     if (!recorded->archives) return;
-    if (lb_capture_open(folder, &capture, &recorded->err) != LB_OK) return;
+    if (recorded->err.status != LB_OK || lb_capture_open(folder, &capture, &recorded->err) != LB_OK) return;
     const int32_t *ranks;
     const int64_t *steps;
     recorded->ranks = lb_capture_ranks(capture, &ranks);
@@ -191,15 +194,46 @@ static void look(const char *folder, lb_recorded *recorded)
 
 enum { LB_WHY = sizeof((lb_err *)0)->message };
 
-/* Steps ran, and none of them is there. */
-static void explain_steps(const lb_record_options *o, const lb_launch_report *notes, char *why, size_t size)
+/* "killed by signal 9", "exit code 1"; "" for a program that ended well. */
+static const char *how_it_ended(int code, char *text, size_t size)
 {
-    char steps[64];
+    *text = 0;
+    if (code > 128) snprintf(text, size, "killed by signal %d", code - 128);
+    else if (code) snprintf(text, size, "exit code %d", code);
+    return text;
+}
+
+/* Of a program that was ended: the iteration it was in did not run to its end. */
+static const char *iterations(const lb_launch_report *notes, char *text, size_t size)
+{
+    const long n = notes->last_step - notes->first_step;
+    if (n == 0) snprintf(text, size, "no iteration");
+    else snprintf(text, size, "%ld iteration%s", n, n == 1 ? "" : "s");
+    return text;
+}
+
+/* What the flight recorder left in its files becomes the capture where the program ended badly, whatever ended it. */
+static void rescue(const lb_record_options *o, const char *folder, lb_recorded *recorded)
+{
+    char ended[64], why[96];
+    if (!o->ring || lb_launch_is_shared()) return; /* other processes may still be writing theirs: `recover` takes them */
+    snprintf(why, sizeof why, "the program ended: %s", how_it_ended(recorded->code, ended, sizeof ended));
+    if (recorded->code && lb_ring_files_assemble(folder, folder, why, &recorded->rescued, &recorded->err) != LB_OK) return;
+    lb_ring_files_remove(folder, -1);
+}
+
+/* Steps ran, and none of them is there. */
+static void explain_steps(const lb_record_options *o, const lb_recorded *recorded, const lb_launch_report *notes, char *why, size_t size)
+{
+    char steps[64], ended[64];
     if (notes->last_step > notes->first_step)
         snprintf(steps, sizeof steps, "steps %ld to %ld ran", notes->first_step, notes->last_step);
     else
         snprintf(steps, sizeof steps, "step %ld ran", notes->first_step);
-    if (o->ring) snprintf(why, size, "%s, and nothing went wrong that the flight recorder writes at", steps);
+    if (recorded->code > 128 || (recorded->code && o->ring))
+        snprintf(why, size, "%s ran, nothing was kept: %s", iterations(notes, steps, sizeof steps),
+                 how_it_ended(recorded->code, ended, sizeof ended));
+    else if (o->ring) snprintf(why, size, "%s, and nothing went wrong that the flight recorder writes at", steps);
     else if (o->ranks && !o->steps) snprintf(why, size, "steps ran, but in no rank that --ranks %s asks for", o->ranks);
     else if (o->steps)
         snprintf(why, size, "%s, but none that --steps %s%s%s asks for", steps, o->steps, o->ranks ? " and --ranks " : "",
@@ -215,7 +249,7 @@ static void explain_nothing(const lb_record_options *o, const lb_recorded *recor
     else if (recorded->err.status != LB_OK)
         snprintf(why, size, "%s", recorded->err.message);
     else if (notes->stepped)
-        explain_steps(o, notes, why, size);
+        explain_steps(o, recorded, notes, why, size);
     else if (recorded->archives)
         snprintf(why, size, "no step was finished; was any in the window?");
     else if (notes->bare[0])
@@ -246,7 +280,7 @@ static const char *quoted(const char *path, char *text, size_t size)
 
 static void say(const lb_record_options *o, const lb_recorded *recorded, const lb_launch_report *notes)
 {
-    char size[32], steps[64], path[PATH_MAX + 2], why[LB_WHY];
+    char size[32], steps[64], path[PATH_MAX + 2], why[LB_WHY], ended[64], ran[64], rescued[160] = "";
     if (!recorded->steps) {
         explain_nothing(o, recorded, notes, why, sizeof why);
         fprintf(stderr, "lastbit: nothing was recorded: %s\n", why);
@@ -255,8 +289,12 @@ static void say(const lb_record_options *o, const lb_recorded *recorded, const l
     lb_bytes_text(recorded->bytes, size);
     if (recorded->steps == 1) snprintf(steps, sizeof steps, "step %" PRId64, recorded->first_step);
     else snprintf(steps, sizeof steps, "%u steps (%" PRId64 " to %" PRId64 ")", recorded->steps, recorded->first_step, recorded->last_step);
-    fprintf(stderr, "lastbit: %s: %s of %u rank%s, %s%s%s. Next: lastbit bisect %s\n", o->out, steps, recorded->archives,
-            recorded->archives == 1 ? "" : "s", size, notes->failure[0] ? "; not every process recorded: " : "",
+    /* After a trigger of its own the flight recorder counts no further. */
+    if (recorded->rescued || (recorded->code > 128 && !o->ring))
+        snprintf(rescued, sizeof rescued, "; %s ran, the last %u kept: %s", iterations(notes, ran, sizeof ran), recorded->steps,
+                 how_it_ended(recorded->code, ended, sizeof ended));
+    fprintf(stderr, "lastbit: %s: %s of %u rank%s, %s%s%s%s. Next: lastbit bisect %s\n", o->out, steps, recorded->archives,
+            recorded->archives == 1 ? "" : "s", size, rescued, notes->failure[0] ? "; not every process recorded: " : "",
             notes->failure, quoted(o->out, path, sizeof path));
 }
 
@@ -333,11 +371,14 @@ static int run(lb_record_options *o, const char **argv, bool json)
         lb_command_fail(NAME, &err);
         lb_launch_folder_tidy(folder);
     } else {
-        lb_recorded recorded;
+        lb_recorded recorded = {.code = code};
         lb_launch_report notes;
+        rescue(o, folder, &recorded);
         look(folder, &recorded);
         lb_launch_notes(folder, &notes);
-        lb_launch_folder_tidy(folder);
+        /* A folder without a step would be in the way of the next start. */
+        if (recorded.steps == 0 && recorded.err.status == LB_OK && !lb_launch_is_shared()) lb_launch_folder_drop(folder);
+        else lb_launch_folder_tidy(folder);
         if (lb_launch_is_first()) say(o, &recorded, &notes);
         if (json) say_json(o, &recorded, &notes, code);
     }
@@ -360,7 +401,7 @@ int lb_cmd_record(int argc, const char **argv)
         {"layers", 0, POPT_ARG_STRING, &o.layers, 0, "levels layers and ops keep bytes in these layers only", "REGEX"},
         {"budget", 0, POPT_ARG_STRING, &o.budget, 0, "write at most this much per rank", "SIZE"},
         {"ring", 0, POPT_ARG_STRING, &o.ring, 0,
-         "flight recorder: hold the last K to 2K steps in memory, write them when the run goes wrong", "K"},
+         "flight recorder: hold the last K to 2K steps, write them when the run goes wrong, also when it is killed", "K"},
         {"like", 0, POPT_ARG_STRING, &o.like, 0,
          "keep what that capture kept, so that the two can be compared: its steps (unless --steps says others), their levels, and of each op "
          "and layer what it has", "CAPTURE"},

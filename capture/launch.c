@@ -2,6 +2,7 @@
 #define _GNU_SOURCE /* asprintf, pipe2 */
 #include "launch.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -215,9 +216,33 @@ static void note_step(const char *line, lb_launch_report *report)
     if (step > report->last_step) report->last_step = step;
 }
 
+bool lb_launch_is_note(const char *name)
+{
+    const size_t n = strlen(name);
+    return strcmp(name, LB_LAUNCH_NOTES) == 0 || (strncmp(name, "launch.", 7) == 0 && n > 10 && strcmp(name + n - 3, ".at") == 0);
+}
+
+/* How far the processes got that may not have been asked to say so. */
+static void read_steps(const char *folder, lb_launch_report *report)
+{
+    DIR *dir = opendir(folder);
+    if (!dir) return;
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        if (!lb_launch_is_note(entry->d_name) || strcmp(entry->d_name, LB_LAUNCH_NOTES) == 0) continue;
+        char text[32] = "";
+        const int file = openat(dirfd(dir), entry->d_name, O_RDONLY | O_CLOEXEC);
+        const ssize_t n = file < 0 ? 0 : read(file, text, sizeof text - 1);
+        if (file >= 0) close(file);
+        const long step = n > 0 ? strtol(text, NULL, 10) : -1;
+        if (step > report->last_step) report->last_step = step;
+    }
+    closedir(dir);
+}
+
 void lb_launch_notes(const char *folder, lb_launch_report *report)
 {
     memset(report, 0, sizeof *report);
+    read_steps(folder, report);
     char *path = join(folder, LB_LAUNCH_NOTES);
     FILE *file = path ? fopen(path, "re") : NULL;
     free(path);

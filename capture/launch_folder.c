@@ -3,6 +3,8 @@
 #include "launch_folder.h"
 #include "launch.h"
 
+#include <lastbit/maintenance.h>
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +25,10 @@ bool lb_launch_is_archive(const char *name)
 
 static bool is_ours(const char *name)
 {
-    return lb_launch_is_archive(name) || strcmp(name, LB_LAUNCH_NOTES) == 0 || strcmp(name, LB_LAUNCH_JOB) == 0;
+    int32_t rank;
+    uint32_t generation;
+    return lb_launch_is_archive(name) || lb_launch_is_note(name) || strcmp(name, LB_LAUNCH_JOB) == 0 ||
+           lb_ring_file_parse(name, &rank, &generation);
 }
 
 /* ---- jobs --------------------------------------------------------------------------------------------------------- */
@@ -59,6 +64,8 @@ static bool job_name(char *name)
     if (i >= 0) snprintf(name, JOB_LENGTH, "%s=%s.%s", launchers[i].job, getenv(launchers[i].job), step ? step : "");
     return i >= 0;
 }
+
+bool lb_launch_is_shared(void) { return launcher() >= 0; }
 
 bool lb_launch_is_first(void)
 {
@@ -160,9 +167,16 @@ void lb_launch_folder_tidy(const char *folder)
     DIR *dir = opendir(folder);
     if (!dir) return;
     bool holds = false;
-    unlinkat(dirfd(dir), LB_LAUNCH_NOTES, 0);
-    for (struct dirent *entry; (entry = readdir(dir));) holds = holds || lb_launch_is_archive(entry->d_name);
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        holds = holds || lb_launch_is_archive(entry->d_name);
+        if (lb_launch_is_note(entry->d_name)) unlinkat(dirfd(dir), entry->d_name, 0);
+    }
     if (!holds) unlinkat(dirfd(dir), LB_LAUNCH_JOB, 0);
     closedir(dir);
     rmdir(folder);
+}
+
+void lb_launch_folder_drop(const char *folder)
+{
+    if (clear(folder, NULL) == LB_OK) rmdir(folder);
 }

@@ -18,6 +18,11 @@ lb_status lb_launch_folder_make(const char *folder, bool force, char **absolute,
 /* After the run: our notes go, and the folder with them when nothing was recorded. */
 void lb_launch_folder_tidy(const char *folder);
 
+/* After a run of which nothing is to be kept: the folder goes with all that is ours in it; nothing else does. */
+void lb_launch_folder_drop(const char *folder);
+
+/* One of several processes of a launcher that record into one folder. */
+bool lb_launch_is_shared(void);
 /* Not one of several that a launcher started, or the first of them: the one that speaks for all. */
 bool lb_launch_is_first(void);
 

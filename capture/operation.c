@@ -201,8 +201,9 @@ lb_status lb_recorder_op_begin(lb_recorder *recorder, const lb_call *call, lb_pe
     if (recorder->dead || !recorder->program) {
         status = lb_fail(err, LB_ERR_STATE, "no step is being recorded");
     } else {
+        if (recorder->ring && call->thread == 0) status = lb_recorder_bound_ring(recorder, call->phase, &cause);
         lb_pending *p = take_pending(recorder);
-        status = p ? begin(recorder, call, p, &cause) : no_memory(&cause);
+        if (status == LB_OK) status = p ? begin(recorder, call, p, &cause) : no_memory(&cause);
         if (status == LB_OK) {
             *pending = p;
         } else {

@@ -24,6 +24,7 @@ CALL(open_recorder, 9)
     options.budget_bytes = natural(args[6]);
     options.ring = (uint32_t)natural(args[7]);
     options.like = text_or_null(b, args[8]);
+    options.ring_files = getenv("LASTBIT_RING_FILES") ? 2 : 1; /* set by `lastbit record`, which waits for the process */
     if (py.PyErr_Occurred()) return NULL;
     lb_status status = LB_OK;
     if (level && !lb_level_parse(level, &options.level))

@@ -2,6 +2,8 @@
 #include "recorder.h"
 #include "routing.h"
 
+#include <lastbit/maintenance.h>
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -152,7 +154,9 @@ lb_status lb_recorder_open(const char *folder, const lb_recorder_options *option
     if (status == LB_OK) status = open_archive(r, folder, options, err);
     if (status == LB_OK && options->ring) {
         r->ring = lb_ring_new(options->ring, options->ring_bytes ? options->ring_bytes : quarter_of_memory());
-        if (!r->ring) status = lb_recorder_no_memory(err);
+        if (!r->ring || (options->ring_files && !lb_ring_keep_files(r->ring, folder, options->rank))) status = lb_recorder_no_memory(err);
+        r->ring_files = options->ring_files;
+        r->ring_steps = options->ring;
     }
     if (status != LB_OK) {
         lb_writer_abandon(r->writer);
@@ -163,6 +167,14 @@ lb_status lb_recorder_open(const char *folder, const lb_recorder_options *option
     return LB_OK;
 }
 
+static void remove_ring_files(const lb_recorder *recorder)
+{
+    char *folder = strdup(recorder->path), *slash = folder ? strrchr(folder, '/') : NULL;
+    if (slash) *slash = 0;
+    if (slash) lb_ring_files_remove(folder, recorder->rank);
+    free(folder);
+}
+
 lb_status lb_recorder_close(lb_recorder *recorder, lb_err *err)
 {
     if (!recorder) return LB_OK;
@@ -170,6 +182,7 @@ lb_status lb_recorder_close(lb_recorder *recorder, lb_err *err)
     if (!recorder->dead && recorder->program) status = lb_recorder_step_end(recorder, false, err);
     if (!recorder->dead && status == LB_OK) status = write_coverage(recorder, true, err);
     lb_spool_free(recorder->spool);
+    if (recorder->ring && recorder->ring_files == 1) remove_ring_files(recorder);
     lb_status closed = lb_writer_close(recorder->writer, status == LB_OK ? err : NULL);
     recorder_free(recorder);
     return status == LB_OK ? closed : status;
@@ -267,6 +280,29 @@ static void note_level(lb_recorder *recorder)
                          : "sources: with the inputs and outputs of layers a step takes more than auto keeps of one");
 }
 
+/* A step that never closes grows by an iteration at a time: those before are dropped, and what is left says so. */
+lb_status lb_recorder_bound_ring(lb_recorder *recorder, uint8_t phase, lb_err *err)
+{
+    const bool again = recorder->ring_phase == LB_PHASE_OPTIMIZER && phase == LB_PHASE_FORWARD;
+    if (phase <= LB_PHASE_OPTIMIZER) recorder->ring_phase = phase;
+    if (!again || recorder->ring_over || ++recorder->ring_cycles < 2 * recorder->ring_steps) return LB_OK;
+    lb_program *fresh = lb_program_new(), *old = recorder->program;
+    if (!fresh) return lb_recorder_no_memory(err);
+    lb_contents_settle_all(recorder);
+    recorder->n_unheld = 0;
+    fresh->step = old->step, fresh->rank = old->rank, fresh->world = old->world;
+    recorder->program = fresh;
+    recorder->serial++;
+    fresh->shard = lb_program_string(fresh, old->shard == LB_NONE ? NULL : lb_program_text(old, old->shard));
+    lb_program_free(old);
+    lb_ring_drop_step(recorder->ring);
+    recorder->ring_base = true;
+    recorder->ring_cycles = 0;
+    recorder->ring_cut = true;
+    lb_recorder_note(recorder, "ring", "a step went on for more than twice the iterations that the ring holds: its first ones were dropped");
+    return LB_OK;
+}
+
 lb_status lb_recorder_step_begin(lb_recorder *recorder, int64_t step, const char *shard, lb_err *err)
 {
     lb_status status = lb_recorder_lock(recorder, false, err);
@@ -291,6 +327,9 @@ lb_status lb_recorder_step_begin(lb_recorder *recorder, int64_t step, const char
         return lb_recorder_settled(recorder, lb_recorder_no_memory(&cause), &cause, err);
     recorder->n_nonfinite = recorder->n_loose = 0;
     recorder->ring_base = recorder->ring && lb_ring_step(recorder->ring);
+    recorder->ring_phase = LB_PHASE_OTHER;
+    recorder->ring_cycles = 0;
+    recorder->ring_cut = false;
     return lb_recorder_unlock(recorder, LB_OK);
 }
 
@@ -299,6 +338,7 @@ static lb_status write_step(lb_recorder *recorder, lb_err *err)
     if (recorder->ring && !recorder->ring_over) {
         LB_TRY(lb_ring_program(recorder->ring, recorder->program, err));
         recorder->program = NULL;
+        if (lb_ring_files_failed(recorder->ring)) lb_recorder_note(recorder, "ring", lb_ring_files_failed(recorder->ring));
         return LB_OK;
     }
     if (recorder->ring) {
@@ -374,7 +414,7 @@ lb_status lb_recorder_step_end(lb_recorder *recorder, bool complete, lb_err *err
     if (status == LB_OK) status = lb_routing_find(recorder->program, &cause);
     if (status == LB_OK) status = lb_contents_unstage(recorder, &cause);
     recorder->n_steps++;
-    recorder->program->complete = complete;
+    recorder->program->complete = complete && !recorder->ring_cut;
     recorder->program->level = (uint8_t)recorder->keep.reached;
     note_level(recorder);
     if (status == LB_OK) status = write_step(recorder, &cause);
@@ -424,6 +464,8 @@ lb_status lb_recorder_table(lb_recorder *recorder, const char *name, const char 
     if (status != LB_OK) return lb_recorder_unlock(recorder, status);
     lb_err cause = LB_ERR_INIT;
     status = write_table(recorder, name, json, &cause);
+    /* The flight recorder's archive gets no commit before a trigger; what a run was must outlive a kill. */
+    if (status == LB_OK && recorder->ring) status = lb_writer_commit(recorder->writer, &cause);
     return lb_recorder_settled(recorder, status, &cause, err);
 }
 

@@ -49,6 +49,11 @@ struct lb_recorder {
     uint64_t budget_bytes;
     lb_ring *ring;   /* NULL: off, or triggered */
     bool ring_base;  /* the open step carries all sources */
+    uint8_t ring_files;
+    uint32_t ring_steps; /* K */
+    bool ring_cut;      /* the open step lacks its beginning */
+    uint8_t ring_phase; /* of the last op of the open step */
+    uint32_t ring_cycles; /* iterations that the open step holds: times that an optimizer was followed by a forward */
     bool ring_over;  /* a trigger came while a step was open: flush when it ends */
     lb_program *program; /* NULL between steps */
     uint64_t serial;
@@ -96,6 +101,8 @@ lb_status lb_recorder_lock(lb_recorder *recorder, bool in_step, lb_err *err);
 lb_status lb_recorder_unlock(lb_recorder *recorder, lb_status status);
 /* The same for calls whose failure means that the recorder cannot go on: it dies of `cause`. */
 lb_status lb_recorder_settled(lb_recorder *recorder, lb_status status, const lb_err *cause, lb_err *err);
+/* Before an op of that phase: iterations that the program runs in one step must not fill the ring. */
+lb_status lb_recorder_bound_ring(lb_recorder *recorder, uint8_t phase, lb_err *err);
 /* The recorder dies with this report. */
 lb_status lb_recorder_die(lb_recorder *recorder, const lb_err *err);
 void lb_recorder_note(lb_recorder *recorder, const char *kind, const char *message);

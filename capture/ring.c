@@ -1,8 +1,11 @@
 /* See ring.h. */
 #include "ring.h"
 
+#include <lastbit/maintenance.h>
+
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct blob {
     struct blob *next;
@@ -26,6 +29,12 @@ struct lb_ring {
     blob *buckets[4096];
     step *kept;
     uint32_t n_kept, cap_kept;
+    /* Files: of the generation at hand. */
+    char *folder; /* NULL: none */
+    int32_t rank;
+    lb_writer *file;
+    uint32_t file_generation;
+    lb_err failed;
 };
 
 lb_ring *lb_ring_new(uint32_t steps, uint64_t max_bytes)
@@ -71,6 +80,8 @@ void lb_ring_free(lb_ring *ring)
 {
     if (!ring) return;
     drop(ring, UINT32_MAX);
+    lb_writer_abandon(ring->file);
+    free(ring->folder);
     free(ring->kept);
     free(ring);
 }
@@ -118,6 +129,61 @@ lb_status lb_ring_blob(lb_ring *ring, lb_digest digest, lb_dtype dtype, const vo
     return LB_OK;
 }
 
+/* ---- files -------------------------------------------------------------------------------------------------------- */
+
+bool lb_ring_keep_files(lb_ring *ring, const char *folder, int32_t rank)
+{
+    ring->rank = rank;
+    ring->folder = strdup(folder);
+    return ring->folder;
+}
+
+const char *lb_ring_files_failed(const lb_ring *ring) { return ring->failed.status != LB_OK ? ring->failed.message : NULL; }
+
+static lb_status flush_step(lb_ring *ring, const lb_program *program, lb_writer *writer, lb_err *err);
+
+/* A generation begins with a base, so that its file needs no other; the one before the last goes. */
+static lb_status open_file(lb_ring *ring, lb_err *err)
+{
+    if (ring->file && ring->file_generation == ring->generation) return LB_OK;
+    lb_writer_options options = LB_WRITER_OPTIONS_INIT;
+    options.overwrite = true;
+    lb_writer_abandon(ring->file);
+    ring->file = NULL;
+    char *path = lb_ring_file_path(ring->folder, ring->rank, ring->generation);
+    char *old = ring->generation >= 2 ? lb_ring_file_path(ring->folder, ring->rank, ring->generation - 2) : NULL;
+    const lb_status status = path ? lb_writer_open(path, &options, &ring->file, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    ring->file_generation = ring->generation;
+    if (old) unlink(old);
+    free(path);
+    free(old);
+    return status;
+}
+
+/* Memory has it whatever happens here. */
+static void write_file(lb_ring *ring, const lb_program *program)
+{
+    if (!ring->folder || ring->failed.status != LB_OK) return;
+    lb_err err = LB_ERR_INIT;
+    lb_status status = open_file(ring, &err);
+    if (status == LB_OK) status = flush_step(ring, program, ring->file, &err);
+    if (status == LB_OK) return;
+    lb_writer_abandon(ring->file);
+    ring->file = NULL;
+    ring->failed = err;
+    lb_ring_files_remove(ring->folder, ring->rank); /* a window with a hole, on a disk that may be full */
+}
+
+/* ---- steps --------------------------------------------------------------------------------------------------------- */
+
+void lb_ring_drop_step(lb_ring *ring)
+{
+    drop(ring, UINT32_MAX);
+    if (ring->folder) lb_ring_files_remove(ring->folder, ring->rank);
+    ring->generation++;
+    ring->in_generation = 1;
+}
+
 lb_status lb_ring_program(lb_ring *ring, lb_program *program, lb_err *err)
 {
     if (ring->n_kept == ring->cap_kept) {
@@ -128,6 +194,7 @@ lb_status lb_ring_program(lb_ring *ring, lb_program *program, lb_err *err)
         ring->cap_kept = cap;
     }
     ring->kept[ring->n_kept++] = (step){program, ring->generation};
+    write_file(ring, program);
     return LB_OK;
 }
 
@@ -149,6 +216,11 @@ lb_status lb_ring_flush(lb_ring *ring, lb_writer *writer, lb_err *err)
         status = flush_step(ring, ring->kept[i].program, writer, err);
     drop(ring, UINT32_MAX);
     ring->begun = false;
+    if (status == LB_OK && ring->folder) {
+        lb_writer_abandon(ring->file);
+        ring->file = NULL;
+        lb_ring_files_remove(ring->folder, ring->rank);
+    }
     return status;
 }
 

@@ -14,9 +14,16 @@ lb_ring *lb_ring_new(uint32_t steps, uint64_t max_bytes); /* NULL when out of me
 void lb_ring_free(lb_ring *ring);
 /* True when the step that begins now is a base. Drops the generation before the last when it is. */
 bool lb_ring_step(lb_ring *ring);
+/* From now on each step goes to a file of the folder too, as it ends (see lastbit/maintenance.h); files that cannot be written are given
+ * up, and lb_ring_files says why. False when out of memory. */
+bool lb_ring_keep_files(lb_ring *ring, const char *folder, int32_t rank);
+/* NULL: they are written, or not wanted. */
+const char *lb_ring_files_failed(const lb_ring *ring);
 /* Copies the bytes. LB_ERR_LIMIT when the ring would outgrow its memory. */
 lb_status lb_ring_blob(lb_ring *ring, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size, lb_err *err);
 bool lb_ring_has_blob(const lb_ring *ring, lb_digest digest);
+/* Nothing of the step at hand is held any more; it becomes a base. */
+void lb_ring_drop_step(lb_ring *ring);
 /* Takes over the program. */
 lb_status lb_ring_program(lb_ring *ring, lb_program *program, lb_err *err);
 /* Writes everything, oldest first, with a commit after each step, and empties the ring. */

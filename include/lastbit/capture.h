@@ -53,10 +53,12 @@ typedef struct lb_recorder_options {
     uint64_t ring_bytes;   /* memory the ring may take; above it ring recording stops. 0: a quarter of physical memory */
     bool overwrite;        /* replace the archive of an earlier run */
     uint64_t auto_step_bytes, auto_total_bytes; /* of level AUTO; 0: LB_AUTO_STEP_BYTES, LB_AUTO_TOTAL_BYTES */
+    uint8_t ring_files;    /* 1: the ring's window is kept in files of the folder too, where it survives a SIGKILL (lastbit/maintenance.h),
+                            * and they are removed when the recorder closes; 2: they stay, for whoever sees how the process ended */
     const char *like;      /* a capture whose levels, and whose choice of ops and layers, are taken step by step in place of level, keep
                             * and layers; NULL: none */
 } lb_recorder_options;
-#define LB_RECORDER_OPTIONS_INIT {sizeof(lb_recorder_options), LB_LEVEL_AUTO, 0, 1, NULL, NULL, 0, 0, 0, false, 0, 0, NULL}
+#define LB_RECORDER_OPTIONS_INIT {sizeof(lb_recorder_options), LB_LEVEL_AUTO, 0, 1, NULL, NULL, 0, 0, 0, false, 0, 0, 0, NULL}
 
 /* ---- life-cycle --------------------------------------------------------------------------------------------------- */
 

@@ -53,8 +53,21 @@ typedef struct lb_recovery {
 } lb_recovery;
 
 /* Writes a new capture with everything in the old one that is whole: a folder for a folder, one archive for one archive.
- * LB_ERR_EXISTS when `out` is there. */
+ * Ring files that nobody assembled are, too. LB_ERR_EXISTS when `out` is there. */
 LB_API lb_status lb_capture_recover(const char *path, const char *out, lb_recovery *result, lb_err *err);
+
+/* ---- the flight recorder's files ---------------------------------------------------------------------------------------- */
+
+/* A flight recorder may keep its window in files besides memory, so that it outlives a process that is killed (SIGKILL, the
+ * out-of-memory killer): one archive per generation of K steps, "ring-RRRRR-GGGGGGGGGG.tar", the last two of each rank, each step
+ * committed as it ends. They are no part of the capture until they are assembled; a run that ends well removes them. */
+LB_API char *lb_ring_file_path(const char *folder, int32_t rank, uint32_t generation); /* malloc'ed, NULL when out of memory */
+LB_API bool lb_ring_file_parse(const char *name, int32_t *rank, uint32_t *generation);
+/* `rank`: -1 removes those of all ranks. */
+LB_API void lb_ring_files_remove(const char *folder, int32_t rank);
+/* Writes the window of each rank as its archive rank-RRRRR.tar in `out` (which may be `folder`, and is there), `why` as the trigger in
+ * its coverage. *steps: written, over all ranks; the files stay. LB_OK also where there are none. */
+LB_API lb_status lb_ring_files_assemble(const char *folder, const char *out, const char *why, uint32_t *steps, lb_err *err);
 
 /* ---- pack ----------------------------------------------------------------------------------------------------------- */
 

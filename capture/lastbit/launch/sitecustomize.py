@@ -10,9 +10,24 @@ import sys
 _HERE = os.path.dirname(os.path.realpath(__file__))
 
 
+_at = None  # process, and the file that says how far it is
+
+
+def _reached(step):
+    """The step that runs now, for when nobody can say so any more: the process may be killed."""
+    global _at
+    if _at is None or _at[0] != os.getpid():
+        path = os.path.join(os.environ["LASTBIT_OUT"], "launch.%d.at" % os.getpid())
+        _at = os.getpid(), os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+    os.pwrite(_at[1], b"%-20d" % int(step), 0)
+
+
 def _note(kind, text=""):
     """One line for `lastbit record`, which reads them when the program has ended. Appending a short line is atomic."""
     try:
+        if kind == "at":
+            _reached(text)
+            return
         path = os.path.join(os.environ["LASTBIT_OUT"], "launch.log")
         line = "%s %d %s" % (kind, os.getpid(), " ".join(text.split())[:400])
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)

@@ -600,6 +600,8 @@ class Session:
             self.end_step(False)
         self.step = self.step + 1 if number is None else number
         self.note("step", str(self.step))
+        if self.settings.get("note"):
+            self.settings["note"]("at", str(self.step))
         self.step_open = True
         self.opened_by = module
         if self.dead or not self.wants_step(self.step):

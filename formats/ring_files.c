@@ -1,0 +1,173 @@
+/* The flight recorder's files, which outlive a process that was killed, as archives of a capture: see lastbit/maintenance.h. */
+#define _GNU_SOURCE /* asprintf */
+#include "archive_reader.h"
+#include "archive_writer.h"
+#include "capture_reader.h"
+
+#include <lastbit/maintenance.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct ring_file {
+    int32_t rank;
+    uint32_t generation;
+} ring_file;
+
+char *lb_ring_file_path(const char *folder, int32_t rank, uint32_t generation)
+{
+    char *path = NULL;
+    if (asprintf(&path, "%s/ring-%05" PRId32 "-%010" PRIu32 ".tar", folder, rank, generation) < 0) return NULL;
+    return path;
+}
+
+bool lb_ring_file_parse(const char *name, int32_t *rank, uint32_t *generation)
+{
+    int end = 0;
+    return sscanf(name, "ring-%5" SCNd32 "-%10" SCNu32 ".tar%n", rank, generation, &end) == 2 && end && !name[end];
+}
+
+static int by_age(const void *a, const void *b)
+{
+    const ring_file *x = a, *y = b;
+    if (x->rank != y->rank) return x->rank < y->rank ? -1 : 1;
+    return (x->generation > y->generation) - (x->generation < y->generation);
+}
+
+/* Those of a folder, by rank and age; malloc'ed. */
+static lb_status list_files(const char *folder, ring_file **files, uint32_t *n, lb_err *err)
+{
+    DIR *dir = opendir(folder);
+    *files = NULL;
+    *n = 0;
+    if (!dir) return lb_fail(err, LB_ERR_IO, "%s: cannot list it: %s", folder, strerror(errno));
+    lb_status status = LB_OK;
+    for (struct dirent *entry; status == LB_OK && (entry = readdir(dir));) {
+        ring_file one;
+        if (!lb_ring_file_parse(entry->d_name, &one.rank, &one.generation)) continue;
+        ring_file *grown = realloc(*files, (*n + 1) * sizeof **files);
+        if (grown) *files = grown, grown[(*n)++] = one;
+        else status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", folder);
+    }
+    closedir(dir);
+    if (*n) qsort(*files, *n, sizeof **files, by_age);
+    return status;
+}
+
+void lb_ring_files_remove(const char *folder, int32_t rank)
+{
+    ring_file *files;
+    uint32_t n;
+    if (list_files(folder, &files, &n, NULL) == LB_OK)
+        for (uint32_t i = 0; i < n; i++) {
+            char *path = rank < 0 || files[i].rank == rank ? lb_ring_file_path(folder, files[i].rank, files[i].generation) : NULL;
+            if (path) unlink(path);
+            free(path);
+        }
+    free(files);
+}
+
+/* ---- putting them together ---------------------------------------------------------------------------------------- */
+
+typedef struct assembly {
+    lb_writer *writer;
+    int32_t rank, world;
+    uint32_t steps;
+    uint64_t ops, values;
+    uint8_t level;
+    int64_t last; /* step, so that none comes twice */
+} assembly;
+
+static lb_status add_file(assembly *a, const char *path, lb_err *err)
+{
+    lb_archive *from;
+    lb_err quiet = LB_ERR_INIT;
+    if (lb_archive_open_scanned(path, false, &from, &quiet) != LB_OK) return LB_OK; /* it was begun, and nothing more */
+    lb_status status = LB_OK;
+    for (uint64_t i = 0; i < from->index.blobs.rows && status == LB_OK; i++) {
+        const void *bytes;
+        size_t size;
+        const lb_blob_row row = lb_index_blob(&from->index, i);
+        if (lb_archive_blob_row(from, i, &bytes, &size, NULL) == LB_OK)
+            status = lb_writer_blob(a->writer, row.digest, row.dtype, bytes, size, err);
+    }
+    for (uint32_t i = 0; i < lb_archive_programs(from) && status == LB_OK; i++) {
+        const lb_program *p;
+        if (lb_archive_program(from, i, &p, NULL) != LB_OK || (a->steps && p->step <= a->last)) continue;
+        status = lb_writer_program(a->writer, p, err);
+        a->steps++;
+        a->world = p->world, a->level = p->level, a->last = p->step;
+        a->ops += p->n_ops, a->values += p->n_values;
+    }
+    if (status == LB_OK) status = lb_writer_commit(a->writer, err);
+    lb_archive_close(from);
+    return status;
+}
+
+static lb_status add_tables(assembly *a, const char *old, const char *why, lb_err *err)
+{
+    static const char *const levels[] = {"stats", "sources", "layers", "ops"};
+    lb_archive *archive = NULL;
+    if (lb_archive_open_scanned(old, true, &archive, NULL) != LB_OK) archive = NULL;
+    const char *receipt = archive ? lb_archive_table(archive, "receipt") : NULL;
+    lb_status status = receipt ? lb_writer_table(a->writer, "receipt", receipt, err) : LB_OK;
+    if (archive) lb_archive_close(archive);
+    const char *level = a->level < 4 ? levels[a->level] : "";
+    json_t *coverage = json_pack("{s:i, s:i, s:s, s:s, s:I, s:I, s:I, s:b, s:{s:{s:i}}}", "rank", (int)a->rank, "world", (int)a->world,
+                                 "level_asked", level, "level", level, "steps", (json_int_t)a->steps, "ops", (json_int_t)a->ops,
+                                 "values", (json_int_t)a->values, "closed", 0, "notes", "trigger", why, 1);
+    char *text = coverage ? json_dumps(coverage, JSON_COMPACT) : NULL;
+    json_decref(coverage);
+    if (status == LB_OK) status = text ? lb_writer_table(a->writer, "coverage", text, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    free(text);
+    return status;
+}
+
+/* The files of one rank become its archive, in one move. */
+static lb_status assemble_rank(const char *folder, const char *out, const ring_file *files, uint32_t n, const char *why, uint32_t *steps,
+                               lb_err *err)
+{
+    char *old = lb_capture_archive_path(folder, files[0].rank), *to = lb_capture_archive_path(out, files[0].rank), *part = NULL;
+    if (!old || !to || asprintf(&part, "%s.part", to) < 0) {
+        free(old), free(to);
+        return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", folder);
+    }
+    assembly a = {.rank = files[0].rank, .world = 1};
+    lb_writer_options options = LB_WRITER_OPTIONS_INIT;
+    options.overwrite = true;
+    lb_status status = lb_writer_open(part, &options, &a.writer, err);
+    for (uint32_t i = 0; i < n && status == LB_OK; i++) {
+        char *path = lb_ring_file_path(folder, files[i].rank, files[i].generation);
+        status = path ? add_file(&a, path, err) : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", folder);
+        free(path);
+    }
+    if (status == LB_OK) status = add_tables(&a, old, why, err);
+    if (status == LB_OK) status = lb_writer_close(a.writer, err);
+    else lb_writer_abandon(a.writer);
+    if (status == LB_OK && a.steps && rename(part, to) != 0) status = lb_fail(err, LB_ERR_IO, "%s: %s", to, strerror(errno));
+    if (status != LB_OK || !a.steps) unlink(part);
+    *steps += a.steps;
+    free(old), free(to), free(part);
+    return status;
+}
+
+lb_status lb_ring_files_assemble(const char *folder, const char *out, const char *why, uint32_t *steps, lb_err *err)
+{
+    ring_file *files;
+    uint32_t n;
+    *steps = 0;
+    LB_TRY(list_files(folder, &files, &n, err));
+    lb_status status = LB_OK;
+    for (uint32_t first = 0, next; first < n && status == LB_OK; first = next) {
+        for (next = first + 1; next < n && files[next].rank == files[first].rank;) next++;
+        status = assemble_rank(folder, out, files + first, next - first, why, steps, err);
+    }
+    free(files);
+    return status;
+}
