@@ -664,6 +664,7 @@ static void walk_finals(lb_walk *w)
 static const char *why_exit(const lb_exit *exit)
 {
     if (exit->input) return "what is decided by it differs in exact arithmetic";
+    if (exit->name) return "what the step leaves in it differs in exact arithmetic";
     return exit->other_shape ? "the result of the outermost call has another shape" : "the result of the outermost call differs in exact arithmetic";
 }
 
@@ -694,6 +695,7 @@ static void walk_exits(lb_walk *w)
         if ((!exit->differs && !exit->other_shape) || (exit->input && !divergence)) continue;
         if (w->alignment.b_of_a[exit->op[0]] == exit->op[1] && !divergence && w->differs[exit->op[0]]) continue;
         lb_diff_row row = lb_walk_row(w, exit->op[0], exit->op[1]);
+        if (exit->name && *exit->name) row.layer = lb_report_keep(w->report, exit->name), row.value = true;
         row.inherited = lb_taint_of(&w->storages[0], w->pa->values[exit->value[0]].storage)->carried;
         judge_exit(w, exit, divergence, &row);
         lb_walk_measure_values(w, exit->value[0], exit->value[1], &row);

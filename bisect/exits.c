@@ -10,7 +10,7 @@
 /* A result of an outermost call. */
 typedef struct result {
     const char *path; /* mapped */
-    uint32_t scope, call, position, value, op, end;
+    uint32_t scope, call, position, value, op, part;
 } result;
 
 typedef struct results {
@@ -40,22 +40,30 @@ static bool is_outermost(const lb_program *p, const uint8_t *called, uint32_t sc
 }
 
 /* The last op before `end` that gives or writes the value's storage; LB_NONE. A source that was returned as it came counts, too. */
-static uint32_t giver_of(const lb_program *p, uint32_t value, uint32_t end)
+static uint32_t giver_of_storage(const lb_program *p, int64_t storage, uint32_t end, uint32_t *value)
 {
-    const int64_t storage = p->values[value].storage;
     for (uint32_t i = end < p->n_ops ? end : p->n_ops; i-- > 0;) {
         const lb_op *op = &p->ops[i];
         if (op->flags & (LB_OP_VIEW | LB_OP_FAILED)) continue;
         for (uint32_t k = 0; k < op->results + op->written; k++) {
             uint32_t v = k < op->results ? lb_op_results(p, op)[k] : lb_op_written(p, op)[k - op->results];
-            if (v != LB_NONE && p->values[v].storage == storage) return i;
+            if (v == LB_NONE || p->values[v].storage != storage) continue;
+            *value = v;
+            return i;
         }
     }
     return LB_NONE;
 }
 
-static bool list_results(const lb_program *p, const lb_map_rules *rules, results *r)
+static uint32_t giver_of(const lb_program *p, uint32_t value, uint32_t end)
 {
+    uint32_t given;
+    return giver_of_storage(p, p->values[value].storage, end, &given);
+}
+
+static bool list_results(const lb_side *side, const lb_map_rules *rules, results *r)
+{
+    const lb_program *p = side->program;
     uint8_t *called = called_scopes(p);
     r->list = malloc((p->n_boundaries + 1) * sizeof *r->list), r->n = 0;
     r->paths = calloc(p->n_scopes + 1, sizeof *r->paths), r->n_scopes = p->n_scopes;
@@ -69,7 +77,7 @@ static bool list_results(const lb_program *p, const lb_map_rules *rules, results
         if (!b->output || b->recompute || b->value == LB_NONE || !is_outermost(p, called, b->scope)) continue;
         const uint32_t op = giver_of(p, b->value, b->op);
         if (op == LB_NONE || lb_layout_numel(&p->values[b->value].layout) == 0) continue;
-        r->list[r->n++] = (result){r->paths[b->scope], b->scope, b->call, b->position, b->value, op, b->op};
+        r->list[r->n++] = (result){r->paths[b->scope], b->scope, b->call, b->position, b->value, op, lb_side_part_of(side, op)};
     }
     free(called);
     return done;
@@ -83,7 +91,7 @@ static void free_results(results *r)
 
 static bool is_same(const result *x, const result *y)
 {
-    return x->call == y->call && x->position == y->position && !strcmp(x->path, y->path);
+    return x->part == y->part && x->call == y->call && x->position == y->position && !strcmp(x->path, y->path);
 }
 
 static const result *find(const results *r, const result *like)
@@ -118,6 +126,89 @@ static void note_lone(const results *ra, const results *rb, char *text, size_t s
             snprintf(text, size, "result %u of call %u of %.200s is on the %s side only", x->position, x->call,
                      *x->path ? x->path : "the outermost module", k ? "second" : "first");
         }
+}
+
+/* ---- what the next step takes up ---- */
+
+static bool is_entering(const lb_program *p, int64_t storage)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        if (strcmp(lb_op_name(p, &p->ops[i]), "lb::source") || !p->ops[i].results) continue;
+        const uint32_t v = lb_op_results(p, &p->ops[i])[0];
+        if (v != LB_NONE && p->values[v].storage == storage) return true;
+    }
+    return false;
+}
+
+/* A state of the next step that this one made: the storage of the whole, or -1. */
+static int64_t made_here(const lb_side *side, uint32_t part, const lb_program *next, uint32_t op, const char **name)
+{
+    const lb_op *o = &next->ops[op];
+    const uint32_t v = !strcmp(lb_op_name(next, o), "lb::source") && o->results ? lb_op_results(next, o)[0] : LB_NONE;
+    if (v == LB_NONE || next->values[v].source != LB_SOURCE_CARRIED) return -1;
+    const int64_t storage = lb_side_storage(side, part, next->values[v].storage);
+    *name = lb_program_text(next, next->values[v].name);
+    return **name && !is_entering(side->program, storage) ? storage : -1;
+}
+
+static bool add_state(const lb_side *a, const lb_side *b, int64_t sa, int64_t sb, const char *name, lb_exits *exits)
+{
+    uint32_t va, vb;
+    const uint32_t op_a = giver_of_storage(a->program, sa, a->program->n_ops, &va), op_b = giver_of_storage(b->program, sb, b->program->n_ops, &vb);
+    if (op_a == LB_NONE || op_b == LB_NONE) return true;
+    const lb_value *x = &a->program->values[va], *y = &b->program->values[vb];
+    lb_exit *more = realloc(exits->list, (exits->n + 1) * sizeof *more);
+    if (!more) return false;
+    exits->list = more;
+    exits->list[exits->n++] = (lb_exit){.op = {op_a, op_b}, .value = {va, vb}, .name = name, .agreement = LB_SHADOW_UNKNOWN,
+                                        .other_shape = !lb_layout_same_shape(&x->layout, &y->layout),
+                                        .differs = lb_side_values_differ(a, va, b, vb)};
+    return true;
+}
+
+static const lb_program *next_of(const lb_side *side, uint32_t part)
+{
+    const lb_program *p = side->parts[part].program, *next;
+    return lb_capture_program(side->capture, p->rank, p->step + 1, &next, NULL) == LB_OK ? next : NULL;
+}
+
+/* Moments and buffers that the step made anew, by the names under which the next one finds them. */
+static bool add_states(const lb_side *a, const lb_side *b, lb_exits *exits)
+{
+    for (uint32_t part = 0; part < a->n_parts; part++) {
+        const lb_program *na = next_of(a, part), *nb = next_of(b, part);
+        const char *name_a, *name_b;
+        for (uint32_t i = 0; na && nb && i < na->n_ops; i++) {
+            const int64_t sa = made_here(a, part, na, i, &name_a);
+            int64_t sb = -1;
+            for (uint32_t j = 0; sa >= 0 && j < nb->n_ops && sb < 0; j++) {
+                sb = made_here(b, part, nb, j, &name_b);
+                if (sb >= 0 && strcmp(name_a, name_b)) sb = -1;
+            }
+            if (sb >= 0 && !add_state(a, b, sa, sb, name_a, exits)) return false;
+        }
+    }
+    return true;
+}
+
+/* Without a next step: what two aligned ops of the optimizer create as zeros and others write is a state. */
+static bool creates_state(const lb_program *p, const lb_op *op)
+{
+    const char *name = lb_op_name(p, op);
+    return op->phase == LB_PHASE_OPTIMIZER && op->results == 1 && (!strncmp(name, "aten::zeros", 11) || !strncmp(name, "aten::new_zeros", 15));
+}
+
+static bool add_last_states(const lb_side *a, const lb_side *b, const lb_alignment *al, lb_exits *exits)
+{
+    const lb_program *pa = a->program, *pb = b->program;
+    for (uint32_t i = 0; i < pa->n_ops; i++) {
+        const uint32_t j = al->b_of_a[i], part = lb_side_part_of(a, i);
+        if (j == LB_NONE || !creates_state(pa, &pa->ops[i]) || (next_of(a, part) && next_of(b, part))) continue;
+        const uint32_t va = lb_op_results(pa, &pa->ops[i])[0], vb = lb_op_results(pb, &pb->ops[j])[0];
+        if (va == LB_NONE || vb == LB_NONE) continue;
+        if (!add_state(a, b, pa->values[va].storage, pb->values[vb].storage, "", exits)) return false;
+    }
+    return true;
 }
 
 /* ---- inputs of decisions ---- */
@@ -173,12 +264,12 @@ lb_status lb_exits_find(const lb_side *a, const lb_side *b, const lb_map_rules *
 {
     results ra = {0}, rb = {0};
     *exits = (lb_exits){0}, *lone = '\0';
-    if (a->n_parts > 1 || b->n_parts > 1) return LB_OK;
-    bool done = list_results(a->program, rules_a, &ra) && list_results(b->program, rules_b, &rb);
+    if (a->n_parts != b->n_parts) return LB_OK;
+    bool done = list_results(a, rules_a, &ra) && list_results(b, rules_b, &rb);
     if (done) exits->list = calloc(ra.n + 1, sizeof *exits->list);
     done = done && exits->list;
     if (done) pair_results(a, b, &ra, &rb, exits), note_lone(&ra, &rb, lone, lone_size);
-    done = done && add_inputs(a, b, alignment, exits);
+    done = done && add_states(a, b, exits) && add_last_states(a, b, alignment, exits) && add_inputs(a, b, alignment, exits);
     free_results(&ra), free_results(&rb);
     return done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u results", a->program->n_boundaries);
 }

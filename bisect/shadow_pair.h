@@ -48,7 +48,8 @@ typedef struct lb_exit {
     uint32_t scope;           /* of A: the module whose result it is */
     uint32_t op[2], value[2]; /* of A and of B: what gave it last, and the value */
     bool differs, other_shape;
-    bool input; /* of an op whose outcome both shadows take over; otherwise a result of an outermost call */
+    bool input;       /* of an op whose outcome both shadows take over */
+    const char *name; /* of what the next step takes up: "optimizer.exp_avg:up.weight"; NULL: a result of an outermost call, or an input */
     lb_agreement agreement;
 } lb_exit;
 

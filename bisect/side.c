@@ -193,6 +193,11 @@ const lb_program *lb_side_recorded(const lb_side *side, uint32_t value, uint32_t
     return side->parts[p].program;
 }
 
+int64_t lb_side_storage(const lb_side *side, uint32_t part, int64_t storage)
+{
+    return side->merged ? storage + (int64_t)side->parts[part].program->rank * STORAGES_PER_RANK : storage;
+}
+
 lb_status lb_side_value(const lb_side *side, uint32_t value, lb_tensor *tensor, lb_err *err)
 {
     uint32_t row;

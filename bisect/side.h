@@ -32,6 +32,8 @@ uint32_t lb_side_part_of_value(const lb_side *side, uint32_t value);
 /* The op of the whole that is op `op` of that recorded program; LB_NONE when the side has no such part. */
 uint32_t lb_side_op(const lb_side *side, const lb_program *recorded, uint32_t op);
 uint32_t lb_side_value_of(const lb_side *side, const lb_program *recorded, uint32_t value);
+/* The storage of the whole that is a storage of a recorded program of that part. */
+int64_t lb_side_storage(const lb_side *side, uint32_t part, int64_t storage);
 /* As lb_capture_value, of a value of the whole. */
 lb_status lb_side_value(const lb_side *side, uint32_t value, lb_tensor *tensor, lb_err *err);
 /* By digests, and where these differ by what was kept: NaNs are equal to each other. What has no digest does not differ. */
