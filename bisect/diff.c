@@ -197,12 +197,49 @@ typedef struct session {
     uint64_t shared; /* steps that both sides have */
 } session;
 
+typedef struct wanting {
+    lb_walk *w;
+    uint8_t *read; /* per value of A: it has other bits on the other side */
+    bool any;
+} wanting;
+
+static void note_wanted(void *context, uint32_t value)
+{
+    wanting *x = context;
+    x->any |= value != LB_NONE && x->read[value];
+}
+
+/* Pairs whose shadows are compared: those that differ, and those that have the same bits although they read what differs, where rounding
+ * may hide that something else is computed. malloc'ed; NULL when out of memory. */
+static uint8_t *list_wanted(lb_walk *w)
+{
+    const lb_program *p = w->pa;
+    uint8_t *wanted = malloc(p->n_ops + 1);
+    wanting x = {w, calloc(p->n_values + 1, 1), false};
+    for (uint32_t i = 0; wanted && x.read && i < p->n_ops; i++) {
+        const lb_op *op = &p->ops[i];
+        wanted[i] = w->differs[i];
+        for (uint32_t k = 0; w->differs[i] && k < lb_outcomes(op); k++)
+            if (lb_outcome(p, op, k) != LB_NONE) x.read[lb_outcome(p, op, k)] = 1;
+        if (w->differs[i] || w->alignment.b_of_a[i] == LB_NONE || w->alignment.irregular[i] || w->uneven) continue;
+        x.any = false;
+        lb_op_each_input(p, op, note_wanted, &x);
+        wanted[i] = x.any;
+    }
+    if (!x.read) free(wanted), wanted = NULL;
+    free(x.read);
+    return wanted;
+}
+
 static lb_status replay_both(lb_walk *w, const lb_diff_options *options, lb_err *err)
 {
     lb_err why = LB_ERR_INIT;
+    uint8_t *wanted = list_wanted(w);
+    if (!wanted) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", w->pa->n_ops);
     lb_status status =
-        lb_shadow_pair_run(w->a, w->b, &w->alignment, w->differs, &w->exits, options->memory_bytes, &w->shadows, &why);
+        lb_shadow_pair_run(w->a, w->b, &w->alignment, wanted, &w->exits, options->memory_bytes, &w->shadows, &why);
     char text[640];
+    free(wanted);
     if (status == LB_ERR_NOMEM) return lb_fail(err, status, "%s", why.message);
     w->have_shadows = status == LB_OK;
     if (status != LB_OK) {

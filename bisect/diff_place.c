@@ -228,17 +228,20 @@ static lb_diff_row lone_row(lb_walk *w, const lb_divergence *o)
 
 /* ---- divergences ---- */
 
-bool lb_place_is_unknown(const lb_divergence *o)
+bool lb_place_is_unknown(const lb_divergence *o, const char **why)
 {
-    return o->sources[0] && o->sources[1];
+    const bool sources = o->sources[0] && o->sources[1], flipped = o->flipped && o->n[0] && o->n[1];
+    if (why) *why = sources ? LB_WHY_UNKNOWN_SOURCES : LB_WHY_FLIPPED;
+    return sources || flipped;
 }
 
 void lb_place_divergence(lb_walk *w, const lb_divergence *o, uint32_t ia, const lb_evidence *e, lb_diff_row *row)
 {
     const bool lone = o->n[0] || o->n[1], other_args = !e->same_args && !e->args_follow;
     if (e->own[0] == LB_VERDICT_DIVERGED || e->own[1] == LB_VERDICT_DIVERGED) return; /* said by the op itself */
-    if (lb_place_is_unknown(o)) {
-        row->local = LB_VERDICT_MISSING, row->why = LB_WHY_UNKNOWN_SOURCES;
+    const char *why;
+    if (lb_place_is_unknown(o, &why)) {
+        row->local = LB_VERDICT_MISSING, row->why = why;
         return;
     }
     if (!lone && !e->same_args && e->args_follow) {

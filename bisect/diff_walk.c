@@ -405,7 +405,7 @@ static void walk_pair(lb_walk *w, uint32_t ia)
     lb_inflow in = inflow_of(w, ia, LB_ALL_ELEMENTS);
     w->report->ops++;
     if (a->flags & LB_OP_DECISION) note_decision(w, ia, &in);
-    if (!w->differs[ia]) {
+    if (!w->differs[ia] && !leads(w, ia)) {
         if (!w->alignment.irregular[ia] && !lb_op_same_args(w->pa, a, w->pb, &w->pb->ops[ib], 0)) note_other_args(w, ia);
         walk_clean(w, ia);
         return;
@@ -462,7 +462,8 @@ static lb_verdict judge_joined(const lb_walk *w, const lb_evidence *e, const lb_
     *why = "the random draws differ";
     if (e->random && !in->differ) return LB_VERDICT_DIVERGED;
     *why = "called with other arguments";
-    if (!e->same_args && !e->args_follow && e->agreement != LB_SHADOW_AGREES) return LB_VERDICT_DIVERGED;
+    const bool told = e->agreement == LB_SHADOW_DISAGREES ? e->leads && !e->inputs_apart : e->agreement == LB_SHADOW_UNKNOWN && !e->irregular;
+    if (!e->same_args && !e->args_follow && told) return LB_VERDICT_DIVERGED;
     const char *known =
         e->agreement == LB_SHADOW_AGREES ? ": in exact arithmetic both sides give the same" : "";
     snprintf(text, sizeof text, "one against %u of the other side put together%s", join->parts, known);
@@ -613,8 +614,8 @@ static void judge_final(lb_walk *w, uint32_t f, const lb_taint *t, lb_diff_row *
     if (final->agreement == LB_SHADOW_AGREES) {
         row->local = LB_VERDICT_ROUNDING, row->inherited = t->carried;
         row->why = "in exact arithmetic both sides update it alike";
-    } else if (divergence && lb_place_is_unknown(divergence)) {
-        row->local = LB_VERDICT_MISSING, row->inherited = t->carried, row->why = LB_WHY_UNKNOWN_SOURCES;
+    } else if (divergence && lb_place_is_unknown(divergence, &row->why)) {
+        row->local = LB_VERDICT_MISSING, row->inherited = t->carried;
     } else if (divergence) {
         row->local = LB_VERDICT_DIVERGED, row->inherited = t->carried;
         row->why = why_final(w, final);
@@ -670,8 +671,8 @@ static const char *why_exit(const lb_exit *exit)
 
 static void judge_exit(lb_walk *w, const lb_exit *exit, const lb_divergence *divergence, lb_diff_row *row)
 {
-    if (divergence && lb_place_is_unknown(divergence)) {
-        row->local = LB_VERDICT_MISSING, row->why = LB_WHY_UNKNOWN_SOURCES;
+    if (divergence && lb_place_is_unknown(divergence, &row->why)) {
+        row->local = LB_VERDICT_MISSING;
     } else if (divergence) {
         row->local = LB_VERDICT_DIVERGED, row->why = why_exit(exit);
         lb_place_final(w, divergence, row);
@@ -710,7 +711,7 @@ static void walk_lone_results(lb_walk *w)
         const lb_divergence *o = &w->divergences.list[i];
         if (o->node != LB_NONE || w->merged.sink_final[o->sink] != LB_NONE || w->merged.sink_exit[o->sink] != LB_NONE) continue;
         const lb_sink *sink = &w->merged.sinks[o->sink];
-        if (sink->op[0] == LB_NONE || lb_place_is_unknown(o)) continue;
+        if (sink->op[0] == LB_NONE || lb_place_is_unknown(o, NULL)) continue;
         lb_diff_row row = lb_walk_row(w, sink->op[0], sink->op[1]);
         row.local = LB_VERDICT_DIVERGED, row.why = "computed by other ops, and in exact arithmetic not the same";
         lb_place_final(w, o, &row);
@@ -750,12 +751,24 @@ static lb_status open_walk(lb_walk *w, uint32_t **at, lb_err *err)
     memset(w->divergence_of, 0xFF, (w->merged.merged.n_nodes + 1) * sizeof *w->divergence_of);
     w->led = LB_VERDICT_MISSING;
     for (uint32_t i = 0; i < w->divergences.n; i++)
-        if (!lb_place_is_unknown(&w->divergences.list[i])) w->led = LB_VERDICT_DIVERGED;
+        if (!lb_place_is_unknown(&w->divergences.list[i], NULL)) w->led = LB_VERDICT_DIVERGED;
     for (uint32_t i = 0; i < w->divergences.n; i++)
         if (w->divergences.list[i].node != LB_NONE) w->divergence_of[w->divergences.list[i].node] = i;
     for (uint32_t p = 0; p < w->b->n_parts; p++) (*at)[p] = w->b->parts[p].first_op;
     forget_lone(&w->storages[0]), forget_lone(&w->storages[1]);
     return LB_OK;
+}
+
+/* Storages without a name that ops of one side alone wrote last (moments of an optimizer written by hand): nothing judged them. Where
+ * all that is known to leave the step is the same in exact arithmetic, they bring rounding into the next. */
+static void settle_rest(lb_walk *w)
+{
+    const lb_verdict left = w->divergences.n ? w->led : LB_VERDICT_ROUNDING;
+    for (int side = 0; side < 2; side++)
+        for (uint32_t i = 0; i <= w->storages[side].mask; i++) {
+            lb_taint *t = &w->storages[side].slots[i];
+            if (t->used && (t->lone[0] & t->lone[1]) != LB_NONE && t->verdict == LB_VERDICT_IDENTICAL) t->verdict = left, t->differs = true;
+        }
 }
 
 static lb_status walk_all(lb_walk *w, uint32_t *at, lb_err *err)
@@ -771,6 +784,7 @@ static lb_status walk_all(lb_walk *w, uint32_t *at, lb_err *err)
     free(order);
     walk_rest(w, at);
     walk_finals(w), walk_exits(w), walk_lone_results(w);
+    settle_rest(w);
     return LB_OK;
 }
 

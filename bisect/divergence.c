@@ -13,6 +13,7 @@ typedef struct search {
     uint32_t *queue, n_queue;      /* nodes that are apart and lead to a sink, in the order in which they were met */
     uint32_t self;                 /* the node that the walk began at: it does not count as met */
     bool met;                      /* some other node that is apart */
+    bool flipped;                  /* a decision that was made otherwise */
     uint32_t lone_room;
     uint32_t *first_succ[2], *succs[2]; /* preds the other way round */
     uint8_t *inner, *sinks;             /* per node: INNER_…; whether it is one, or stands for one that was taken over */
@@ -66,7 +67,7 @@ static void read_pred(search *s, int side, uint32_t op)
         return;
     }
     switch ((lb_node_state)s->m->nodes[node].state) {
-    case LB_NODE_SAME: return;
+    case LB_NODE_SAME: s->flipped |= s->m->nodes[node].flipped; return;
     case LB_NODE_APART:
         if (s->inner[node] != INNER_YES) {
             meet(s, node);
@@ -98,6 +99,7 @@ static void walk_back(search *s, lb_divergence *o)
                 more = true;
             }
     }
+    o->flipped = s->flipped;
     for (int side = 0; side < 2; side++) {
         o->first[side] = s->out->n_lone;
         for (uint32_t k = 0; k < s->n_seen[side]; k++)
@@ -112,7 +114,7 @@ static void walk_back(search *s, lb_divergence *o)
 
 static void begin(search *s, uint32_t self)
 {
-    s->walk++, s->self = self, s->met = false;
+    s->walk++, s->self = self, s->met = s->flipped = false;
     s->n_seen[0] = s->n_seen[1] = 0;
 }
 

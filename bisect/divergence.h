@@ -30,6 +30,7 @@ typedef enum lb_node_state {
 typedef struct lb_node {
     uint32_t first[2], n[2];
     uint8_t state;
+    bool flipped; /* a decision that the sides made otherwise, and that both shadows go on from alike: what depends on its shape cannot */
 } lb_node;
 
 /* Can an op that stands on one side only be to blame? */
@@ -65,6 +66,7 @@ typedef struct lb_merged {
 
 typedef struct lb_divergence {
     uint32_t node, sink; /* the node; LB_NONE: the sink with that row is itself what differs first */
+    bool flipped;            /* it follows from a decision that the sides made otherwise */
     bool sources[2];         /* a source that has no partner is among what it follows from, per side */
     uint32_t first[2], n[2]; /* rows of lb_divergences.lone: what one side alone runs between it and what is the same, in order */
 } lb_divergence;

@@ -93,7 +93,7 @@ static void add_node(maker *m, uint32_t a, const uint32_t *b, uint32_t n, lb_nod
 {
     lb_merged_steps *o = m->out;
     lb_node *node = &o->nodes[o->merged.n_nodes];
-    *node = (lb_node){{m->n_ops, m->n_ops + 1}, {1, n}, (uint8_t)state};
+    *node = (lb_node){{m->n_ops, m->n_ops + 1}, {1, n}, (uint8_t)state, false};
     o->ops[m->n_ops++] = a;
     o->node_of[0][a] = o->merged.n_nodes;
     for (uint32_t k = 0; k < n; k++) {
@@ -106,8 +106,9 @@ static void add_node(maker *m, uint32_t a, const uint32_t *b, uint32_t n, lb_nod
 /* Draws are sources: whether they may differ is asked of them, not of what follows. */
 static lb_node_state state_of(const maker *m, uint32_t a)
 {
-    if (!m->differs[a] || is_source(m, 0, a) || op_of(m, 0, a)->flags & LB_OP_RANDOM) return LB_NODE_SAME;
-    if (!m->shadows->rows) return LB_NODE_UNKNOWN;
+    if (is_source(m, 0, a) || op_of(m, 0, a)->flags & LB_OP_RANDOM) return LB_NODE_SAME;
+    if (!m->shadows->rows) return m->differs[a] ? LB_NODE_UNKNOWN : LB_NODE_SAME;
+    if (!m->differs[a] && m->shadows->rows[a].agreement != LB_SHADOW_DISAGREES) return LB_NODE_SAME;
     switch (m->shadows->rows[a].agreement) {
     case LB_SHADOW_AGREES: return LB_NODE_SAME;
     case LB_SHADOW_DISAGREES: return LB_NODE_APART;
@@ -195,6 +196,19 @@ static bool is_rebased(const maker *m, const lb_node *node)
     return lb_taking_rebases(m->al, m->sides[0], a, m->sides[1], b);
 }
 
+/* Are integers or bools of it not the same on both sides? */
+static bool decides(const maker *m, const lb_node *node)
+{
+    const lb_program *pa = m->sides[0]->program, *pb = m->sides[1]->program;
+    const lb_op *a = &pa->ops[m->out->ops[node->first[0]]], *b = &pb->ops[m->out->ops[node->first[1]]];
+    for (uint32_t i = 0; i < a->results && i < b->results; i++) {
+        const uint32_t va = lb_op_results(pa, a)[i], vb = lb_op_results(pb, b)[i];
+        if (va == LB_NONE || vb == LB_NONE || !lb_dtype_is_integer(lb_dtype_part(pa->values[va].dtype))) continue;
+        if (lb_side_values_differ(m->sides[0], va, m->sides[1], vb)) return true;
+    }
+    return false;
+}
+
 /* Views and marks that read something hand it on to nobody. */
 static bool is_read(const maker *m, int side, uint32_t op)
 {
@@ -216,8 +230,10 @@ static bool add_nodes(maker *m)
 {
     for (uint32_t i = 0; i < m->out->merged.n_nodes; i++) {
         const lb_node *node = &m->out->nodes[i];
-        if (is_rebased(m, node) && !add_sink(m, (lb_sink){i, true, {LB_NONE, LB_NONE}}, LB_NONE, LB_NONE)) return false;
-        if (node->state == LB_NODE_APART && is_unread(m, node) &&
+        const bool rebased = is_rebased(m, node);
+        m->out->nodes[i].flipped = rebased && decides(m, node);
+        if (rebased && !add_sink(m, (lb_sink){i, true, {LB_NONE, LB_NONE}}, LB_NONE, LB_NONE)) return false;
+        if (node->state == LB_NODE_APART && (is_unread(m, node) || !m->differs[m->out->ops[node->first[0]]]) &&
             !add_sink(m, (lb_sink){i, false, {LB_NONE, LB_NONE}}, LB_NONE, LB_NONE))
             return false;
     }

@@ -7,7 +7,8 @@
  *   - parameters, buffers and states as the step leaves them, results of outermost calls,
  *   - what is handed on although neither shadow computes it, so that equal shadows behind it say nothing: inputs of decisions, of
  *     collectives whose members are not here, of ops that nobody can run,
- *   - results that nothing reads any more: losses, numbers that Python holds.
+ *   - results that nothing reads any more: losses, numbers that Python holds,
+ *   - what has the same bits on both sides although it is apart: there rounding hides a difference of what is computed.
  */
 #ifndef LB_BISECT_MERGED_STEPS_H
 #define LB_BISECT_MERGED_STEPS_H

@@ -135,6 +135,48 @@ static uint32_t outcome_of(const lb_program *p, const lb_op *op, uint32_t i)
     return i < op->results ? lb_op_results(p, op)[i] : lb_op_written(p, op)[i - op->results];
 }
 
+/* ---- pairs in layers that the sides compute in other ops ---- */
+
+typedef struct inputs {
+    uint32_t list[8], n;
+} inputs;
+
+static void note_input(void *context, uint32_t value)
+{
+    inputs *in = context;
+    if (in->n < sizeof in->list / sizeof *in->list) in->list[in->n] = value;
+    in->n++;
+}
+
+/* The last op before `end` that gives or writes the value's storage; LB_NONE. */
+static uint32_t giver_of(const lb_program *p, uint32_t value, uint32_t end)
+{
+    for (uint32_t i = end; i-- > 0;) {
+        const lb_op *op = &p->ops[i];
+        if (op->flags & (LB_OP_VIEW | LB_OP_FAILED)) continue;
+        for (uint32_t k = 0; k < op->results + op->written; k++)
+            if (outcome_of(p, op, k) != LB_NONE && p->values[outcome_of(p, op, k)].storage == p->values[value].storage) return i;
+    }
+    return LB_NONE;
+}
+
+/* Partners by their names alone are partners by what they read, too, when partners gave it. */
+static bool read_alike(const lb_alignment *al, const lb_program *pa, uint32_t ia, const lb_program *pb, uint32_t ib)
+{
+    inputs x = {.n = 0}, y = {.n = 0};
+    lb_op_each_input(pa, &pa->ops[ia], note_input, &x), lb_op_each_input(pb, &pb->ops[ib], note_input, &y);
+    if (x.n != y.n || !x.n || x.n > sizeof x.list / sizeof *x.list) return false;
+    for (uint32_t k = 0; k < x.n; k++) {
+        if (x.list[k] == LB_NONE || y.list[k] == LB_NONE) {
+            if (x.list[k] != y.list[k]) return false;
+            continue;
+        }
+        const uint32_t a = giver_of(pa, x.list[k], ia), b = giver_of(pb, y.list[k], ib);
+        if (a == LB_NONE || b == LB_NONE || (al->b_of_a[a] != b && al->source_b_of_a[a] != b)) return false;
+    }
+    return true;
+}
+
 /* A decision that rounding changed (a near tie of the router) would part the shadows for good, and so do other draws, other ranks, and
  * results that stand in for an op. Where the names and shapes of a layer only nearly fit, a pair may be none: nothing is taken then,
  * but for draws, which have no inputs that could tell. */
@@ -146,8 +188,9 @@ bool lb_taking_rebases(const lb_alignment *al, const lb_side *side_a, uint32_t i
     if (a->results != b->results || a->written != b->written || strcmp(name, lb_op_name(pb, b))) return false;
     if (a->flags & LB_OP_RANDOM || row_flags(name) & LB_ROW_RANDOM) return true;
     if (a->flags & LB_OP_COLLECTIVE) return true; /* asked only where the members are not here */
-    if (al->irregular[ia] || !lb_op_same_args(pa, a, pb, b, 0)) return false;
-    return row_flags(name) & LB_ROW_DISCONTINUOUS || a->flags & LB_OP_DECISION || !lb_replay_knows(name);
+    if (!lb_op_same_args(pa, a, pb, b, 0)) return false;
+    if (!(row_flags(name) & LB_ROW_DISCONTINUOUS) && !(a->flags & LB_OP_DECISION) && lb_replay_knows(name)) return false;
+    return !al->irregular[ia] || read_alike(al, pa, ia, pb, ib);
 }
 
 /* Of an op that nobody can run A keeps its own recorded result, and B takes that. An op that a row knows may be refused for its
