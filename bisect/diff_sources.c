@@ -140,6 +140,8 @@ void lb_walk_source(lb_walk *w, uint32_t ia)
     const bool noise = join != LB_NONE ? lb_walk_measure_join(w, &w->alignment.joins.list[join], &row)
                                        : lb_walk_measure_pair(w, ia, ib, &row);
     if (why == AFTER_READING && !is_explained(w, &row)) judge_source(w, why = OTHER, left, &row);
+    /* Whatever happened before: no rounding makes a number infinite on one side alone. */
+    if (why == PAST_UNKNOWN && row.measured && row.difference.nonfinite) judge_source(w, why = OTHER, left, &row);
     char text[200];
     snprintf(text, sizeof text, sentences[why], lb_source_kind_name((lb_source_kind)value->source), row.value ? "" : " input");
     row.why = lb_report_keep(w->report, text);

@@ -30,7 +30,8 @@ typedef enum lb_node_state {
 typedef struct lb_node {
     uint32_t first[2], n[2];
     uint8_t state;
-    bool flipped; /* a decision that the sides made otherwise, and that both shadows go on from alike: what depends on its shape cannot */
+    bool flipped; /* integers that are not the same although exact arithmetic agrees: a decision that the sides made otherwise, or what follows
+                     from one. Both shadows go on from one side's; what depends on its shape cannot */
 } lb_node;
 
 /* Can an op that stands on one side only be to blame? */
