@@ -110,7 +110,7 @@ def seen_from(case, truth):
     first = int(case.get("window", "0").split("-")[0])
     if truth is None or truth["step"] >= first:
         return truth
-    return change_catalogue.truth(first, "forward", ["*"], axis=["source"], inside=False,
+    return change_catalogue.truth(first, "forward", ["*"], axis=["source", *truth["axis"]], inside=False,
                                   moments=[(first, phase) for phase in ("backward", "optimizer", "other")])
 
 
@@ -267,9 +267,18 @@ def judge(truth, answers):
     scores = {}
     for question, (code, answer) in answers.items():
         scores[question] = (judge_bisect if question in ("bisect", "alone") else judge_diff)(truth, code, answer)
-    if answers["diff"][1].get("verdict") != answers["mirrored"][1].get("verdict"):
+    one, other = (answers[question][1] for question in ("diff", "mirrored"))
+    if one.get("verdict") != other.get("verdict"):
         scores["mirrored"] = "wrong", scores["mirrored"][1] + " (the other way round another verdict)"
+    elif place(one) != place(other) and scores["mirrored"][0] == "exact":
+        scores["mirrored"] = "partly", scores["mirrored"][1] + " (the other way round another place)"
     return scores
+
+
+def place(answer):
+    """Of a divergence; where a difference of rounding begins may be said in either side's ops."""
+    first = answer.get("first") or {}
+    return [first.get(key) for key in ("step", "phase", "layer")] if answer.get("verdict") == "diverged" else None
 
 
 def trial(binary, case, folder):
