@@ -262,11 +262,19 @@ def judge_bisect(truth, code, answer):
     return ("partly" if place == "exact" and truth["axis"] and culprit["axis"] not in truth["axis"] else place), said
 
 
-def judge(truth, answers):
+def undecidable(case, answers):
+    """A window that begins with other parameters on either side: what made them differ lies before it, and "missing" is the answer."""
+    first = answers["diff"][1].get("first") or {}
+    return "window" in case and first.get("verdict") == "missing" and first.get("op") == "lb::source" and (
+        first.get("step") == int(case["window"].split("-")[0]))
+
+
+def judge(case, truth, answers):
     """Of each question its score and what was said."""
-    scores = {}
+    scores, honest = {}, undecidable(case, answers)
     for question, (code, answer) in answers.items():
-        scores[question] = (judge_bisect if question in ("bisect", "alone") else judge_diff)(truth, code, answer)
+        score, said = (judge_bisect if question in ("bisect", "alone") else judge_diff)(truth, code, answer)
+        scores[question] = ("exact" if score == "undecided" and honest else score), said
     one, other = (answers[question][1] for question in ("diff", "mirrored"))
     if one.get("verdict") != other.get("verdict"):
         scores["mirrored"] = "wrong", scores["mirrored"][1] + " (the other way round another verdict)"
@@ -289,7 +297,7 @@ def trial(binary, case, folder):
         return known
     between = time.time()
     answers = ask_all(binary, folder, known["truth"])
-    known["scores"] = judge(known["truth"], answers)
+    known["scores"] = judge(case, known["truth"], answers)
     known["seconds"] = [round(between - began, 2), round(time.time() - between, 2)]
     (folder / "truth.json").write_text(json.dumps(known, indent=1))
     return known
