@@ -107,6 +107,11 @@ def gradient_truth(run, names, step):
     return dict(found, exact=[*found["exact"], *places])
 
 
+def prepared_at(step):
+    """A batch may be made ready for its step, cast say, before the step begins."""
+    return [(step - 1, phase) for phase in ("forward", "other")] + [(step, "other")]
+
+
 def written_truth(run, name, step):
     """A parameter that was written between two steps."""
     path = name.rpartition(".")[0]

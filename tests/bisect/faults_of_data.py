@@ -3,7 +3,7 @@ import ctypes
 
 import torch
 
-from change_places import begin, choose, forward_truth, having, instead, kin, linear, own, shapes, train, written_truth
+from change_places import begin, choose, forward_truth, having, instead, kin, linear, own, prepared_at, shapes, train, written_truth
 from change_table import Unfit, fault, truth
 
 
@@ -20,8 +20,7 @@ def batch_row(run, draw):
     else:
         run.batches[step] = dict(batch, named={**named, next(iter(named)): changed})
     first = next(iter(shapes(run)))
-    return truth(step, "forward", ["", "input:*", "emb", first], axis=["source"],
-                 inside=False)
+    return truth(step, "forward", ["", "input:*", "emb", first], axis=["source"], inside=False, moments=prepared_at(step))
 
 
 @fault("data", fits=train)
@@ -31,7 +30,7 @@ def labels_shifted(run, draw):
     if labels is None or labels.ndim < 2:
         raise Unfit
     run.batches[step] = dict(run.batches[step], labels=labels.roll(1, -1))
-    return truth(step, "forward", ["", "input:*"], axis=["source"], inside=False)
+    return truth(step, "forward", ["", "input:*"], axis=["source"], inside=False, moments=prepared_at(step))
 
 
 @fault("data")
@@ -40,7 +39,7 @@ def batch_of_the_step_before(run, draw):
         raise Unfit
     step = draw.randrange(1, run.case["steps"])
     run.batches[step] = run.batches[step - 1]
-    return truth(step, "forward", ["", "input:*", "emb", next(iter(shapes(run)))], axis=["source"], inside=False)
+    return truth(step, "forward", ["", "input:*", "emb", next(iter(shapes(run)))], axis=["source"], inside=False, moments=prepared_at(step))
 
 
 @fault("data", fits=train)
@@ -52,7 +51,7 @@ def label_of_one_row(run, draw):
     labels = labels.clone()
     labels[1] = (labels[1] + 1) % 8
     run.batches[step] = dict(run.batches[step], labels=labels)
-    return truth(step, "forward", ["", "input:*"], axis=["source"], inside=False)
+    return truth(step, "forward", ["", "input:*"], axis=["source"], inside=False, moments=prepared_at(step))
 
 
 @fault("data", shared=True, fits=lambda case: case["precision"] != "fp8")
@@ -213,7 +212,7 @@ def given_otherwise(run, draw, name, right, wrong):
         tokens = run.batches[n]["named"]["input_ids"]
         value = wrong(tokens) if run.changed and n >= step else right(tokens)
         run.batches[n] = dict(run.batches[n], named={**run.batches[n]["named"], name: value})
-    return truth(step, "forward", ["", "input:*", next(iter(shapes(run)))], axis=["source"], inside=False)
+    return truth(step, "forward", ["", "input:*", next(iter(shapes(run)))], axis=["source"], inside=False, moments=prepared_at(step))
 
 
 @fault("data", shared=True, fits=texts)
