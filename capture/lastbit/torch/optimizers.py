@@ -34,6 +34,7 @@ class Optimizers:
         self.handles = []
         self.exist = False  # an optimizer was made
         self.known = weakref.WeakSet()
+        self.named = weakref.WeakKeyDictionary()  # optimizer -> for which step and which states
         self.stack = []  # of _Running: Lookahead and SAM step others within their own step
         self.updates = 0
 
@@ -332,6 +333,11 @@ class Optimizers:
             self._group(type(optimizer).__name__, index, first_op, group, names)
 
     def name_states(self, optimizer, names):
+        """Once a step, unless they are others by then."""
+        key = (self.session.step, id(names), _sample(optimizer.state))
+        if self.named.get(optimizer) == key:
+            return
+        self.named[optimizer] = key
         for p, state in list(optimizer.state.items()):
             if not isinstance(state, dict):
                 continue
@@ -353,6 +359,12 @@ class Optimizers:
             if number is not None:
                 options.append((key, number))
         self.session.native.group(class_name, index, first_op, members, options)
+
+
+def _sample(state):
+    """How many states there are, and which those of the first and last parameter are."""
+    states = list(state.values())
+    return len(states), tuple(id(value) for end in states[:1] + states[-1:] if isinstance(end, dict) for value in end.values())
 
 
 def _stepping(frame):

@@ -227,12 +227,15 @@ class Session:
             return
         dynamo = sys.modules.get("torch._dynamo.eval_frame")
         stance = getattr(getattr(dynamo, "_stance", None), "stance", None)
-        if eager and stance == "default":
-            torch.compiler.set_stance("force_eager")
-            self.forced_eager = True
-        elif not eager and self.forced_eager:
-            torch.compiler.set_stance("default")
-            self.forced_eager = False
+        try:
+            if eager and stance == "default":
+                torch.compiler.set_stance("force_eager")
+                self.forced_eager = True
+            elif not eager and self.forced_eager:
+                torch.compiler.set_stance("default")
+                self.forced_eager = False
+        except ImportError:
+            pass  # the interpreter ends
 
     forced_eager = False
     compiles = False  # the program has something compiled
