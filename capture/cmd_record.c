@@ -14,6 +14,7 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <pcre2.h>
@@ -21,9 +22,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #define NAME "record"
+#define LEAST_FREE_BYTES 65536
 
 typedef struct lb_record_options {
     char *out, *level, *steps, *ranks, *keep, *layers, *budget, *ring, *compiled, *step_at, *like;
@@ -156,9 +159,11 @@ static lb_status tell_child(const lb_record_options *o, const char *folder, cons
 typedef struct lb_recorded {
     uint64_t bytes;
     uint32_t archives, ranks, steps;
+    bool full; /* the disk */
     int64_t first_step, last_step;
     uint32_t rescued; /* steps that the flight recorder's files had when the program had ended badly */
     int code;         /* of the program */
+    char stopped[200]; /* why recording ended before the program did; "": it did not */
     lb_err err; /* why the capture does not read */
 } lb_recorded;
 
@@ -175,15 +180,29 @@ static void weigh(const char *folder, lb_recorded *recorded)
     if (dir) closedir(dir);
 }
 
+/* A disk that is full says so in the words of the system; people are told in theirs. */
+static void note_stop(lb_capture *capture, int32_t rank, lb_recorded *recorded)
+{
+    const char *table = lb_capture_table(capture, rank, "coverage");
+    json_t *coverage = table ? json_loads(table, 0, NULL) : NULL;
+    const char *why = json_string_value(json_object_get(coverage, "stopped"));
+    if (why)
+        snprintf(recorded->stopped, sizeof recorded->stopped, "recording stopped there: %s%s", lb_is_full_disk(why) ? "the disk is full: " : "", why);
+    json_decref(coverage);
+}
+
 static void look(const char *folder, lb_recorded *recorded)
 {
     weigh(folder, recorded);
+    struct statvfs disk;
+    recorded->full = statvfs(folder, &disk) == 0 && (uint64_t)disk.f_bavail * disk.f_frsize < LEAST_FREE_BYTES;
     lb_capture *capture = NULL;
     if (!recorded->archives) return;
     if (recorded->err.status != LB_OK || lb_capture_open(folder, &capture, &recorded->err) != LB_OK) return;
     const int32_t *ranks;
     const int64_t *steps;
     recorded->ranks = lb_capture_ranks(capture, &ranks);
+    for (uint32_t r = 0; r < recorded->ranks && !recorded->stopped[0]; r++) note_stop(capture, ranks[r], recorded);
     recorded->steps = lb_capture_steps(capture, &steps);
     if (recorded->steps) {
         recorded->first_step = steps[0];
@@ -248,6 +267,10 @@ static void explain_nothing(const lb_record_options *o, const lb_recorded *recor
         snprintf(why, size, "%s", notes->failure);
     else if (recorded->err.status != LB_OK)
         snprintf(why, size, "%s", recorded->err.message);
+    else if (recorded->stopped[0])
+        snprintf(why, size, "%s", recorded->stopped);
+    else if (recorded->full)
+        snprintf(why, size, "the disk that holds %s is full", o->out);
     else if (notes->stepped)
         explain_steps(o, recorded, notes, why, size);
     else if (recorded->archives)
@@ -260,14 +283,16 @@ static void explain_nothing(const lb_record_options *o, const lb_recorded *recor
     else if (notes->torch)
         snprintf(why, size, "torch was imported, but no module was called");
     else if (notes->framework[0])
-        snprintf(why, size, "the program computes with %s, whose ops are not seen; what works there: arrays handed by DLPack to "
-                            "lastbit/capture.h, or to torch and lastbit.torch.tap inside its capture()", notes->framework);
+        snprintf(why, size, "%u Python process%s ran, none imported torch but %s: the launcher records PyTorch alone. What works: arrays "
+                            "handed over by DLPack from C or C++, to lb_seen_of_dlpack of lastbit/capture.h, or in Python to torch.from_dlpack "
+                            "and lastbit.torch.tap inside lastbit.torch.capture", notes->processes, notes->processes == 1 ? "" : "es",
+                 notes->framework);
     else if (notes->processes)
-        snprintf(why, size, "%u Python process%s ran, none imported torch; `lastbit doctor` says what it would see",
-                 notes->processes, notes->processes == 1 ? "" : "es");
+        snprintf(why, size, "%u Python process%s ran, none imported torch, and the launcher records PyTorch alone; `lastbit doctor` says "
+                            "what it would see", notes->processes, notes->processes == 1 ? "" : "es");
     else
-        snprintf(why, size, "no Python was seen to start: a program in C, C++ or CUDA records itself by lastbit/capture.h; a Python "
-                            "that is started with -S, -I or -E is not seen (`lastbit doctor`)");
+        snprintf(why, size, "was the program Python, and not started with -S, -I or -E? run `lastbit doctor`. The launcher records PyTorch "
+                            "alone; a program in C, C++ or CUDA records itself, by lastbit/capture.h (samples/train_in_c.c)");
 }
 
 /* The path as a shell reads it. */
@@ -293,8 +318,8 @@ static void say(const lb_record_options *o, const lb_recorded *recorded, const l
     if (recorded->rescued || (recorded->code > 128 && !o->ring))
         snprintf(rescued, sizeof rescued, "; %s ran, the last %u kept: %s", iterations(notes, ran, sizeof ran), recorded->steps,
                  how_it_ended(recorded->code, ended, sizeof ended));
-    fprintf(stderr, "lastbit: %s: %s of %u rank%s, %s%s%s%s. Next: lastbit bisect %s\n", o->out, steps, recorded->archives,
-            recorded->archives == 1 ? "" : "s", size, rescued, notes->failure[0] ? "; not every process recorded: " : "",
+    fprintf(stderr, "lastbit: %s: %s of %u rank%s, %s%s%s%s%s%s. Next: lastbit bisect %s\n", o->out, steps, recorded->archives,
+            recorded->archives == 1 ? "" : "s", size, recorded->stopped[0] ? "; " : "", recorded->stopped, rescued, notes->failure[0] ? "; not every process recorded: " : "",
             notes->failure, quoted(o->out, path, sizeof path));
 }
 
@@ -311,6 +336,7 @@ static void say_json(const lb_record_options *o, const lb_recorded *recorded, co
     } else if (object) {
         json_object_set_new(object, "nothing_because", json_string(why));
     }
+    if (object && recorded->stopped[0]) json_object_set_new(object, "stopped", json_string(recorded->stopped));
     if (object) lb_print_json(NAME, object);
 }
 
@@ -353,6 +379,20 @@ static lb_status resolve_like(lb_record_options *o, lb_err *err)
     return status;
 }
 
+/* Under --json our answer has stdout for itself: what the program prints there goes to stderr. */
+static lb_status run_program(const char **argv, bool json, int *code, lb_err *err)
+{
+    fflush(stdout);
+    const int ours = json ? fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3) : -1;
+    if (ours >= 0) dup2(STDERR_FILENO, STDOUT_FILENO);
+    const lb_status status = lb_launch_run(argv, code, err);
+    if (ours >= 0) {
+        dup2(ours, STDOUT_FILENO);
+        close(ours);
+    }
+    return status;
+}
+
 static int run(lb_record_options *o, const char **argv, bool json)
 {
     lb_err err = LB_ERR_INIT;
@@ -367,7 +407,7 @@ static int run(lb_record_options *o, const char **argv, bool json)
     if (status == LB_OK) status = tell_child(o, folder, &launch, &err);
     if (status != LB_OK) {
         code = lb_command_fail(NAME, &err);
-    } else if (lb_launch_run(argv, &code, &err) != LB_OK) {
+    } else if (run_program(argv, json, &code, &err) != LB_OK) {
         lb_command_fail(NAME, &err);
         lb_launch_folder_tidy(folder);
     } else {
@@ -420,7 +460,10 @@ int lb_cmd_record(int argc, const char **argv)
         .about = "Runs COMMAND and records the PyTorch steps of every Python process it starts, also under torchrun and\n"
                  "multiprocessing. The program needs no change and lastbit need not be installed in its environment. Its\n"
                  "exit code is passed on (128 + N when signal N ended it); lastbit's own failures are 128, misuse is 129.\n"
-                 "A capture holds data and weights: its folder is readable by you alone.",
+                 "With --json stdout is one JSON object, and what the program prints there goes to stderr.\n"
+                 "A capture holds data and weights: its folder is readable by you alone.\n"
+                 "Programs without PyTorch (JAX, TensorFlow, C) run as they would, and nothing is recorded of them: in C, C++ and\n"
+                 "CUDA they record themselves by lastbit/capture.h, which takes arrays of any framework by DLPack.",
         .example = "  lastbit record -o run.lb --steps 3-5 -- torchrun --nproc-per-node 2 train.py --lr 3e-4\n"
                    "  lastbit bisect run.lb",
         .options = options,

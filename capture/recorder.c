@@ -37,9 +37,9 @@ static lb_status write_table(lb_recorder *recorder, const char *name, const char
                            : lb_writer_table(recorder->writer, name, json, err);
 }
 
-static lb_status write_coverage(lb_recorder *recorder, bool closed, lb_err *err)
+/* malloc'ed; NULL when out of memory. */
+static char *coverage_text(const lb_recorder *recorder, bool closed)
 {
-    if (!recorder->writer) return LB_OK;
     const lb_keep *keep = &recorder->keep;
     json_t *table =
         json_pack("{s:i, s:i, s:s, s:s, s:O, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:O}", "rank", recorder->rank,
@@ -50,18 +50,33 @@ static lb_status write_coverage(lb_recorder *recorder, bool closed, lb_err *err)
                   "skipped_bytes", (json_int_t)keep->skipped_bytes, "closed", closed, "notes", recorder->notes);
     char *text = table ? json_dumps(table, JSON_COMPACT) : NULL;
     json_decref(table);
-    if (!text) return lb_recorder_no_memory(err);
-    if (recorder->dead) {
+    if (text && recorder->dead) {
         json_t *again = json_loads(text, 0, NULL);
         json_object_set_new(again, "stopped", json_string(recorder->why.message));
         free(text);
         text = json_dumps(again, JSON_COMPACT);
         json_decref(again);
     }
+    return text;
+}
+
+static lb_status write_coverage(lb_recorder *recorder, bool closed, lb_err *err)
+{
+    if (!recorder->writer) return LB_OK;
+    char *text = coverage_text(recorder, closed);
     lb_status status = text ? write_table(recorder, "coverage", text, err) : lb_recorder_no_memory(err);
     free(text);
     recorder->coverage_changed = false;
     return status;
+}
+
+/* What was committed stays, and says why it ended. On a full disk there is room for that where the step in flight was cut off. */
+static void write_last_words(lb_recorder *recorder)
+{
+    char *text = recorder->writer ? coverage_text(recorder, false) : NULL;
+    if (text && (lb_writer_table(recorder->writer, "coverage", text, NULL) != LB_OK || lb_writer_commit(recorder->writer, NULL) != LB_OK))
+        lb_writer_last_table(recorder->writer, "coverage", text, NULL);
+    free(text);
 }
 
 lb_status lb_recorder_die(lb_recorder *recorder, const lb_err *err)
@@ -79,8 +94,7 @@ lb_status lb_recorder_die(lb_recorder *recorder, const lb_err *err)
     recorder->ring = NULL;
     lb_knowns_release(&recorder->storages);
     recorder->n_late = 0;
-    /* What was committed stays; saying why it ended may fail as the rest did. */
-    if (write_coverage(recorder, false, NULL) == LB_OK) lb_writer_commit(recorder->writer, NULL);
+    if (!recorder->spool) write_last_words(recorder);
     return err->status;
 }
 

@@ -454,6 +454,32 @@ lb_status lb_writer_rank_table(lb_writer *writer, int32_t rank, const char *name
     return lb_index_add_table(&writer->rows, &row) ? LB_OK : die(writer, LB_ERR_NOMEM, err, "out of memory");
 }
 
+lb_status lb_writer_last_table(lb_writer *writer, const char *name, const char *json, lb_err *err)
+{
+    lb_writer *w = writer;
+    const lb_status was = w->dead;
+    if (!was) return lb_fail(err, LB_ERR_STATE, "%s: the archive is not at its end", w->path);
+    if (!w->committed_end || w->sink.written != w->committed_end || lseek(w->sink.fd, (off_t)w->committed_end, SEEK_SET) < 0)
+        return dead(w, err);
+    archive_write_free(w->tar); /* the failed sink swallows its trailer */
+    w->tar = NULL;
+    w->sink.error = 0;
+    w->sink.used = 0;
+    w->sink.offset = w->committed_end;
+    w->n_entries = 0;
+    for (int i = 0; i < DIGEST_SETS; i++) {
+        buffer_clear(&w->small[i].area);
+        w->small[i].n = 0;
+    }
+    w->dead = LB_OK;
+    lb_status status = open_tar(w, err);
+    if (status == LB_OK) status = lb_writer_table(w, name, json, err);
+    if (status == LB_OK) status = lb_writer_commit(w, err);
+    if (status != LB_OK) lb_sink_cut(&w->sink, w->committed_end);
+    w->dead = was;
+    return status;
+}
+
 lb_status lb_writer_table(lb_writer *writer, const char *name, const char *json, lb_err *err)
 {
     return lb_writer_rank_table(writer, LB_NO_RANK, name, json, err);

@@ -1,6 +1,7 @@
 /* lastbit recover: a new capture from what is whole in a damaged or unfinished one. */
 #include "command_line.h"
 
+#include <lastbit/archive.h>
 #include <lastbit/maintenance.h>
 
 #include <inttypes.h>
@@ -47,23 +48,44 @@ static uint64_t lost(const lb_recovery *r)
     return r->lost_blobs + r->lost_programs + r->lost_tables + r->lost_packs + r->places;
 }
 
-static void print_json(const char *path, const char *to, const lb_recovery *r)
+/* Why recording had ended before the program did, as the first rank that says so has it; malloc'ed, NULL: none does. */
+static char *why_stopped(const char *path)
+{
+    lb_capture *capture;
+    const int32_t *ranks;
+    char *why = NULL;
+    if (lb_capture_open(path, &capture, NULL) != LB_OK) return NULL;
+    const uint32_t n = lb_capture_ranks(capture, &ranks);
+    for (uint32_t r = 0; r < n && !why; r++) {
+        const char *table = lb_capture_table(capture, ranks[r], "coverage");
+        json_t *coverage = table ? json_loads(table, 0, NULL) : NULL;
+        const char *stopped = json_string_value(json_object_get(coverage, "stopped"));
+        const char *full = stopped && lb_is_full_disk(stopped) ? "the disk was full: " : "";
+        if (stopped && (why = malloc(strlen(full) + strlen(stopped) + 1))) sprintf(why, "%s%s", full, stopped);
+        json_decref(coverage);
+    }
+    lb_capture_close(capture);
+    return why;
+}
+
+static void print_json(const char *path, const char *to, const lb_recovery *r, const char *stopped)
 {
     lb_print_json("recover",
-                  json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "capture", path,
-                            "output", to, "blobs", (json_int_t)r->blobs, "programs", (json_int_t)r->programs,
+                  json_pack("{s:s, s:s, s:s*, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "capture", path,
+                            "output", to, "stopped", stopped, "blobs", (json_int_t)r->blobs, "programs", (json_int_t)r->programs,
                             "tables", (json_int_t)r->tables, "lost_blobs", (json_int_t)r->lost_blobs,
                             "lost_programs", (json_int_t)r->lost_programs, "lost_tables",
                             (json_int_t)r->lost_tables, "lost_packs", (json_int_t)r->lost_packs, "places",
                             (json_int_t)r->places, "salvaged", (json_int_t)r->salvaged));
 }
 
-static void print_text(const char *to, const lb_recovery *r)
+static void print_text(const char *to, const lb_recovery *r, const char *stopped)
 {
     printf("%s: %" PRIu64 " blobs, %" PRIu64 " programs, %" PRIu64 " tables recovered", to, r->blobs,
            r->programs, r->tables);
     if (r->salvaged) printf(", %" PRIu64 " of them from behind the last commit", r->salvaged);
     putchar('\n');
+    if (stopped) printf("recording had stopped before the program ended: %s\n", stopped);
     if (!lost(r)) {
         puts("nothing was lost");
         return;
@@ -90,10 +112,12 @@ int lb_cmd_recover(int argc, const char **argv)
         code = lb_command_fail("recover", &err);
     } else {
         code = lost(&r) ? LB_EXIT_DIFFERENT : LB_EXIT_SAME;
+        char *stopped = why_stopped(to);
         if (arguments.json)
-            print_json(arguments.args[0], to, &r);
+            print_json(arguments.args[0], to, &r, stopped);
         else
-            print_text(to, &r);
+            print_text(to, &r, stopped);
+        free(stopped);
     }
     free(to);
     lb_arguments_release(&arguments);

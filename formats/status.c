@@ -1,9 +1,11 @@
 /* Error reports: see lastbit/status.h. */
 #include <lastbit/status.h>
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 const char *lb_status_name(lb_status status)
 {
@@ -41,6 +43,14 @@ lb_status lb_fail(lb_err *err, lb_status status, const char *format, ...)
 void lb_err_clear(lb_err *err)
 {
     if (err) *err = (lb_err)LB_ERR_INIT;
+}
+
+bool lb_is_full_disk(const char *message)
+{
+    static const int errors[] = {ENOSPC, EDQUOT, EFBIG};
+    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+        if (strstr(message, strerror(errors[i]))) return true;
+    return false;
 }
 
 void lb_check_failed(const char *file, int line, const char *expression)

@@ -38,6 +38,9 @@ LB_API lb_status lb_writer_program(lb_writer *writer, const lb_program *program,
 LB_API lb_status lb_writer_table(lb_writer *writer, const char *name, const char *json, lb_err *err);
 /* Everything so far becomes permanent. */
 LB_API lb_status lb_writer_commit(lb_writer *writer, lb_err *err);
+/* After a failure to write (a full disk): the archive has been cut back to its last commit, and where that made room this table goes
+ * behind it, with a commit. The writer stays as dead as it was. */
+LB_API lb_status lb_writer_last_table(lb_writer *writer, const char *name, const char *json, lb_err *err);
 /* At most what the archive will have if it is closed now. */
 LB_API uint64_t lb_writer_bytes(const lb_writer *writer);
 /* Commit, index, closing record. The writer is gone whatever the status. NULL is fine. */

@@ -66,6 +66,8 @@ LB_API const char *lb_status_text(lb_status status); /* one line that says what 
  * well. */
 LB_API lb_status lb_fail(lb_err *err, lb_status status, const char *format, ...) LB_PRINTF(3, 4);
 LB_API void lb_err_clear(lb_err *err);
+/* Whether a message of the system in it says that there is no room left: a full disk, a quota, a limit on files. */
+LB_API bool lb_is_full_disk(const char *message);
 
 /* Pass a failure on. */
 #define LB_TRY(expression)                                                                                     \

@@ -105,7 +105,20 @@ def test_one_line_on_stderr(place):
 
 
 def test_program_that_is_no_python_is_told_so(place):
-    assert "was the program Python" in record("--", "true").stderr
+    done = record("--", "sh", "-c", "exit 7")
+    assert done.returncode == 7 and "was the program Python" in done.stderr
+    assert "The launcher records PyTorch alone" in done.stderr and "lastbit/capture.h" in done.stderr
+    assert not (place / "run.lb").exists()
+
+
+@pytest.mark.parametrize("framework", ["jax", "tensorflow"])
+def test_program_of_another_framework_is_told_what_works(place, framework):
+    (place / "site" / f"{framework}.py").write_text("")
+    done = python(f"import {framework}; raise SystemExit(5)")
+    assert done.returncode == 5
+    assert f"none imported torch but {framework}: the launcher records PyTorch alone" in done.stderr
+    assert "lb_seen_of_dlpack" in done.stderr and "torch.from_dlpack" in done.stderr
+    assert not (place / "run.lb").exists()
 
 
 def test_json_says_the_same(place):

@@ -281,6 +281,10 @@ static void a_full_disk_kills_the_recorder_and_keeps_what_was_committed(void **s
     const lb_program *p = read_step(&capture, 0);
     assert_int_equal(ops_named(p, "test::kept"), 1);
     assert_int_equal(p->complete, 1);
+    const char *coverage = lb_capture_table(capture, 0, "coverage"); /* there was room for it where the lost step was cut off */
+    assert_non_null(coverage);
+    assert_non_null(strstr(coverage, "\"stopped\""));
+    assert_true(lb_is_full_disk(coverage));
     lb_capture_close(capture);
 }
 
