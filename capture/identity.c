@@ -277,6 +277,7 @@ void lb_known_enter(lb_known *storage, uint64_t serial, bool certain)
 
 void lb_known_change(lb_known *storage)
 {
+    storage->fresh = (lb_digest){0, 0};
     storage->version++;
     drop_windows(storage);
 }

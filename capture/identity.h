@@ -89,6 +89,7 @@ typedef struct lb_known {
     bool of_parameter; /* or from parameters after backward */
     bool partial;   /* written in parts by this program */
     lb_digest left; /* of what the last program left there: left.c; none: nobody knows */
+    lb_digest fresh; /* of bytes that nobody has written, as they were when they were allocated: left.c; none: nobody looked */
     lb_promise *promises; /* its bytes are being read: settle before they change, move or go */
     struct lb_known *next; /* of the same bucket */
 } lb_known;

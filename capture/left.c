@@ -53,6 +53,21 @@ bool lb_left_unchanged(const lb_known *storage, uint64_t serial)
            lb_digest_equal(storage->left, digest_of(storage));
 }
 
+#define MOST_FRESH 4096 /* bytes: what C++ fills element by element, indices and sizes, is small */
+
+void lb_left_note_fresh(lb_known *storage)
+{
+    storage->fresh = (lb_digest){0, 0};
+    if (storage->base && storage->bytes && storage->bytes <= MOST_FRESH && !storage->map.units && storage->map.all == LB_BYTES_UNDEFINED)
+        storage->fresh = lb_digest_bytes(storage->base, storage->bytes);
+}
+
+bool lb_left_was_filled(const lb_known *storage)
+{
+    return !lb_digest_is_none(storage->fresh) && !storage->map.units && storage->map.all == LB_BYTES_UNDEFINED &&
+           !lb_digest_equal(storage->fresh, lb_digest_bytes(storage->base, storage->bytes));
+}
+
 /* A storage that was written or read as a whole, of which only a part is written now: what the window of the whole says of
  * its bytes would be lost. `first`, `last`: the part. */
 void lb_left_before_part(lb_known *storage, uint64_t first, uint64_t last)

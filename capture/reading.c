@@ -286,6 +286,11 @@ lb_status lb_reading_value(lb_recorder *recorder, const lb_standing *at, const l
 {
     lb_known *storage;
     LB_TRY(lb_reading_storage(recorder, seen, &storage, err));
+    /* PyTorch's C++ fills an `empty` through a pointer (the indices of DDP's buckets): what is read then is a source like any other. */
+    if (!how && lb_left_was_filled(storage)) {
+        if (!lb_map_set_range(&storage->map, storage->bytes, 0, storage->bytes, LB_BYTES_UNKNOWN)) return no_memory(err);
+        lb_known_change(storage);
+    }
     if (needs_bytes(storage, seen, how)) {
         if (is_strange(storage, seen))
             LB_TRY(add_sources(recorder, at, storage, seen, err));
@@ -318,6 +323,7 @@ lb_status lb_reading_result(lb_recorder *recorder, const lb_standing *at, const 
     if (!lb_map_set(&storage->map, storage->bytes, &seen->layout, width_of(seen->dtype),
                     undefined ? LB_BYTES_UNDEFINED : LB_BYTES_DEFINED))
         return no_memory(err);
+    if (undefined) lb_left_note_fresh(storage);
     lb_window *window = window_of(storage, seen, err);
     if (!window) return LB_ERR_NOMEM;
     LB_TRY(add_row(recorder, storage, window, seen, flags, source, err));

@@ -168,6 +168,10 @@ void lb_contents_drop(lb_recorder *recorder);
 void lb_left_remember(lb_known *storage);
 /* `serial`: of the program that is about to touch it. */
 bool lb_left_unchanged(const lb_known *storage, uint64_t serial);
+/* An allocation whose bytes mean nothing yet, and whether something wrote there since that no op of ours was. Large ones are not looked
+ * at: their pages may not even be there. */
+void lb_left_note_fresh(lb_known *storage);
+bool lb_left_was_filled(const lb_known *storage);
 /* Bytes [first, last) are about to be written. */
 void lb_left_before_part(lb_known *storage, uint64_t first, uint64_t last);
 
