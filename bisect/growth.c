@@ -315,6 +315,28 @@ static void describe_jump(const jump *j, lb_origin *origin)
              j->before, j->now);
 }
 
+/* Of the parameters that the optimizers of that step took far the one that grew most, and the write that did most of it. */
+static void take_largest(jump *j)
+{
+    const lb_trace_row *row = j->row;
+    const lb_program *p = row->program;
+    double most = 0;
+    for (uint32_t k = 0; k < p->n_group_params; k++) {
+        const int64_t storage = p->group_params[k].storage;
+        const double before = at_start(row, storage);
+        double largest = 0;
+        uint32_t op = LB_NONE, value = LB_NONE;
+        for (uint32_t i = 0; before > 0 && i < p->n_ops; i++) {
+            const uint32_t v = p->ops[i].phase == LB_PHASE_OPTIMIZER ? lb_op_writes(p, &p->ops[i], storage) : LB_NONE;
+            if (v == LB_NONE || row->sums[i].nan || !(after_op(row, i) > 2 * largest)) continue;
+            largest = after_op(row, i), op = i, value = v;
+        }
+        if (op == LB_NONE || !(largest / before > most) || !is_far(before, largest, BY_OPTIMIZER)) continue;
+        most = largest / before;
+        *j = (jump){row, op, value, before, largest};
+    }
+}
+
 bool lb_growth_read(const lb_inquiry *q, const lb_trace_row *row, uint32_t broken, lb_origin *origin)
 {
     const lb_program *p = row->program;
@@ -326,6 +348,7 @@ bool lb_growth_read(const lb_inquiry *q, const lb_trace_row *row, uint32_t broke
            is_earlier(&earlier, &j))
         j = earlier;
     if (j.row->program->ops[j.op].phase == LB_PHASE_OPTIMIZER && gradient_grew(q, j.row, j.op)) return false;
+    if (j.row->program->ops[j.op].phase == LB_PHASE_OPTIMIZER) take_largest(&j);
     describe_jump(&j, origin);
     if (row == j.row && broken == j.op) return true;
     const char *layer = lb_op_layer(p, &p->ops[reader]);

@@ -122,7 +122,7 @@ static bool named(const char *op, const char *const *words)
     return false;
 }
 
-/* Why such an op makes such numbers of such inputs; "" when that is not known. */
+/* Why such an op makes such numbers of such inputs; "" when that is not known. describe_op reads of it whether a 0 is at work. */
 static const char *reason(const char *op, const lb_trace_sum *in, const lb_trace_sum *out)
 {
     static const char *const quotients[] = {"div", "reciprocal", "rsqrt", NULL}, *const logs[] = {"log", NULL},
@@ -138,7 +138,7 @@ static const char *reason(const char *op, const lb_trace_sum *in, const lb_trace
     return "";
 }
 
-static void describe_op(const lb_trace_row *row, uint32_t op, char *text, size_t size)
+static bool describe_op(const lb_trace_row *row, uint32_t op, char *text, size_t size)
 {
     const lb_program *p = row->program;
     lb_trace_sum in = {0}, out = {0};
@@ -153,7 +153,9 @@ static void describe_op(const lb_trace_row *row, uint32_t op, char *text, size_t
         snprintf(bad, sizeof bad, "of its result %lld of %lld elements (%s) are %s",
                  (long long)(out.nan ? out.nan : out.inf), (long long)out.elements,
                  dtype_of_result(p, &p->ops[op]), out.nan ? "NaN" : "infinite");
-    snprintf(text, size, "%s; %s%s", inputs, bad, reason(lb_op_name(p, &p->ops[op]), &in, &out));
+    const char *why = reason(lb_op_name(p, &p->ops[op]), &in, &out);
+    snprintf(text, size, "%s; %s%s", inputs, bad, why);
+    return strstr(why, "by 0") || strstr(why, "of 0");
 }
 
 static void describe_source(const lb_trace_row *row, uint32_t op, char *text, size_t size)
@@ -276,7 +278,7 @@ static void find(lb_inquiry *q)
     else if (writer != LB_NONE)
         snprintf(origin->text, sizeof origin->text, "it writes a constant that is not finite");
     else
-        describe_op(row, op, origin->text, sizeof origin->text);
+        origin->by_zero = describe_op(row, op, origin->text, sizeof origin->text);
 }
 
 void lb_origin_find(lb_inquiry *q)

@@ -284,12 +284,24 @@ static lb_status examine_block(lb_inquiry *q, const lb_program *first, const lb_
 
 /* ---- the origin first ----------------------------------------------------------------------------------------------- */
 
-/* Whether f64 everywhere cures: then a finite loss of digits is at work, and what broke may be far from it. */
-static bool digits_matter(const lb_bisection *b)
+/* NaN, or a division by something that is 0, may come of digits that were lost far from it: whether f64 in that step cures tells. What
+ * only grew beyond its type is no loss of digits, whatever f64 would hold. */
+static lb_status digits_matter(lb_inquiry *q, const lb_trace_row *row, bool *matter, lb_err *err)
 {
-    for (uint32_t i = 0; i < b->n_trials; i++)
-        if (!strcmp(b->trials[i].purpose, "note") && !strcmp(b->trials[i].outcome, "cured")) return true;
-    return false;
+    const lb_origin *origin = &q->out->origin;
+    lb_sites site = {0};
+    lb_outcome outcome = LB_OUTCOME_SAME;
+    char body[32];
+    *matter = false;
+    if (!row->sums[origin->op].nan && !origin->by_zero) return LB_OK;
+    lb_site_form form = {LB_SWAP_PRECISION, "f64", "step=", "", ','};
+    snprintf(body, sizeof body, "%" PRId64, origin->step);
+    lb_status status = lb_sites_add(&site, &form, body, err);
+    lb_sites_name(&site, "everything in f64 in step %s (a note: no axis)", body);
+    if (status == LB_OK) status = lb_try(q, &site, NULL, "note", &outcome, err);
+    *matter = outcome == LB_OUTCOME_CURED || outcome == LB_OUTCOME_OTHER;
+    lb_sites_release(&site);
+    return status;
 }
 
 static const lb_block *block_around(const lb_program *p, const lb_blocks *blocks, uint32_t scope)
@@ -331,9 +343,13 @@ static lb_status examine_origin(lb_inquiry *q, const lb_blocks *blocks, bool *fo
     const lb_origin *origin = &q->out->origin;
     const lb_trace_row *row = origin->op == LB_NONE ? NULL : lb_trace_find(q->trace, origin->rank, origin->step);
     const lb_program *p = row ? row->program : NULL;
-    if (!p || origin->written || !p->ops[origin->op].scope || !lb_trace_broke(row, origin->op) || digits_matter(q->out))
-        return LB_OK;
+    if (!p || origin->written || !p->ops[origin->op].scope || !lb_trace_broke(row, origin->op)) return LB_OK;
     if (origin->phase != LB_PHASE_FORWARD && origin->phase != LB_PHASE_BACKWARD) return LB_OK;
+    const lb_trace_sum *sum = &row->sums[origin->op];
+    if (!sum->nan && sum->inf <= sum->masked && !origin->by_zero) return LB_OK; /* -inf alone is a mask that somebody copies */
+    bool digits;
+    LB_TRY(digits_matter(q, row, &digits, err));
+    if (digits) return LB_OK;
     const lb_block *block = NULL;
     uint32_t scope = p->ops[origin->op].scope;
     const char *path = "";
@@ -345,17 +361,13 @@ static lb_status examine_origin(lb_inquiry *q, const lb_blocks *blocks, bool *fo
         if (block && block->scope == scope) break;
     }
     if (!*found) return LB_OK;
-    uint32_t op = origin->op;
-    bool wide = false;
     lb_culprit *c;
-    LB_TRY(earlier_loss(q, path, origin->step, &op, &wide, err));
-    LB_TRY(lb_culprit_add(q, LB_AXIS_BLOCK, origin->rank, origin->step, op, &c, err));
+    LB_TRY(lb_culprit_add(q, LB_AXIS_BLOCK, origin->rank, origin->step, origin->op, &c, err));
     if (block) c->block = block->letter;
     LB_TRY(lb_culprit_all_ranks(q, c, err));
     snprintf(c->why, sizeof c->why,
-             "Without %s in step %" PRId64 ", %s, the window ends without the failure. The op named is the first in it %s.", path,
-             origin->step, lb_besides(q),
-             wide ? "that the cure by f64 needs" : "whose inputs are finite and whose result is not");
+             "Without %s in step %" PRId64 ", %s, the window ends without the failure. The op named is the first in it whose inputs are "
+             "finite and whose result is not.", path, origin->step, lb_besides(q));
     return LB_OK;
 }
 
@@ -470,6 +482,7 @@ lb_status lb_stage_block(lb_inquiry *q, bool *found, lb_err *err)
             strncat(present, &blocks.rows[i].letter, 1);
     if (status == LB_OK) status = examine_origin(q, &blocks, found, err);
     const bool direct = *found;
+    if (status == LB_OK && !direct) status = lb_precision_note(q, err);
     for (size_t i = 0; i < sizeof classes / sizeof *classes && status == LB_OK && !*found; i++) {
         bool both = strchr(present, 'A') && strchr(present, 'D');
         if (classes[i][1] && !both) continue;

@@ -108,19 +108,32 @@ static lb_status narrow_format(lb_inquiry *q, const char *format, const char *ho
     return status;
 }
 
-/* f64 everywhere is a note, whatever it says. */
-static lb_status end_cleared(lb_inquiry *q, const char *outcome, const char *note, lb_err *err)
+/* f64 everywhere is a note, whatever it says. It takes longer than all else: it is asked for when the first op that broke is no answer. */
+lb_status lb_precision_note(lb_inquiry *q, lb_err *err)
 {
     lb_outcome f64 = LB_OUTCOME_SAME;
     lb_sites before = q->cure;
+    uint32_t row = LB_NONE;
+    for (uint32_t i = 0; i < q->out->n_stages; i++)
+        if (!strcmp(q->out->stages[i].name, "precision")) row = i;
+    if (row == LB_NONE || !strcmp(q->out->stages[row].outcome, "cured")) return LB_OK;
     q->cure = (lb_sites){0};
     lb_status status = try_format(q, "f64", "everything in f64 (a note: no axis)", "note", &f64, err);
     lb_sites_release(&q->cure);
     q->cure = before;
-    if (status == LB_OK)
-        lb_stage_end(q, outcome, "%s%s", note,
-                     f64 == LB_OUTCOME_CURED ? "; f64 in place of f32 would cure" : "");
+    lb_stage *s = &q->out->stages[row];
+    if (status == LB_OK && f64 == LB_OUTCOME_CURED && !strstr(s->note, "f64")) {
+        const size_t used = strlen(s->note);
+        snprintf(s->note + used, sizeof s->note - used, "; f64 in place of f32 would cure");
+    }
     return status;
+}
+
+static lb_status end_cleared(lb_inquiry *q, const char *outcome, const char *note, lb_err *err)
+{
+    (void)err;
+    lb_stage_end(q, outcome, "%s", note);
+    return LB_OK;
 }
 
 lb_status lb_stage_precision(lb_inquiry *q, bool *found, lb_err *err)

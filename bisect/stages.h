@@ -30,6 +30,8 @@ lb_status lb_stage_op(lb_inquiry *inquiry, bool *found, lb_err *err);
 lb_status lb_stage_update(lb_inquiry *inquiry, bool *found, lb_err *err);
 /* Before blocks: an op of the optimizer that broke by itself, where the origin is one. */
 lb_status lb_stage_own_op(lb_inquiry *inquiry, bool *found, lb_err *err);
+/* Whether f64 in place of f32 would cure, as a note in the precision stage's row. Once: a second call finds its trial. */
+lb_status lb_precision_note(lb_inquiry *inquiry, lb_err *err);
 /* Sums in another order. */
 lb_status lb_stage_order(lb_inquiry *inquiry, bool *found, lb_err *err);
 

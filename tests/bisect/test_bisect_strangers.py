@@ -15,7 +15,7 @@ CASES = {
     "log-zero": ("block", None, "", "aten::log", "forward", 2, "the logarithm of 0", 20),
     "entropy": ("block", None, "", "aten::log", "forward", 2, "the logarithm of 0", 30),
     "empty-mask": ("block", None, "", r"aten::div\.Tensor", "forward", 2, "0 divided by 0", 20),
-    "clip-zero": ("block", None, "", "aten::reciprocal", None, 2, "a division by 0", 30),
+    "clip-zero": ("block", None, "(emb)?", "aten::reciprocal", None, 2, "a division by 0", 30),
     "adam-eps": ("block", None, "emb", "aten::addcdiv_", "optimizer", 0, "0 divided by 0", 80),
     "bad-weight": ("source", "A", r"blocks\.1\.attn\.out", "lb::source", "forward", 0, "held 1 non-finite of 1024 elements", 40),
     "huge-weight": ("block", "D", r"blocks\.2\.mlp\.fc", "aten::addmm", "forward", 0, "more than its dtype can hold", 1500),
