@@ -113,6 +113,24 @@ static double last_rounding(lb_dtype dtype, double exact)
     return dtype == LB_BF16 ? fmax(half_ulp, FLT_MIN) : half_ulp;
 }
 
+/* Norms and variances add up squares. Where those overflow in f32, a norm is infinite or what it divides becomes 0, or not, as the squares
+ * are scaled and in what they are added up. */
+static bool squares_overflow(const lb_call *call)
+{
+    static const char *const parts[] = {"norm", "var", "std"};
+    const double most = FLT_MAX / (1 + lb_call_terms(call));
+    bool squares = false;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) squares |= strstr(call->row->name, parts[i]) != NULL;
+    for (uint32_t i = 0; squares && i < call->n_args; i++) {
+        const lb_tensor *t = &call->args[i].tensor;
+        if (call->args[i].tag != LB_OPERAND_TENSOR || !t->data || !lb_dtype_is_float(t->dtype)) continue;
+        const lb_statistics s = lb_statistics_of(t);
+        const double largest = s.min <= s.max ? fmax(fabs(s.min), fabs(s.max)) : 0;
+        if (largest * largest > most) return true;
+    }
+    return false;
+}
+
 static void release(lb_memory *memory, lb_tensor *tensors, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) lb_memory_scratch_free(memory, tensors[i].data);
@@ -157,6 +175,7 @@ lb_status lb_bound_init(lb_bound *bound, lb_memory *memory, const lb_call *call,
     double roundings = lb_row_roundings(call);
     bound->factor = roundings * ((f64 ? 0 : 0x1p-24) + 2 * 0x1p-53);
     bound->tiny = roundings * least(call, f64);
+    bound->silent = !f64 && squares_overflow(call);
     return LB_OK;
 }
 
@@ -196,6 +215,7 @@ static double element_ratio(const lb_bound *bound, lb_dtype dtype, double limit,
 double lb_bound_ratio(const lb_bound *bound, uint32_t i, const lb_tensor *value)
 {
     if (!bound->exact[i].data || lb_dtype_part(bound->exact[i].dtype) != LB_F64) return NAN;
+    if (bound->silent) return 0;
     const lb_dtype part = lb_dtype_part(value->dtype);
     const int parts = lb_dtype_is_complex(value->dtype) ? 2 : 1; /* each is judged by itself */
     double limit = lb_dtype_max_finite(part), worst = 0;

@@ -21,6 +21,7 @@ typedef struct lb_bound {
     lb_tensor *twin;
     double factor;    /* u * (roundings + …), the f64 error included */
     double tiny;
+    bool silent;      /* squares of inputs overflow in f32: nothing is said of a norm */
     lb_memory *memory;
 } lb_bound;
 

@@ -66,8 +66,8 @@
 #define MIN0(x) ((x) != (x) ? (x) : (x) < 0 ? (x) : 0)
 
 /* ---- powers --------------------------------------------------------------------------------------------------------- *
- * torch multiplies and divides for the exponents 2, 3, -1 and -2, rounding to the common dtype after the first product, and
- * calls pow for all others. */
+ * torch multiplies and divides for the exponents 2, 3, -1 and -2, rounding to the common dtype after the first product, takes square
+ * roots for ±1/2 (so that of -0 it gives -0 and of -infinity NaN, as no pow does), and calls pow for all others. */
 
 static void pow_general(const lb_lanes *l, double *out)
 {
@@ -81,7 +81,7 @@ static void pow_general(const lb_lanes *l, double *out)
         const TYPE *x = l->in[0];                                                                            \
         TYPE *y = l->out[0], square[LB_LANES];                                                               \
         const size_t n = l->n;                                                                               \
-        if (e != 0 && e != 1 && e != 2 && e != 3 && e != -1 && e != -2) return false;                        \
+        if (e != 0 && e != 1 && e != 2 && e != 3 && e != -1 && e != -2 && fabs(e) != 0.5) return false;      \
         for (size_t i = 0; i < n; i++) square[i] = x[i] * x[i];                                              \
         if ((e == 3 || e == -2) && l->common != LB_F32 && l->common != LB_F64) ROUND(square, n, l->common, NULL); \
         for (size_t i = 0; i < n; i++)                                                                       \
@@ -90,7 +90,9 @@ static void pow_general(const lb_lanes *l, double *out)
                    : e == 2  ? square[i]                                                                     \
                    : e == 3  ? square[i] * x[i]                                                              \
                    : e == -1 ? 1 / x[i]                                                                      \
-                             : 1 / square[i];                                                                \
+                   : e == 0.5  ? SQRT(x[i])                                                                  \
+                   : e == -0.5 ? 1 / SQRT(x[i])                                                              \
+                               : 1 / square[i];                                                                \
         return true;                                                                                         \
     }
 SMALL_POWER(small_power_f32, float, lb_round_to_grid_f32)
@@ -130,7 +132,7 @@ static void pow_twin_loop(const lb_lanes *l)
     if (!small) pow_general(l, y);
     for (size_t i = 0; i < l->n; i++) {
         y[i] = fabs(y[i]);
-        if (small) y[i] = e[0] == 3 || e[0] == -2 ? COARSE(y[i]) : l->coarse == 1 ? 0 : y[i];
+        if (small) y[i] = e[0] == 3 || e[0] == -2 || fabs(e[0]) == 0.5 ? COARSE(y[i]) : l->coarse == 1 ? 0 : y[i];
         else y[i] = COARSE(y[i]);
     }
 }
@@ -162,9 +164,10 @@ LB_TWIN(pow)
     X(DT, softplus, "softplus", "self beta threshold", "xss", 0, t[i] > s1 ? A : v[i] / s0, SOFTPLUS_STATEMENTS(A, s0),         \
       t[i] > s1 ? fabs(A) : v[i] / s0 * (1 + fabs(t[i])), 8, 0, "softplus")                                                     \
     X(DT, softplus_backward, "softplus_backward", "grad_output self beta threshold", "xxss", 0,                                 \
-      t[i] > s1 ? A : A * u[i], SOFTPLUS_STATEMENTS(B, s0), fabs(A) * ((1 + fabs(t[i])) * (t[i] > s1 ? 1 : u[i]) + UNDERFLOW), \
+      t[i] > s1 ? A : A * u[i], SOFTPLUS_STATEMENTS(B, s0),                                                                     \
+      UNLESS_OVERFLOWS(t[i] > s1 ? A : 2 * A / (1 - u[i]), fabs(A) * ((1 + fabs(t[i])) * (t[i] > s1 ? 1 : u[i]) + UNDERFLOW)),  \
       8, 0, "softplus backward modest")                                                                                                \
-    X(FT, sigmoid_backward, "sigmoid_backward", "grad_output output", "xx", 0, A * (1 - B) * B, 0, COARSE(ABS(A * (1 - B) * B)) + l->grain * (1 + B * B), 4, 0, "gradient modest")          \
+    X(FT, sigmoid_backward, "sigmoid_backward", "grad_output output", "xx", 0, A * (1 - B) * B, 0, UNLESS_STEP_OVERFLOWS(2 * A * (1 + B * B), COARSE(ABS(A * (1 - B) * B)) + l->grain * (1 + B * B)), 4, 0, "gradient modest")          \
     X(FT, tanh_backward, "tanh_backward", "grad_output output", "xx", 0, A * FMA(-B, B, (T)1), 0, UNLESS_STEP_OVERFLOWS(B * B, COARSE(ABS(A) * (1 + B * B))), 3, 0, "gradient modest") \
     X(F, leaky_relu, "leaky_relu", "self negative_slope", "xs", 0, A > 0 ? A : A * s0, 0, 0, 2, EXACT, "unary float slope")     \
     X(F, leaky_relu_backward, "leaky_relu_backward", "grad_output self negative_slope self_is_result", "xxs-", 0,               \
@@ -173,12 +176,12 @@ LB_TWIN(pow)
       SET(t, A * s2); FN(expm1, t, t);, 0, 6, 0, "elu")                                                                         \
     X(DT, elu_backward, "elu_backward", "grad_output alpha scale input_scale is_result self_or_result", "xssssx", 0,            \
       B <= 0 ? (s3 != 0 ? A * s2 * (B + s0 * s1) : A * s2 * (s0 * s1) * t[i]) : A * s1, SET(t, B * s2); FN(exp, t, t);,         \
-      B != B ? NOTHING_SAID : B <= 0 ? (s3 != 0 ? fabs(A * s2) * (fabs(B) + fabs(s0 * s1)) : fabs(A * s2 * s0 * s1) * (t[i] * (1 + fabs(B * s2)) + UNDERFLOW)) : fabs(A * s1), \
+      B != B || !(fabs(A) * (1 + fabs(B)) * (1 + fabs(s0 * s1)) * (1 + fabs(s2)) < 0x1p126) ? NOTHING_SAID : B <= 0 ? (s3 != 0 ? fabs(A * s2) * (fabs(B) + fabs(s0 * s1)) : fabs(A * s2 * s0 * s1) * (t[i] * (1 + fabs(B * s2)) + UNDERFLOW)) : fabs(A * s1), \
       6, 0, "elu backward modest")                                                                                                     \
     X(DT, mish, "mish", "self", "x", 0, A * t[i], MISH_STATEMENTS(A), fabs(A) * (t[i] + UNDERFLOW), 8, 0, "unary float")                                    \
     X(DT, mish_backward, "mish_backward", "grad_output self", "xx", 0, A * (t[i] + B * u[i] * (1 - t[i] * t[i])), MISH_STATEMENTS(B), \
-      fabs(A) * (fabs(t[i]) + fabs(B * u[i]) * (1 + t[i] * t[i]) * LOST(B) + UNDERFLOW * (1 + fabs(B))), 10, 0, "gradient")                                           \
-    X(FT, hardswish, "hardswish", "self", "x", 0, A * (A + 3 < 0 ? 0 : A + 3 > 6 ? 6 : A + 3) / 6, 0, ABS(A), 4, 0, "unary float") \
+      UNLESS_OVERFLOWS(2 * A * (1 + fabs(B)), fabs(A) * (fabs(t[i]) + fabs(B * u[i]) * (1 + t[i] * t[i]) * LOST(B) + UNDERFLOW * (1 + fabs(B)))), 10, 0, "gradient")                                           \
+    X(FT, hardswish, "hardswish", "self", "x", 0, A * (A + 3 < 0 ? 0 : A + 3 > 6 ? 6 : A + 3) / 6, 0, UNLESS_OVERFLOWS(8 * A, ABS(A)), 4, 0, "unary float") \
     X(FT, hardswish_backward, "hardswish_backward", "grad_output self", "xx", 0, B <= -3 ? 0 : B >= 3 ? A : A * (B / 3 + (T)0.5), 0, \
       B == B ? (B > -3 && B < 3 ? ABS(A) * (ABS(B) / 3 + 1) : 0) : NOTHING_SAID, 4, 0, "gradient")                                                                              \
     X(FT, hardsigmoid, "hardsigmoid", "self", "x", 0, (A + 3 < 0 ? 0 : A + 3 > 6 ? 6 : A + 3) / 6, 0, 1 + ABS(A), 3, 0, "unary float") \

@@ -93,7 +93,7 @@
     X(D, hypot, "hypot", "self other", "xx", COMMON, HYPOT_VALUE, , 0, 6, 0, "binary float integerless")                        \
     X(DT, logaddexp2, "logaddexp2", "self other", "xx", 0, A == B && !(fabs(A) < INFINITY) ? A : (A > B ? A : B) + t[i] * 1.44269504088896340736, \
       SET(t, -fabs(A - B) * 0.69314718055994530942); FN(exp, t, t); FN(log1p, t, t);, fabs(A > B ? A : B) + 2 * t[i] * (1 + fabs(A - B)), 8, 0, "binary float") \
-    X(DT, sinc, "sinc", "self", "x", 0, A == 0 ? 1 : t[i] / (PI * A), SET(t, PI * A); FN(sin, t, t);, A == 0 ? 1 : COARSE(fabs(t[i] / (PI * A)) + 1), 8, 0, "unary float tame") \
+    X(DT, sinc, "sinc", "self", "x", 0, A == 0 ? 1 : t[i] / (PI * A), SET(t, PI * A); FN(sin, t, t);, UNLESS_OVERFLOWS(4 * A, A == 0 ? 1 : COARSE(fabs(t[i] / (PI * A)) + 1)), 8, 0, "unary float tame") \
     X(FT, softshrink, "softshrink", "self lambd", "xs", 0, A > s0 ? A - s0 : A < -s0 ? A + s0 : A != A ? A : 0, 0, ABS(A) + ABS(s0), 2, 0, "unary float lambd")         \
     X(F, hardshrink, "hardshrink", "self lambd", "xs", COMMON, A >= -s0 && A <= s0 ? 0 : A, 0, 0, 0, LB_ROW_EXACT, "unary float lambd") \
     X(FT, softshrink_backward, "softshrink_backward", "grad_output self lambd", "xxs", COMMON, B > s0 || B < -s0 ? A : 0, 0, UNLESS_NAN(B), 1, 0, "gradient lambd") \

@@ -39,7 +39,9 @@ LB_DEFINE_FT(huber_backward, "xxxss", 0, B - C <= -s1 ? -s0 * A * s1 : B - C >= 
 #define BCE_LEAST (l->common == LB_F16 ? (T)0 : (T)1e-12f)
 #define BCE_DENOMINATOR ((1 - B) * B < BCE_LEAST ? BCE_LEAST : (1 - B) * B)
 LB_DEFINE_FT(bce_backward, "xxxos", 0, (l->given[3] ? D : 1) * A * (B - C) / BCE_DENOMINATOR * s0, 0,
-             BCE_DENOMINATOR > 0 ? ABS((l->given[3] ? D : 1) * A * s0) * (ABS(B) + ABS(C)) / BCE_DENOMINATOR * l->coarse + l->grain : NOTHING_SAID)
+             !(BCE_DENOMINATOR > 0) ? NOTHING_SAID
+             : UNLESS_STEP_OVERFLOWS(2 * A * (ABS(B) + ABS(C)) / BCE_DENOMINATOR * (l->given[3] ? MAX1(D) : 1),
+                                     (ABS(A * s0) * (ABS(B) + ABS(C)) * l->coarse + l->grain + 0x1p-125) * (l->given[3] ? MAX1(D) : 1) / BCE_DENOMINATOR))
 
 /* Gated linear unit of the two halves; its derivative for each half. */
 LB_DEFINE_DT(gate, "xx", 0, A * u[i], FN(sigmoid, u, in1);, fabs(A * u[i]) * (B < -87 ? 0x1p24 : 1))

