@@ -18,10 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 EXACT_SHARE = 0.98
 DRAWN = 60
 OPEN_SHARE = True  # of the drawn pairs not enough answers are right yet
-OPEN = {"another program", "a softcap on one side", "bf16, halves of k, a window", "chosen classes", "detached branch", "float16 that overflows",
-        "fused qkv", "gradient of one parameter halved", "learning rate of one group", "learning rate of one group, foreach",
-        "learning rate of one group, fused", "micro-batches", "moments forgotten, foreach", "parameter overwritten", "recomputed blocks",
-        "residual factor under another product", "scaled output", "scaled output in bf16", "scaled output under halves of k", "wrong polynomial"}
+OPEN = {"bf16 decoding with experts", "moments forgotten, foreach", "parameter overwritten"}
 
 TRAIN, SERVE, PLAIN = {"mode": "train"}, {"mode": "serve"}, {"mode": "train", "precision": "fp32", "optimizer": "adamw", "steps": 2}
 NAMED = {  # what is changed, in which program, and what of the case is given
