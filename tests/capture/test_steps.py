@@ -431,3 +431,40 @@ def test_a_program_that_calls_no_module_has_a_step_from_update_to_update(record)
     assert len(capture.steps) >= 3 and "aten::mm" in [capture.programs[0][1].name(op) for op in capture.programs[0][1].ops]
     named = {capture.programs[0][1].text(v.name) for v in capture.programs[0][1].values if v.source}
     assert named >= {"w", "b", "optimizer.exp_avg:w"}
+
+
+WINDOW = """
+import copy, pickle
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = net()
+    def forward(self, x, scale=None): return self.body(x) * scale
+model = Net()
+opt = torch.optim.AdamW(model.parameters())
+for n in range(12):
+    torch.manual_seed(n)
+    model(data(), scale=torch.full((1,), 2.0)).square().mean().backward()
+    if n % 4: opt.step()
+    opt.zero_grad()
+    with torch.no_grad(): model(data(), scale=torch.ones(1))
+    assert type(pickle.loads(pickle.dumps(copy.deepcopy(model)))) is Net and not model._forward_pre_hooks
+"""
+
+
+@pytest.mark.parametrize("window", ["9-", "2,6-7,10", "0"])
+def test_a_window_has_the_steps_that_the_whole_run_has(window, tmp_path):
+    """Between windows no module has a hook and no mode is there: steps are counted all the same."""
+    captures = []
+    for name, steps_wanted in (("whole", ""), ("window", window)):
+        recorded.run(HEAD + WINDOW, tmp_path / name, level="stats", steps=steps_wanted)
+        captures.append(recorded.Recorded(tmp_path / name))
+    whole, part = captures
+    assert whole.steps == list(range(12)) and len(part.steps) >= 1
+    for step in part.steps:
+        a, b = whole.programs[0][step], part.programs[0][step]
+        losses = [[s.number for s in p.scalars if p.text(s.name) == "loss"] for p in (a, b)]
+        assert losses[0] == losses[1] and len(losses[0]) == 1
+        ops = [[p.name(op) for op in p.ops if p.name(op) != "lb::source" and not p.name(op).startswith("aten::fu")] for p in (a, b)]
+        assert ops[0] == ops[1] or step == part.steps[-1]  # the mode goes with the last one
+        assert {"input:0", "input:scale"} <= {b.text(v.name) for v in b.values}

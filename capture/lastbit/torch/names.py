@@ -6,11 +6,12 @@ among the objects that Python's garbage collector knows, rarely, and no referenc
 """
 import gc
 import sys
+import time
 import weakref
 
 import torch
 
-_SEARCHES = 12  # of a process's objects; each costs some tens of milliseconds
+_SEARCHES, _SECONDS = 12, 2.0  # of a process's objects, and for all of them together: one costs some tens of milliseconds
 
 
 class Family:
@@ -19,12 +20,13 @@ class Family:
     def __init__(self):
         self.holders = {}  # id(module) -> (weak reference to it, weak reference to the module that holds it, under what name)
         self.tops = []  # weak references to modules that none holds
-        self.searches = 0
+        self.searches, self.seconds = 0, 0.0
 
     def search(self, module=None):
         """Looks at all objects, where that may tell of a module that was not there the last time."""
-        if self.searches >= _SEARCHES or (module is not None and self._known(module) is not None):
+        if self.searches >= _SEARCHES or self.seconds > _SECONDS or (module is not None and self._known(module) is not None):
             return
+        began = time.monotonic()
         self.searches += 1
         found = [m for m in gc.get_objects() if issubclass(type(m), torch.nn.Module)]
         self.holders = {}
@@ -33,6 +35,7 @@ class Family:
                 if child is not None:
                     self.holders.setdefault(id(child), (weakref.ref(child), weakref.ref(holder), name))
         self.tops = [weakref.ref(m) for m in found if self._known(m) is None]
+        self.seconds += time.monotonic() - began
 
     def _known(self, module):
         known = self.holders.get(id(module))

@@ -100,7 +100,8 @@ class Optimizers:
                     if not torch.compiler.is_compiling() and not session.dead:
                         try:
                             caller = sys._getframe(1)
-                            session.zeroed(parameters(self), caller.f_code.co_name != "step" and caller.f_locals.get("self") is self)
+                            by_itself = isinstance(self, cls) and caller.f_code.co_name != "step" and caller.f_locals.get("self") is self
+                            session.zeroed(parameters(self), by_itself)
                         except Exception as error:
                             session.fail(error)
                     return result
