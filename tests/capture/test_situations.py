@@ -765,6 +765,7 @@ def test_a_write_through_conjugates_is_opaque(record, lastbit, tmp_path):
     ("print(torch.ones(2).sum())", (), "torch was imported, but no module was called"),
     ("torch.nn.Tanh()(torch.ones(2))", (), "the modules that were called (Tanh) have no parameters"),
     ("for _ in range(3):\n    model(torch.ones(1, 4)).sum().backward(); opt.step()", ("--steps", "5-"), "steps 0 to 2 ran, but none that --steps 5- asks for"),
+    ("model(torch.ones(1, 4))", ("--step-at", "nowhere"), "nothing called nowhere was called after torch was imported"),
     ("model(torch.ones(1, 4))", ("--ranks", "7"), "steps ran, but in no rank that --ranks 7 asks for"),
     ("model(torch.ones(1, 4))", ("--ring", "2"), "step 0 ran, and nothing went wrong that the flight recorder writes at")])
 def test_a_run_that_leaves_nothing_says_why(lastbit, tmp_path, program, options, why):

@@ -66,8 +66,9 @@ class Modules:
     def watch_roots(self):
         """False where that cannot be: no module was called yet, or one whose calls the compiler looks into."""
         roots = self.living()
-        if not roots or len(self.threads) > 1 or self.thread.stack or self.session.marks.name or any(isinstance(root, torch.jit.ScriptModule) or not isinstance(root, torch.nn.Module)
-                                                       for root in roots) or self.session.compiles:
+        if not roots or len(self.threads) > 1 or self.thread.stack or self.session.marks.name or self.session.compiles:
+            return False
+        if any(isinstance(root, torch.jit.ScriptModule) for root in roots):
             return False
         for cls in {type(root) for root in roots}:
             if cls not in self.classes and cls is not torch.nn.Module:
