@@ -48,15 +48,7 @@ def _fail(error):
         pass
 
 
-_OTHERS = ("jax", "tensorflow", "paddle", "mlx", "mxnet")
-
-
-def _name_others():
-    """At the end of a process without torch: what it computed with, should nothing have been recorded."""
-    if "torch" not in sys.modules:
-        for name in _OTHERS:
-            if name in sys.modules:
-                _note("framework", name)
+_OTHERS = ("jax", "tensorflow", "paddle", "mlx", "mxnet")  # their ops are not seen, and `lastbit record` says so
 
 
 def _start():
@@ -90,23 +82,25 @@ class _AfterTorch:
         self.done = False
 
     def find_spec(self, name, path=None, target=None):
-        if name != "torch" or self.done:
+        if (name != "torch" and name not in _OTHERS) or self.done:
             return None
         for finder in list(sys.meta_path):
             find = None if finder is self else getattr(finder, "find_spec", None)
             spec = find(name, path, target) if find else None
             if spec is not None:
-                self.wrap(spec.loader)
+                self.wrap(spec.loader, name)
                 return spec
         return None
 
-    def wrap(self, loader):
+    def wrap(self, loader, name):
         try:
             run = loader.exec_module
 
             def exec_module(module):
                 run(module)
-                if not self.done:  # a reload of torch starts nothing anew
+                if name != "torch":  # what it computes with, should torch never come
+                    _note("framework", name)
+                elif not self.done:  # a reload of torch starts nothing anew
                     self.done = True
                     if self in sys.meta_path:
                         sys.meta_path.remove(self)
@@ -137,9 +131,6 @@ def _chain():
 if os.environ.get("LASTBIT_OUT") and os.environ.get("LASTBIT_DISABLE") != "1":
     try:
         _note("python", "%d.%d.%d" % sys.version_info[:3])
-        import atexit  # built into the interpreter
-
-        atexit.register(_name_others)
         if "torch" in sys.modules:
             _start()
         elif sys.version_info >= (3, 4):  # any interpreter may find this file; an older one cannot have a torch we know
