@@ -268,12 +268,71 @@ static lb_status narrow_to_steps(narrowing *n)
     return status;
 }
 
+/* ---- the origin first ----------------------------------------------------------------------------------------------- */
+
+enum { NEAR = 8 }; /* ops that are tried around the one that broke */
+
+/* The op that broke and, in order, who reads its result and the results of those, as far as the change can mean anything to them. */
+static uint32_t list_near(const narrowing *n, const lb_trace_row *row, uint32_t broken, uint32_t *rows)
+{
+    const lb_program *p = row->program;
+    const lb_flow *flow = row->flow;
+    uint32_t count = 0;
+    rows[count++] = broken;
+    for (uint32_t k = 0; k < count; k++)
+        for (uint32_t u = flow->first_use[rows[k]]; u < flow->first_use[rows[k] + 1]; u++) {
+            const uint32_t user = flow->uses[u];
+            bool known = p->ops[user].phase != p->ops[broken].phase || !n->region->touches(p, &p->ops[user]) || count == NEAR;
+            for (uint32_t i = 0; i < count && !known; i++) known = rows[i] == user;
+            if (!known) rows[count++] = user;
+        }
+    for (uint32_t i = 1; i < count; i++) /* sites stand in order of execution */
+        for (uint32_t k = i; k > 0 && rows[k - 1] > rows[k]; k--) {
+            const uint32_t swap = rows[k];
+            rows[k] = rows[k - 1], rows[k - 1] = swap;
+        }
+    return count;
+}
+
+/* What broke first, and who reads that: where changing these few ops cures no step and no layer need be searched. */
+static lb_status narrow_near_origin(narrowing *n, uint32_t *rows, uint32_t *n_rows)
+{
+    const lb_origin *origin = &n->q->out->origin;
+    const lb_trace_row *row = origin->op == LB_NONE ? NULL : lb_trace_find(n->q->trace, origin->rank, origin->step);
+    lb_sites sites = {0};
+    uint32_t *found = NULL, count = 0, near[NEAR];
+    char before[64], body[16];
+    *n_rows = 0;
+    if (!row || origin->broken == LB_NONE || origin->rank != n->q->failure.rank || !lb_trace_broke(row, origin->broken) ||
+        !n->region->touches(row->program, &row->program->ops[origin->broken]))
+        return LB_OK;
+    snprintf(before, sizeof before, "step=%" PRId64 "&index=", origin->step);
+    lb_site_form form = {n->region->kind, n->region->argument, before, "", ','};
+    const uint32_t n_near = list_near(n, row, origin->broken, near);
+    lb_status status = LB_OK;
+    for (uint32_t i = 0; i < n_near && status == LB_OK; i++) {
+        snprintf(body, sizeof body, "%u", near[i]);
+        status = lb_sites_add(&sites, &form, body, n->err);
+    }
+    lb_sites_name(&sites, "ops at and behind the one that broke %s", n->region->how);
+    if (status == LB_OK) status = lb_narrow(n->q, &sites, false, &found, &count, n->err);
+    if (status == LB_OK && count) status = lb_cure_set(n->q, &sites, found, count, n->err);
+    for (uint32_t i = 0; i < count; i++) rows[(*n_rows)++] = near[found[i]];
+    if (count) n->step = origin->step;
+    lb_sites_release(&sites);
+    free(found);
+    return status;
+}
+
 lb_status lb_region_narrow(lb_inquiry *q, const lb_region *region, int64_t *step, uint32_t **ops,
                            uint32_t *n_ops, lb_err *err)
 {
     narrowing n = {.q = q, .region = region, .err = err};
+    uint32_t near[NEAR];
     *ops = NULL, *n_ops = 0;
-    LB_TRY(narrow_to_steps(&n));
+    LB_TRY(narrow_near_origin(&n, near, n_ops));
+    const bool direct = *n_ops > 0;
+    if (!direct) LB_TRY(narrow_to_steps(&n));
     const lb_program *p = lb_inquiry_program(q, q->failure.rank, n.step);
     *step = n.step;
     if (!p)
@@ -281,8 +340,9 @@ lb_status lb_region_narrow(lb_inquiry *q, const lb_region *region, int64_t *step
                        q->failure.rank);
     uint32_t *scopes = malloc((p->n_scopes + 8) * sizeof *scopes), n_scopes = 0;
     *ops = malloc(((size_t)p->n_ops + 1) * sizeof **ops);
-    lb_status status = scopes && *ops ? narrow_to_layers(&n, p, scopes, &n_scopes)
-                                      : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = scopes && *ops ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK && direct) memcpy(*ops, near, *n_ops * sizeof *near);
+    if (status == LB_OK && !direct) status = narrow_to_layers(&n, p, scopes, &n_scopes);
     if (status == LB_OK && n_scopes) status = narrow_to_ops(&n, p, scopes, n_scopes, *ops, n_ops);
     if (status == LB_OK && *n_ops)
         status = blame_ops(&n, p, *ops, *n_ops);

@@ -159,6 +159,8 @@ lb_status lb_stage_own_op(lb_inquiry *q, bool *found, lb_err *err)
     lb_outcome outcome = LB_OUTCOME_SAME;
     if (broken == LB_NONE || origin->written || row->program->ops[broken].phase != LB_PHASE_OPTIMIZER || !lb_trace_broke(row, broken))
         return LB_OK;
+    /* A number by which all gradients are clipped is asked like any other op. */
+    if (row->sums[broken].elements < 2) return LB_OK;
     LB_TRY(lb_stage_begin(q, "op", err));
     lb_status status = LB_OK;
     for (int kind = broken != origin->op; kind < 2 && status == LB_OK && !*found; kind++) {

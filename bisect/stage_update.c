@@ -7,7 +7,8 @@
  *                      that this parameter changes by a thousandth of itself at most; direction and moments stay as they are
  *   any other op's     a weight that was multiplied, a state that was reset, a buffer that was filled: it leaves what was there
  *
- * Both come from outside the model, as data do: the axis is the source's, the place the op that wrote.
+ * Both come from outside the model, as data do: the axis is the source's, the place the op that wrote. A weight that was loaded is the
+ * model's own: the block that holds it is asked before its write is.
  */
 #include "stages.h"
 
@@ -107,13 +108,20 @@ static lb_status list_change(const lb_origin *origin, const char *factor, lb_sit
     return lb_sites_add(whole, &form, body, err);
 }
 
-lb_status lb_stage_update(lb_inquiry *q, bool *found, lb_err *err)
+static bool writes_parameter(const lb_inquiry *q, const lb_origin *origin)
+{
+    const lb_program *p = lb_inquiry_program(q, origin->rank, origin->step);
+    for (uint32_t v = 0; p && v < p->n_values; v++)
+        if (p->values[v].storage == origin->storage && p->values[v].flags & LB_VALUE_PARAMETER) return true;
+    return false;
+}
+
+static lb_status run_update(lb_inquiry *q, bool *found, lb_err *err)
 {
     const lb_origin *origin = &q->out->origin;
     lb_sites whole = {0};
     lb_outcome outcome = LB_OUTCOME_SAME;
     char factor[40], change[160] = "what was there left in its place";
-    if (origin->op == LB_NONE || !origin->written) return LB_OK;
     LB_TRY(lb_stage_begin(q, "update", err));
     snprintf(factor, sizeof factor, "%.17g",
              isfinite(origin->growth) && origin->growth >= 1 ? ldexp(1, -10 - (int)ceil(log2(origin->growth))) : 0);
@@ -130,4 +138,18 @@ lb_status lb_stage_update(lb_inquiry *q, bool *found, lb_err *err)
                                           : "fails without what that op wrote, too");
     lb_sites_release(&whole);
     return status;
+}
+
+lb_status lb_stage_update(lb_inquiry *q, bool *found, lb_err *err)
+{
+    const lb_origin *origin = &q->out->origin;
+    const bool any = origin->op != LB_NONE && origin->written;
+    return any && (by_optimizer(origin) || !writes_parameter(q, origin)) ? run_update(q, found, err) : LB_OK;
+}
+
+lb_status lb_stage_loaded(lb_inquiry *q, bool *found, lb_err *err)
+{
+    const lb_origin *origin = &q->out->origin;
+    const bool any = origin->op != LB_NONE && origin->written;
+    return any && !by_optimizer(origin) && writes_parameter(q, origin) ? run_update(q, found, err) : LB_OK;
 }

@@ -28,6 +28,8 @@ lb_status lb_stage_several(lb_inquiry *inquiry, bool *found, lb_err *err);
 lb_status lb_stage_op(lb_inquiry *inquiry, bool *found, lb_err *err);
 /* Writes over what outlives a step, where the origin is one: too large a learning rate, a state or a buffer that was changed. */
 lb_status lb_stage_update(lb_inquiry *inquiry, bool *found, lb_err *err);
+/* The same for a parameter that an op outside every optimizer wrote: when no block cures. */
+lb_status lb_stage_loaded(lb_inquiry *inquiry, bool *found, lb_err *err);
 /* Before blocks: an op of the optimizer that broke by itself, where the origin is one. */
 lb_status lb_stage_own_op(lb_inquiry *inquiry, bool *found, lb_err *err);
 /* Whether f64 in place of f32 would cure, as a note in the precision stage's row. Once: a second call finds its trial. */

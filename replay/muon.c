@@ -226,13 +226,9 @@ typedef struct search {
     history history;
 } search;
 
-/* Optimizers, what ranks exchange for them, and code without a class beside the model. */
-static bool may_belong(const lb_op *op)
-{
-    return op->phase == LB_PHASE_OPTIMIZER || (!op->scope && (op->phase == LB_PHASE_OTHER || op->phase == LB_PHASE_COMMUNICATION));
-}
-
-enum { PHASES = 1u << LB_PHASE_OPTIMIZER | 1u << LB_PHASE_OTHER | 1u << LB_PHASE_COMMUNICATION };
+/* What an optimizer computes, with what ranks exchange for it. Of plain code the recorder takes what follows from a gradient for that; a
+ * weight that somebody loads beside it is no update. */
+enum { PHASES = 1u << LB_PHASE_OPTIMIZER | 1u << LB_PHASE_COMMUNICATION };
 
 /* Fills `slice` when the writes of its storage are Muon's. */
 static lb_status examine(search *s, lb_muon_slice *slice, bool *found, lb_err *err)
@@ -243,7 +239,7 @@ static lb_status examine(search *s, lb_muon_slice *slice, bool *found, lb_err *e
     slice->write = LB_NONE;
     memset(s->marks, 0, p->n_ops);
     for (uint32_t i = 0; i < p->n_ops; i++)
-        if (may_belong(&p->ops[i]) && lb_op_writes(p, &p->ops[i], slice->storage) != LB_NONE) {
+        if (p->ops[i].phase == LB_PHASE_OPTIMIZER && lb_op_writes(p, &p->ops[i], slice->storage) != LB_NONE) {
             s->marks[i] = 1;
             slice->write = i;
         }

@@ -149,7 +149,7 @@ def buffer_written_unseen(run):
     at(run, lambda: run.model.blocks[0].attention.rotary.inv_freq.numpy().__setitem__(1, float("inf")))
 
 
-@fault("source", "blocks.0.mlp.down", "aten::mul_", None, parameter="blocks.0.mlp.down.weight")
+@fault("block", "blocks.0.mlp.down", "aten::addmm", "forward")
 def weight_multiplied(run):
     """What a broken conversion of a checkpoint does, by an op that was seen."""
     @torch.no_grad()
