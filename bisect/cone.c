@@ -159,11 +159,14 @@ static lb_status seed(lb_cone_part *t, const lb_culprit *c, bool whole_block, lb
 {
     char layer[160];
     if (c->axis == LB_AXIS_MUON) return seed_muon(t, c, err);
-    snprintf(layer, sizeof layer, "%s", c->layer);
-    if (whole_block) block_around(t, c->layer, layer, sizeof layer);
+    /* An op outside the modules is called by the owner of what it serves, and is none of that module's. */
+    const char *own = c->row < t->program->n_ops ? lb_op_layer(t->program, &t->program->ops[c->row]) : c->layer;
+    const char *stands = path_within(own, c->layer) ? c->layer : own;
+    snprintf(layer, sizeof layer, "%s", stands);
+    if (whole_block) block_around(t, stands, layer, sizeof layer);
     bool layers = c->axis == LB_AXIS_PRECISION || c->axis == LB_AXIS_BLOCK || c->axis == LB_AXIS_ORDER;
     bool later = c->axis == LB_AXIS_BLOCK && c->phase != LB_PHASE_FORWARD;
-    if (later) t->anchor = block_output(t, c->layer);
+    if (later) t->anchor = block_output(t, stands);
     for (uint32_t i = 0; i < t->program->n_ops; i++) {
         const lb_op *op = &t->program->ops[i];
         bool phase = op->phase == c->phase || (later && op->phase == LB_PHASE_FORWARD);
