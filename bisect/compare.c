@@ -15,8 +15,12 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#if LB_HAVE_X86
+#include <immintrin.h>
+#endif
 
-enum { BLOCK = 1024, LANES = 8, BUCKETS = 66 };
+/* Sums of CHUNK elements are begun anew and added up in order, whoever computed them: the outcome does not depend on threads. */
+enum { BLOCK = 1024, CHUNK = 256 * BLOCK, LANES = 8, BUCKETS = 66 };
 
 /* LANES doubles as one vector. Every level of instructions computes the same lanes, wider or narrower at a time. */
 typedef double vec __attribute__((vector_size(8 * LANES)));
@@ -35,6 +39,7 @@ typedef struct sums {
     vec aa, bb, dd, ab, max_abs;
     vec rel_d, rel_a;                  /* the largest |d| / |a| so far */
     vec max_ulp, differing, nonfinite; /* counts are exact below 2^53 */
+    float screen_abs, screen_rel;      /* of f32: what is below cannot be the largest any more */
 } sums;
 
 /* The rank of x counts the values of its dtype between 0 and x; the distance of two values is that of their ranks. Every
@@ -85,7 +90,7 @@ static grid grid_of(lb_dtype dtype)
 #define LEVEL(name) name##_avx2
 #include "compare_lanes.h"
 #undef LEVEL
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")
+#pragma GCC target("avx512f,avx512bw,avx512cd,avx512dq,avx512vl,prefer-vector-width=512")
 #define LEVEL(name) name##_avx512
 #include "compare_lanes.h"
 #undef LEVEL
@@ -207,11 +212,35 @@ static const char *element(const lb_tensor *t, int64_t offset)
     return (const char *)t->data + offset * (int64_t)(lb_dtype_bits(t->dtype) / 8);
 }
 
+static pass new_pass(const grid *g)
+{
+    pass p = {.first = -1, .grid = *g};
+    p.sums.rel_a = p.sums.rel_a + 1; /* 0 / 1: no error yet */
+    p.sums.screen_abs = -1;
+    return p;
+}
+
+static void merge(pass *p, const pass *part)
+{
+    sums *s = &p->sums;
+    const sums *t = &part->sums;
+    s->same += t->same, s->aa += t->aa, s->bb += t->bb, s->dd += t->dd, s->ab += t->ab;
+    s->differing += t->differing, s->nonfinite += t->nonfinite;
+    for (int l = 0; l < LANES; l++) {
+        if (t->max_abs[l] > s->max_abs[l]) s->max_abs[l] = t->max_abs[l];
+        if (t->max_ulp[l] > s->max_ulp[l]) s->max_ulp[l] = t->max_ulp[l];
+        if (t->rel_d[l] * s->rel_a[l] > s->rel_d[l] * t->rel_a[l]) s->rel_d[l] = t->rel_d[l], s->rel_a[l] = t->rel_a[l];
+    }
+    for (int i = 0; i < BUCKETS; i++) p->buckets[i] += part->buckets[i];
+    if (p->first < 0) p->first = part->first;
+}
+
 /* Copies of at most BLOCK elements at a time in row-major order: both sides' rows end at different places. */
 static void run_pass(pass *p, const lb_tensor *a, const lb_tensor *b, int64_t elements)
 {
     lb_rows ra = lb_rows_of(&a->layout), rb = lb_rows_of(&b->layout);
     int64_t left_a = 0, left_b = 0, at_a = 0, at_b = 0, done = 0;
+    pass part = new_pass(&p->grid);
     while (done < elements) {
         if (left_a == 0) {
             LB_CHECK(lb_rows_next(&ra));
@@ -223,10 +252,40 @@ static void run_pass(pass *p, const lb_tensor *a, const lb_tensor *b, int64_t el
         }
         int64_t n = left_a < left_b ? left_a : left_b;
         if (n > BLOCK) n = BLOCK;
-        add_block(p, a, b, element(a, at_a), ra.stride, element(b, at_b), rb.stride, (size_t)n, done);
+        if (n > CHUNK - done % CHUNK) n = CHUNK - done % CHUNK;
+        add_block(&part, a, b, element(a, at_a), ra.stride, element(b, at_b), rb.stride, (size_t)n, done);
         at_a += n * ra.stride, at_b += n * rb.stride;
         left_a -= n, left_b -= n, done += n;
+        if (done % CHUNK == 0 || done == elements) {
+            merge(p, &part);
+            part = new_pass(&p->grid);
+        }
     }
+}
+
+/* Not inlined: its buffers are 40 KiB of stack. */
+static __attribute__((noinline)) void run_chunk(pass *part, const lb_tensor *a, const lb_tensor *b, int64_t from, int64_t elements)
+{
+    for (int64_t at = from; at < elements && at < from + CHUNK; at += BLOCK) {
+        const int64_t n = elements - at < BLOCK ? elements - at : BLOCK;
+        add_block(part, a, b, element(a, at), 1, element(b, at), 1, (size_t)n, at);
+    }
+}
+
+/* The same where both sides are dense: chunks by as many threads as there are. False: no memory for their sums. */
+static bool run_chunks(pass *p, const lb_tensor *a, const lb_tensor *b, int64_t elements)
+{
+    const int64_t chunks = (elements + CHUNK - 1) / CHUNK;
+    pass *parts = aligned_alloc(sizeof(vec), (size_t)chunks * sizeof *parts);
+    if (!parts) return false;
+#pragma omp parallel for schedule(static) if (chunks > 1)
+    for (int64_t c = 0; c < chunks; c++) {
+        parts[c] = new_pass(&p->grid);
+        run_chunk(&parts[c], a, b, c * CHUNK, elements);
+    }
+    for (int64_t c = 0; c < chunks; c++) merge(p, &parts[c]);
+    free(parts);
+    return true;
 }
 
 static double sum_lanes(vec v)
@@ -277,14 +336,12 @@ lb_status lb_compare_numbers(const lb_tensor *a, const lb_tensor *b, lb_differen
     d->elements = lb_layout_numel(&a->layout);
     if (d->elements < 0) return lb_fail(err, LB_ERR_INVALID, "compare: the shape overflows");
 
-    pass p = {.first = -1};
     bool narrower_b = lb_dtype_precision(b->dtype) < lb_dtype_precision(a->dtype);
-    p.grid = grid_of(lb_dtype_part(narrower_b ? b->dtype : a->dtype));
-    p.sums.rel_a = p.sums.rel_a + 1; /* 0 / 1: no error yet */
-    bool dense =
-        a->dtype == b->dtype && lb_layout_is_contiguous(&a->layout) && lb_layout_is_contiguous(&b->layout);
-    if (dense && memcmp(a->data, b->data, lb_dtype_bytes(a->dtype, (size_t)d->elements)) == 0) return LB_OK;
-    run_pass(&p, a, b, d->elements);
+    const grid g = grid_of(lb_dtype_part(narrower_b ? b->dtype : a->dtype));
+    pass p = new_pass(&g);
+    bool dense = lb_layout_is_contiguous(&a->layout) && lb_layout_is_contiguous(&b->layout);
+    if (dense && a->dtype == b->dtype && memcmp(a->data, b->data, lb_dtype_bytes(a->dtype, (size_t)d->elements)) == 0) return LB_OK;
+    if (!dense || !run_chunks(&p, a, b, d->elements)) run_pass(&p, a, b, d->elements);
     finish(&p, d->elements, d);
     return LB_OK;
 }

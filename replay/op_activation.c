@@ -176,7 +176,9 @@ LB_TWIN(pow)
       SET(t, A * s2); FN(expm1, t, t);, 0, 6, 0, "elu")                                                                         \
     X(DT, elu_backward, "elu_backward", "grad_output alpha scale input_scale is_result self_or_result", "xssssx", 0,            \
       B <= 0 ? (s3 != 0 ? A * s2 * (B + s0 * s1) : A * s2 * (s0 * s1) * t[i]) : A * s1, SET(t, B * s2); FN(exp, t, t);,         \
-      B != B || !(fabs(A) * (1 + fabs(B)) * (1 + fabs(s0 * s1)) * (1 + fabs(s2)) < 0x1p126) ? NOTHING_SAID : B <= 0 ? (s3 != 0 ? fabs(A * s2) * (fabs(B) + fabs(s0 * s1)) : fabs(A * s2 * s0 * s1) * (t[i] * (1 + fabs(B * s2)) + UNDERFLOW)) : fabs(A * s1), \
+      B != B ? NOTHING_SAID : UNLESS_OVERFLOWS(4 * A * (1 + fabs(B)) * (1 + fabs(s0 * s1)) * (1 + fabs(s2)),                    \
+        B > 0 ? fabs(A * s1) : s3 != 0 ? fabs(A * s2) * (fabs(B) + fabs(s0 * s1))                                               \
+                                       : fabs(A * s2 * s0 * s1) * (t[i] * (1 + fabs(B * s2)) + UNDERFLOW)),                     \
       6, 0, "elu backward modest")                                                                                                     \
     X(DT, mish, "mish", "self", "x", 0, A * t[i], MISH_STATEMENTS(A), fabs(A) * (t[i] + UNDERFLOW), 8, 0, "unary float")                                    \
     X(DT, mish_backward, "mish_backward", "grad_output self", "xx", 0, A * (t[i] + B * u[i] * (1 - t[i] * t[i])), MISH_STATEMENTS(B), \

@@ -8,7 +8,9 @@
 #include <lastbit/compare.h>
 #include <lastbit/processor.h>
 
+#include <float.h>
 #include <math.h>
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -91,6 +93,49 @@ static void outcome_does_not_depend_on_the_instruction_set(void **state)
     assert_memory_equal(&all[0], &all[1], offsetof(lb_difference, pattern));
     assert_memory_equal(&all[0], &all[2], offsetof(lb_difference, pattern));
     assert_int_equal(all[0].nonfinite, 2);
+}
+
+/* Several chunks of the pass, whose threads add up by themselves; numbers of every size, so that what screens the largest differences is
+ * put to the test: subnormals, overflow of f32 differences, zeros on one side, a largest that grows all the time. */
+static void many_chunks_give_the_same_bits_whoever_computes_them(void **state)
+{
+    (void)state;
+    enum { MANY = 3 * 256 * 1024 + 777 };
+    static const char *const kinds[] = {"ordinary", "every size", "growing", "subnormal", "constant ratio"};
+    float *a = malloc(MANY * sizeof *a), *b = malloc(MANY * sizeof *b), *apart = malloc(2 * MANY * sizeof *apart);
+    assert_true(a && b && apart);
+    for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
+        double max_abs = 0, max_rel = 0;
+        for (int i = 0; i < MANY; i++) {
+            const double x = uniform(), e = kind == 1 ? exp2(60 * uniform()) : kind == 3 ? 0x1p-140 : 1;
+            a[i] = (float)(x * e), b[i] = (float)(a[i] * (1 + 1e-3 * uniform()));
+            if (kind == 2) b[i] = (float)(a[i] + 1e-6 * i);
+            if (kind == 4) a[i] = (float)(i % 1009) - 500.5f, b[i] = a[i] * 1.0001f;
+            if (kind == 1 && i % 1000 == 3) a[i] = FLT_MAX, b[i] = i % 2000 == 3 ? -FLT_MAX : 1;
+            if (i % 17 == 0) b[i] = a[i];
+            if (i % 97 == 0) a[i] = 0;
+            const double d = fabs((double)a[i] - b[i]), m = fabs((double)a[i]);
+            max_abs = d > max_abs ? d : max_abs, max_rel = m > 0 && d / m > max_rel ? d / m : max_rel;
+            apart[2 * i] = a[i];
+        }
+        const int64_t shape[] = {MANY};
+        lb_tensor ta = {a, LB_F32, lb_layout_contiguous(1, shape)}, tb = {b, LB_F32, ta.layout}, strided = {apart, LB_F32, ta.layout};
+        strided.layout.stride[0] = 2;
+        lb_difference first, other;
+        assert_int_equal(lb_compare_numbers(&ta, &tb, &first, NULL), LB_OK);
+        assert_true(first.max_abs == max_abs);
+        assert_true(fabs(first.max_rel - max_rel) <= 1e-15 * max_rel);
+        for (int isa = 0; isa < 3; isa++)
+            for (int threads = 1; threads < 4; threads++) {
+                lb_processor_limit((lb_isa)isa);
+                omp_set_num_threads(threads);
+                assert_int_equal(lb_compare_numbers(threads == 3 ? &strided : &ta, &tb, &other, NULL), LB_OK);
+                assert_memory_equal(&first, &other, offsetof(lb_difference, pattern));
+            }
+        lb_processor_limit(LB_ISA_AVX512);
+        omp_set_num_threads(1);
+    }
+    free(a), free(b), free(apart);
 }
 
 /* f32 and bf16 have a path of their own: the numbers widened to f64 take the other one and give the same bits. */
@@ -271,6 +316,7 @@ int main(void)
         cmocka_unit_test(transposed_views_are_compared_by_index),
         cmocka_unit_test(other_shapes_are_refused),
         cmocka_unit_test(each_pattern_is_named_by_its_fault),
+        cmocka_unit_test(many_chunks_give_the_same_bits_whoever_computes_them),
         cmocka_unit_test(a_lost_shard_is_named_among_roundings),
         cmocka_unit_test(a_stale_tail_of_a_flat_buffer_is_named),
     };

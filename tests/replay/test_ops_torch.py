@@ -58,7 +58,7 @@ def outside(row, got, y, twin, dtype, terms):
     ok = (g - y).abs() <= allowed(row, y, twin, dtype, terms)
     ok |= torch.isnan(g) & torch.isnan(y)
     ok |= agree_inf | (overflow & (g.sign() == y.sign()))
-    ok |= ~(twin <= torch.finfo(dtype).max)  # a term overflows on the way: nothing can be said
+    ok |= ~(twin < torch.finfo(dtype).max)  # a term overflows on the way: nothing can be said
     return ~ok
 
 
