@@ -132,7 +132,9 @@ static void pow_twin_loop(const lb_lanes *l)
     if (!small) pow_general(l, y);
     for (size_t i = 0; i < l->n; i++) {
         y[i] = fabs(y[i]);
-        if (small) y[i] = e[0] == 3 || e[0] == -2 || fabs(e[0]) == 0.5 ? COARSE(y[i]) : l->coarse == 1 ? 0 : y[i];
+        const double x = ((const double *)l->in[0])[l->single[0] ? 0 : i];
+        if (small && (e[0] == 3 || e[0] == -2)) y[i] = UNLESS_STEP_OVERFLOWS(x * x, COARSE(y[i]));
+        else if (small) y[i] = fabs(e[0]) == 0.5 ? COARSE(y[i]) : l->coarse == 1 ? 0 : y[i];
         else y[i] = COARSE(y[i]);
     }
 }

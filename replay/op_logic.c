@@ -63,8 +63,8 @@ static inline __attribute__((pure)) double largest(const lb_lanes *l) { return l
     X(FI, clamp_max, "clamp_max", "self max", "xx", COMMON, B != B ? B : A > B ? B : A, A > B ? B : A, 0, 0, EXACT, "scalar nobool") \
     X(FI, nan_to_num, "nan_to_num", "self nan posinf neginf", "xnnn", 0, FINITE(A), A, 0, 0, EXACT, "nan_to_num")              \
     X(FI, relu, "relu", "self", "x", 0, A < 0 ? 0 : A, A < 0 ? 0 : A, 0, 0, EXACT, "unary nobool")                              \
-    X(FI, threshold, "threshold", "self threshold value", "xss", COMMON, A <= s0 ? s1 : A, A <= s0 ? s1 : A, 0, 0, EXACT, "unary scalars=2 nobool") \
-    X(FI, threshold_backward, "threshold_backward", "grad_output self threshold", "xxs", COMMON, B <= s0 ? 0 : A, B <= s0 ? 0 : A, 0, 0, EXACT, \
+    X(FI, threshold, "threshold", "self threshold value", "xss", 0, A <= s0 ? s1 : A, A <= s0 ? s1 : A, 0, 0, EXACT, "unary scalars=2 nobool") \
+    X(FI, threshold_backward, "threshold_backward", "grad_output self threshold", "xxs", 0, B <= s0 ? 0 : A, B <= s0 ? 0 : A, 0, 0, EXACT, \
       "gradient scalars=1")                                                                                                     \
     X(F, hardtanh, "hardtanh", "self min_val max_val", "xss", COMMON, CLAMP_F, 0, 0, 0, EXACT, "hardtanh")                      \
     X(FT, hardtanh_backward, "hardtanh_backward", "grad_output self min_val max_val", "xxss", 0, (B > s0) & (B < s1) ? A : 0, 0, UNLESS_NAN(B), \

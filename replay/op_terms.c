@@ -82,6 +82,7 @@ static const struct {
     {"transformer_engine*", INNER, 0}, {"fla::chunk_dplr*", STEPS, 2}, {"fla::fused_recurrent_rwkv7", STEPS, 2},
     {"flash_attn::*backward", TOKENS, 1}, {"flash_attn::*", TOKENS, 0},
     {"_C::cutlass_scaled_mm", INNER, 1}, {"sgl_kernel::fp8_*", INNER, 0}, {"sgl_kernel::int8_scaled_mm", INNER, 0}, {"*::cutlass_scaled_fp4_mm", PAIRS, 1},
+    {"_weight_norm_interface", WEIGHED, 1}, {"_weight_norm_interface_backward", WEIGHED, 2},
     {"_addmm_activation", INNER, 1}, {"conv_transpose*", TRANSPOSED, 1},
     {"cudnn_convolution_transpose", TRANSPOSED, 1}, {"conv1d*", KERNEL, 1}, {"conv2d*", KERNEL, 1}, {"conv3d*", KERNEL, 1},
     {"cudnn_convolution*", KERNEL, 1}, {"miopen_convolution", KERNEL, 1},

@@ -155,6 +155,6 @@ extern const lb_op_row lb_rows_pointwise[], lb_rows_matmul[], lb_rows_reduction[
     lb_rows_embedding_bag[], lb_rows_composite[], lb_rows_adagrad[], lb_rows_function[], lb_rows_custom[], lb_rows_fused[],
     lb_rows_state_space[], lb_rows_selective_scan[], lb_rows_linear_attention[], lb_rows_quantise[], lb_rows_complex[],
     lb_rows_paged[], lb_rows_four_bit[], lb_rows_expert_groups[], lb_rows_masked_softmax[],
-    lb_rows_delta_rule[];
+    lb_rows_delta_rule[], lb_rows_weight_norm[];
 
 #endif

@@ -115,3 +115,17 @@ def batch_norm_backward(draw, options):
                 continue
             yield ((g, x, gamma, mean, var, m, s, training, 1e-5, [True, gamma is not None, gamma is not None],
                     *([none] if "reserve" in options else [])), {})
+
+
+@generator
+def weight_norm(draw, options):
+    for dtype in FLOATS[:2] + FLOATS[3:]:
+        for shape, dim in (((6, 4, 3), 0), ((6, 4, 3), 2), ((5, 300), 0), ((5, 7), 1), ((1, 9), 0)):
+            v = draw.dense(shape, dtype, 1.0)
+            norm_shape = [s if k == dim else 1 for k, s in enumerate(shape)]
+            g = draw.dense(norm_shape, dtype, 1.0)
+            if "backward" not in options:
+                yield (v, g, dim), {}
+            else:
+                norms = torch.ops.aten._weight_norm_interface(v, g, dim)[1]
+                yield (draw.dense(shape, dtype, 1.0), v, g, norms, dim), {}

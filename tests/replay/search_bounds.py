@@ -53,7 +53,7 @@ HEADS_DENSE = ("_scaled_dot_product", "_flash", "_efficient")
 # And results of a forward op, or of a reduction of the other arguments, that a backward op is given: the numbers of samples stay.
 NUMBERS_FIT = ("_scaled_dot_product_flash_attention_for_cpu_backward", "batch_norm_backward", "native_batch_norm_backward", "native_layer_norm_backward",
                "native_group_norm_backward", "_fused_rms_norm_backward")
-ONE_LAYOUT = ("_fused_ad", "_fused_sgd", "native_layer_norm_backward", "native_group_norm_backward", "batch_norm_backward", "native_batch_norm_backward",
+ONE_LAYOUT = ("_weight_norm_interface", "_fused_ad", "_fused_sgd", "native_layer_norm_backward", "native_group_norm_backward", "batch_norm_backward", "native_batch_norm_backward",
               "_fused_rms_norm_backward", "mkldnn_rnn")
 
 

@@ -109,7 +109,7 @@ def check_shadow(case):
             continue
         room = allowed(case.row, y, torch.maximum(w, y.abs()), torch.float64, terms) + 8 * 2.0**-53 * torch.maximum(w, y.abs())
         bad = ~(((y - t).abs() <= room) | (y == t) | (torch.isnan(y) & torch.isnan(t)))
-        bad &= torch.isfinite(w)
+        bad &= w < 2.0**128  # a finite twin of that size says nothing (replay/pointwise.h)
         bad &= ~((torch.isinf(y) | torch.isinf(t)) & (torch.minimum(y.abs(), t.abs()) > 1e308))
         if bool(bad.any()):
             report(case, "shadow differs from torch.float64", bad, ("shadow", y), ("torch", t), ("twin", w))
