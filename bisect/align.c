@@ -152,14 +152,14 @@ static bool is_optimizers(const lb_program *p, const lb_op *op)
     return op->phase == LB_PHASE_OPTIMIZER && lb_op_computes(p, op) && !*lb_op_layer(p, op);
 }
 
-static lb_status list_served(const lb_program *p, const lb_map_rules *rules, served *out, lb_err *err)
+static lb_status list_served(const lb_program *p, const lb_map_rules *rules, bool wanted, served *out, lb_err *err)
 {
     lb_flow *flow = NULL;
     lb_owners *owners = NULL;
     bool any = false;
     *out = (served){.names = calloc(p->n_ops + 1, sizeof *out->names), .n = p->n_ops};
     if (!out->names) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", p->n_ops);
-    for (uint32_t i = 0; i < p->n_ops && !any; i++) any = is_optimizers(p, &p->ops[i]);
+    for (uint32_t i = 0; wanted && i < p->n_ops && !any; i++) any = is_optimizers(p, &p->ops[i]);
     if (!any) return LB_OK;
     lb_status status = lb_flow_new(p, &flow, err);
     if (status == LB_OK) status = lb_owners_new(flow, NULL, &owners, err);
@@ -717,25 +717,36 @@ static bool open_alignment(lb_alignment *out, uint32_t na, uint32_t nb)
            out->join_of_b && out->place_of_b && out->joins.list && out->joins.part_ops;
 }
 
-lb_status lb_alignment_make(const lb_side *a, const lb_side *b, const lb_map_rules *rules_a,
-                            const lb_map_rules *rules_b, const lb_batch_rows *rows, lb_alignment *out,
-                            lb_err *err)
+static lb_status make(const lb_side *a, const lb_side *b, const lb_map_rules *rules_a, const lb_map_rules *rules_b,
+                      const lb_batch_rows *rows, bool by_parameter, lb_alignment *out, lb_err *err)
 {
     const lb_program *pa = a->program, *pb = b->program;
     char **paths_a = scope_paths(pa, rules_a), **paths_b = scope_paths(pb, rules_b);
     bool room = open_alignment(out, pa->n_ops, pb->n_ops) && paths_a && paths_b;
     out->joins.rows = rows;
     served whose[2] = {{0}};
-    lb_status status = room ? list_served(pa, rules_a, &whose[0], err)
+    lb_status status = room ? list_served(pa, rules_a, by_parameter, &whose[0], err)
                             : lb_fail(err, LB_ERR_NOMEM, "out of memory while aligning %u with %u ops",
                                       pa->n_ops, pb->n_ops);
-    if (status == LB_OK) status = list_served(pb, rules_b, &whose[1], err);
+    if (status == LB_OK) status = list_served(pb, rules_b, by_parameter, &whose[1], err);
     if (status == LB_OK) status = align_ops(a, b, paths_a, paths_b, whose, out, err);
     free_served(&whose[0]), free_served(&whose[1]);
     if (status == LB_OK) status = align_sources(a, b, rules_a, rules_b, out, err);
     if (status != LB_OK) lb_alignment_release(out);
     free_paths(paths_a, pa->n_scopes), free_paths(paths_b, pb->n_scopes);
     return status;
+}
+
+lb_status lb_alignment_make(const lb_side *a, const lb_side *b, const lb_map_rules *rules_a, const lb_map_rules *rules_b,
+                            const lb_batch_rows *rows, lb_alignment *out, lb_err *err)
+{
+    return make(a, b, rules_a, rules_b, rows, false, out, err);
+}
+
+lb_status lb_alignment_make_by_parameter(const lb_side *a, const lb_side *b, const lb_map_rules *rules_a, const lb_map_rules *rules_b,
+                                         lb_alignment *out, lb_err *err)
+{
+    return make(a, b, rules_a, rules_b, NULL, true, out, err);
 }
 
 bool lb_alignment_finer(const lb_program *program, const lb_program *other)

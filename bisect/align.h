@@ -1,7 +1,6 @@
 /* Aligning two sides: which op of B is op i of A.
  *
- * Ops meet by where they stand and what they are: (phase, layer path after the maps, call of the layer), in the optimizer (phase,
- * parameter that the op serves), and inside such a group by the longest common subsequence of op names and shapes, so that a run which computes something in other ops (eager
+ * Ops meet by where they stand and what they are: (phase, layer path after the maps, call of the layer), and inside such a group by the longest common subsequence of op names and shapes, so that a run which computes something in other ops (eager
  * against fused attention, foreach against single-tensor AdamW) still lines up before and after that place. Where B calls a
  * layer several times for one call of A (micro-batches, decode steps, ranks), ops meet by name, one against several, if what
  * they give can be put together (join.h). Where B's batch has more rows than A's (batch_rows.h), an op that reads or gives rows
@@ -35,6 +34,10 @@ typedef struct lb_alignment {
 lb_status lb_alignment_make(const lb_side *a, const lb_side *b, const lb_map_rules *rules_a,
                             const lb_map_rules *rules_b, const lb_batch_rows *rows, lb_alignment *out,
                             lb_err *err);
+/* The same, but ops of the optimizer meet by the parameter that they serve (replay/owner.h): an optimizer goes through its parameters in an
+ * order that says nothing. */
+lb_status lb_alignment_make_by_parameter(const lb_side *a, const lb_side *b, const lb_map_rules *rules_a, const lb_map_rules *rules_b,
+                                         lb_alignment *out, lb_err *err);
 /* How the larger batch's values stand to the smaller's for that op: does some value that it reads carry rows, so that what it gives
  * in one shape is over other rows? */
 bool lb_alignment_reads_rows(const lb_alignment *alignment, const lb_program *a, uint32_t op_a,

@@ -328,7 +328,7 @@ static lb_status diff_step(lb_walk *w, const session *s, lb_err *err)
     const lb_diff_options *options = s->options;
     const lb_map_rules *rules_a = w->swapped ? NULL : s->rules, *rules_b = w->swapped ? s->rules : NULL;
     if (has_ops(w->pa) && has_ops(w->pb)) LB_TRY(note_rows(w, s, err));
-    LB_TRY(lb_alignment_make(w->a, w->b, rules_a, rules_b, NULL, &w->alignment, err));
+    LB_TRY(lb_alignment_make_by_parameter(w->a, w->b, rules_a, rules_b, &w->alignment, err));
     LB_TRY(lb_fused_sources_join(&w->past->fused, w->a, w->b, &w->alignment, err));
     w->differs = calloc(w->pa->n_ops + 1, 1), w->settled = calloc((size_t)w->pa->n_ops + w->pb->n_ops + 1, 1);
     if (!w->differs || !w->settled)
