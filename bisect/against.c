@@ -75,10 +75,41 @@ static bool is_draw(lb_inquiry *q, const lb_diff_row *cause)
 
 /* ---- axes ---- */
 
-/* A parameter or state that was written outside module, backward and optimizer, by an op that was seen. */
-static bool is_overwritten(const lb_diff_row *cause)
+/* The program, of the run or of the reference, in which the cause is an op of that name, and its row there. */
+static const lb_program *program_of_cause(lb_inquiry *q, const lb_diff_row *cause, uint32_t *row)
 {
-    return cause->phase == LB_PHASE_OTHER && cause->parameter;
+    const lb_program *p = lb_inquiry_program(q, cause->rank, cause->step), *other;
+    *row = cause->index;
+    if (p && *row < p->n_ops && cause->op && !strcmp(lb_op_name(p, &p->ops[*row]), cause->op)) return p;
+    *row = cause->other;
+    if (lb_capture_program(q->options->against, cause->other_rank, cause->step, &other, NULL) != LB_OK || *row >= other->n_ops) return NULL;
+    return other;
+}
+
+static bool writes_named(const lb_program *p, const lb_op *op)
+{
+    for (uint32_t i = 0; i < op->written; i++) {
+        const uint32_t v = lb_op_written(p, op)[i];
+        if (v != LB_NONE && p->values[v].flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE)) return true;
+    }
+    return false;
+}
+
+static bool is_in_group(const lb_program *p, uint32_t row)
+{
+    for (uint32_t i = 0; i < p->n_groups; i++)
+        if (row >= p->groups[i].first_op && row - p->groups[i].first_op < p->groups[i].ops) return true;
+    return false;
+}
+
+/* A parameter or state that was written by an op that was seen, but by no optimizer: outside module, backward and the ops of its step. */
+static bool is_overwritten(lb_inquiry *q, const lb_diff_row *cause)
+{
+    uint32_t row;
+    const lb_program *p = program_of_cause(q, cause, &row);
+    if (!p || cause->phase == LB_PHASE_FORWARD || cause->phase == LB_PHASE_BACKWARD || !cause->parameter) return false;
+    if (!cause->value && !writes_named(p, &p->ops[row])) return false;
+    return cause->phase == LB_PHASE_OTHER || (p->n_groups && !is_in_group(p, row));
 }
 
 static lb_axis axis_of(lb_inquiry *q, const lb_diff_report *r, const lb_diff_row *cause, uint32_t ranks)
@@ -86,7 +117,7 @@ static lb_axis axis_of(lb_inquiry *q, const lb_diff_report *r, const lb_diff_row
     if (q->n_ranks > 1 && ranks < q->n_ranks && cause->verdict == LB_VERDICT_DIVERGED) return LB_AXIS_RANK;
     if (cause->verdict == LB_VERDICT_DIVERGED) {
         if (is_source(cause) || is_draw(q, cause)) return LB_AXIS_SOURCE;
-        if (is_overwritten(cause)) return LB_AXIS_SOURCE;
+        if (is_overwritten(q, cause)) return LB_AXIS_SOURCE;
         return cause->phase == LB_PHASE_OPTIMIZER && groups_differ(q, cause) ? LB_AXIS_SOURCE : LB_AXIS_BLOCK;
     }
     const lb_diff_structure *s = structure_at(r, cause);

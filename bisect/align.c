@@ -108,11 +108,20 @@ static uint64_t hash_of(const char *text)
     return hash;
 }
 
+/* Which number a loop asks for: `expert_ids == 3` is another op than `expert_ids == 2`. */
+static void mix_sought(uint64_t *hash, const lb_program *p, const lb_op *op)
+{
+    if (strcmp(lb_op_name(p, op), "aten::eq.Scalar") && strcmp(lb_op_name(p, op), "aten::ne.Scalar")) return;
+    for (uint32_t i = 0; i < op->args; i++)
+        if (lb_op_args(p, op)[i].tag == LB_ARG_INT) *hash = mix(*hash, (uint64_t)lb_op_args(p, op)[i].u.i);
+}
+
 /* What an op is: its name and the shapes it takes and gives; dtypes may differ between the sides. */
 static uint64_t kind_of(const lb_program *p, const lb_op *op)
 {
     mixer m = {hash_of(lb_op_name(p, op)), p};
     lb_op_each_input(p, op, mix_input, &m);
+    mix_sought(&m.hash, p, op);
     for (uint32_t i = 0; i < op->results; i++) mix_shape(&m.hash, p, lb_op_results(p, op)[i]);
     return m.hash;
 }
@@ -540,6 +549,8 @@ static bool are_alike(const aligner *al, const lb_value *va, const sources *sa, 
         return bits && (!*name_a || !*name_b) && !((va->flags | vb->flags) & (LB_VALUE_PARAMETER | LB_VALUE_STATE));
     case BY_USE:
         if (va->dtype != vb->dtype && !(lb_dtype_is_float(va->dtype) && lb_dtype_is_float(vb->dtype))) return false;
+        /* In a layer of other ops names alone may have paired the readers: weak for what earlier steps left, which looks all alike. */
+        if (va->source == LB_SOURCE_CARRIED && sa->readers[i].op != LB_NONE && al->out->irregular[sa->readers[i].op]) return false;
         return (!*name_a || !*name_b) && are_used_alike(al, &sa->readers[i], &sb->readers[j]);
     }
     return false;

@@ -330,6 +330,7 @@ static lb_status diff_step(lb_walk *w, const session *s, lb_err *err)
     if (has_ops(w->pa) && has_ops(w->pb)) LB_TRY(note_rows(w, s, err));
     LB_TRY(lb_alignment_make_by_parameter(w->a, w->b, rules_a, rules_b, &w->alignment, err));
     LB_TRY(lb_fused_sources_join(&w->past->fused, w->a, w->b, &w->alignment, err));
+    lb_met_storages_pair(&w->past->met, w->a, w->b, w->swapped, &w->alignment);
     w->differs = calloc(w->pa->n_ops + 1, 1), w->settled = calloc((size_t)w->pa->n_ops + w->pb->n_ops + 1, 1);
     if (!w->differs || !w->settled)
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", w->pa->n_ops);
@@ -476,6 +477,7 @@ static lb_status diff_steps(session *s, half *first, half *second, lb_err *err)
     }
     lb_taints_release(&past.storages[0]), lb_taints_release(&past.storages[1]);
     lb_fused_sources_release(&past.fused);
+    lb_met_storages_release(&past.met);
     return status;
 }
 

@@ -795,6 +795,7 @@ lb_status lb_walk_program(lb_walk *w, lb_err *err)
     if (w->b->n_parts > 1) LB_TRY(lb_meetings_find(w->b, &w->meetings[1], err));
     lb_status status = open_walk(w, &at, err);
     if (status == LB_OK) status = walk_all(w, at, err);
+    if (status == LB_OK) status = lb_met_storages_note(&w->past->met, w->a, w->b, &w->merged, w->swapped, err);
     free(at);
     return status;
 }

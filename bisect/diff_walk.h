@@ -11,6 +11,7 @@
 #include "diff_report.h"
 #include "fused_sources.h"
 #include "merged_steps.h"
+#include "met_storages.h"
 #include "noise.h"
 #include "owner.h"
 #include "reorder.h"
@@ -36,6 +37,7 @@ typedef struct lb_walk_past {
     lb_taints storages[2]; /* of either side */
     lb_read_numbers read;
     lb_fused_sources fused;
+    lb_met_storages met;
     int64_t first; /* the first step that was compared */
     bool any;      /* some step was */
 } lb_walk_past;

@@ -72,7 +72,8 @@ static bool list_preds(maker *m, int side)
 static uint8_t blame_of_source(const lb_program *p, const lb_op *op)
 {
     const uint32_t v = op->results ? lb_op_results(p, op)[0] : LB_NONE;
-    return v != LB_NONE && p->values[v].flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE) ? LB_BLAME_SOURCE : LB_BLAME_NOT;
+    if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype)) return LB_BLAME_NOT;
+    return p->values[v].flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE) || p->values[v].source == LB_SOURCE_CARRIED ? LB_BLAME_SOURCE : LB_BLAME_NOT;
 }
 
 /* Copies and casts are the identity in exact arithmetic. */
