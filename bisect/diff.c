@@ -5,6 +5,8 @@
  */
 #include "diff_values.h"
 #include "exits.h"
+
+#include <lastbit/lacking.h>
 #include "parity.h"
 #include "routing_diff.h"
 
@@ -195,6 +197,7 @@ typedef struct session {
     lb_diff_report *report;
     lb_diff_report *quiet; /* of steps before the window that was asked for: what they leave is known, and nothing is said; or NULL */
     uint64_t shared; /* steps that both sides have */
+    lb_lack lacks[2]; /* bytes that either side did not keep, and for want of which something could not be judged */
 } session;
 
 typedef struct wanting {
@@ -269,6 +272,31 @@ static uint32_t find_differences(lb_walk *w)
     return differing;
 }
 
+/* Pairs that differ and that one side could not even hold against its own recording: what it did not keep. */
+static void note_lacks(session *s, const lb_walk *w)
+{
+    const lb_side *sides[] = {w->a, w->b};
+    for (uint32_t i = 0; w->have_shadows && i < w->pa->n_ops; i++) {
+        const uint32_t ops[] = {i, w->alignment.b_of_a[i]};
+        for (int k = 0; k < 2 && w->differs[i] && ops[1] != LB_NONE; k++) {
+            const lb_side_part *part = &sides[k]->parts[lb_side_part_of(sides[k], ops[k])];
+            if (w->shadows.rows[i].own[k] == LB_VERDICT_MISSING && w->shadows.rows[i].agreement == LB_SHADOW_UNKNOWN)
+                lb_lack_add(&s->lacks[k ^ (int)w->swapped], part->program, ops[k] - part->first_op);
+        }
+    }
+}
+
+/* Which side is to be recorded again, and how, so that the pair can be judged. */
+static void say_lacks(session *s)
+{
+    lb_capture *captures[] = {s->a, s->b};
+    for (int k = 0; k < 2; k++) {
+        char *text = lb_lack_sentence(&s->lacks[k], captures[k], k ? "the second side" : "the first side", lb_capture_path(captures[!k]));
+        if (text) lb_report_missing(s->report, text);
+        free(text);
+    }
+}
+
 static lb_status measure_noise(lb_walk *w, const lb_diff_options *options, lb_err *err)
 {
     char text[160];
@@ -323,7 +351,7 @@ static lb_status find_exits(lb_walk *w, const lb_map_rules *rules_a, const lb_ma
     return LB_OK;
 }
 
-static lb_status diff_step(lb_walk *w, const session *s, lb_err *err)
+static lb_status diff_step(lb_walk *w, session *s, lb_err *err)
 {
     const lb_diff_options *options = s->options;
     const lb_map_rules *rules_a = w->swapped ? NULL : s->rules, *rules_b = w->swapped ? s->rules : NULL;
@@ -341,6 +369,7 @@ static lb_status diff_step(lb_walk *w, const session *s, lb_err *err)
     if (differing) LB_TRY(measure_noise(w, options, err));
     if (differing && !options->digests_only) LB_TRY(replay_both(w, options, err));
     if (s->quiet) return lb_walk_program(w, err);
+    note_lacks(s, w);
     LB_TRY(add_parameters(w, err));
     LB_TRY(lb_walk_program(w, err));
     if (has_ops(w->pa) && has_ops(w->pb)) add_structure(w);
@@ -549,6 +578,7 @@ lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *optio
                          "%s and %s share no step of one rank; see `lastbit ls` for what each holds",
                          lb_capture_path(a), lb_capture_path(b));
     lb_map_rules_free(rules);
+    if (status == LB_OK && s.report->verdict == LB_VERDICT_MISSING) say_lacks(&s);
     if (status == LB_OK && s.report->n_missing)
         s.report->verdict = lb_report_worse(s.report->verdict, LB_VERDICT_MISSING);
     if (status == LB_OK) lb_parity_finish(s.report);
