@@ -291,7 +291,8 @@ static void say_lacks(session *s)
 {
     lb_capture *captures[] = {s->a, s->b};
     for (int k = 0; k < 2; k++) {
-        char *text = lb_lack_sentence(&s->lacks[k], captures[k], k ? "the second side" : "the first side", lb_capture_path(captures[!k]));
+        const char *like = s->lacks[!k].ops ? NULL : lb_capture_path(captures[!k]); /* the other side kept enough */
+        char *text = lb_lack_sentence(&s->lacks[k], captures[k], k ? "the second side" : "the first side", like);
         if (text) lb_report_missing(s->report, text);
         free(text);
     }
