@@ -24,7 +24,7 @@ typedef struct workspace {
 static matrix new_matrix(workspace *w, int64_t m, int64_t n)
 {
     matrix a = {NULL, m, n};
-    if (w->n < 48) a.x = calloc((size_t)(m * n ? m * n : 1), sizeof *a.x);
+    if (w->n < 48) a.x = calloc((size_t)(m * n + 1), sizeof *a.x);
     if (a.x) w->blocks[w->n++] = a.x;
     else w->failed = true;
     return a;

@@ -6,6 +6,8 @@ import json
 import os
 import pathlib
 import random
+import select
+import signal
 import subprocess
 import sys
 import time
@@ -187,6 +189,51 @@ def prepared(case, folder):
     return json.loads(out.read_text()) if out.exists() else {"case": case, "redrawn": "killed"}
 
 
+# ---- a process of its own
+
+
+class Server:
+    """`prepared` in a process that has loaded PyTorch and nothing else: a fork of a process in which other code has used PyTorch's threads
+    may wait for these for ever. What takes longer than `limit` seconds is ended, and the process with it."""
+
+    def __init__(self, limit=240):
+        self.limit, self.process = limit, None
+
+    def start(self):
+        self.process = subprocess.Popen([sys.executable, os.path.abspath(__file__)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        start_new_session=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
+
+    def stop(self):
+        if self.process:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        self.process = None
+
+    def prepared(self, case, folder):
+        if not self.process or self.process.poll() is not None:
+            self.start()
+        self.process.stdin.write(json.dumps([case, str(folder)]) + "\n")
+        self.process.stdin.flush()
+        ready, _, _ = select.select([self.process.stdout], [], [], self.limit)
+        line = self.process.stdout.readline() if ready else ""
+        if not line:
+            self.stop()
+            return {"case": case, "redrawn": "killed: no answer in %d s" % self.limit}
+        return json.loads(line)
+
+
+def serve():
+    import torch
+
+    answers = os.fdopen(os.dup(1), "w")
+    torch.set_num_threads(1)
+    warm()
+    for line in sys.stdin:
+        case, folder = json.loads(line)
+        answers.write(json.dumps(prepared(case, pathlib.Path(folder))) + "\n")
+        answers.flush()
+
+
 # ---- asking
 
 
@@ -289,7 +336,7 @@ def place(answer):
     return [first.get(key) for key in ("step", "phase", "layer")] if answer.get("verdict") == "diverged" else None
 
 
-def trial(binary, case, folder):
+def trial(binary, case, folder, prepared=prepared):
     """The whole of it: {"case", "redrawn"} or {"case", "truth", "scores": {question: [score, said]}, "seconds"}."""
     began, folder = time.time(), pathlib.Path(folder)
     known = prepared(case, folder)
@@ -308,3 +355,7 @@ def kind_of(case):
     names = [name for name, _ in case["changes"]]
     faults = [name for name in names if not change_catalogue.TABLE[name].innocent]
     return faults[0] if faults else names[0] if len(names) == 1 else "composed"
+
+
+if __name__ == "__main__":
+    serve()

@@ -67,25 +67,21 @@ NAMED = {  # what is changed, in which program, and what of the case is given
 
 @pytest.fixture(scope="module")
 def trials():
-    """Loads PyTorch into this process, of which each case is a fork."""
-    import change_catalogue  # noqa: F401
+    """PyTorch is loaded by a process of its own, of which each case is a fork."""
     import fault_trial
-    import torch
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    fault_trial.warm()
-    yield fault_trial
-    torch.set_num_threads(threads)
+    server = fault_trial.Server()
+    yield fault_trial, server
+    server.stop()
 
 
 def confirmed(trials, folder, seed, count, share, **drawn):
     """The first cases of a seed that plain PyTorch confirms, with lastbit's answers."""
-    number, found = 0, []
+    number, found, (trials, server) = 0, [], trials
     while len(found) < count:
         assert number < 20 * count + 20, "hardly any case is confirmed"
         case = trials.draw(seed, number, share=share, **drawn)
-        result = trials.trial(BUILD / "lastbit", case, folder / str(number))
+        result = trials.trial(BUILD / "lastbit", case, folder / str(number), server.prepared)
         number += 1
         if "scores" in result:
             found.append(dict(result, number=number - 1))
