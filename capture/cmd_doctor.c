@@ -7,6 +7,7 @@
 #include "command_line.h"
 #include "launch.h"
 
+#include <dirent.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,12 +68,13 @@ static lb_status scratch_make(lb_scratch *scratch, lb_err *err)
 
 static void scratch_remove(const lb_scratch *scratch)
 {
-    char file[PATH_MAX + 32];
-    const char *names[] = {LB_LAUNCH_NOTES, "rank-00000.tar"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        snprintf(file, sizeof file, "%s/%s", scratch->capture, names[i]);
+    char file[2 * PATH_MAX];
+    DIR *folder = opendir(scratch->capture);
+    for (struct dirent *entry; folder && (entry = readdir(folder));) { /* the archive, and what the processes noted for the launcher */
+        snprintf(file, sizeof file, "%s/%s", scratch->capture, entry->d_name);
         unlink(file);
     }
+    if (folder) closedir(folder);
     unlink(scratch->answer);
     unlink(scratch->log);
     rmdir(scratch->capture);

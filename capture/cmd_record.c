@@ -187,7 +187,7 @@ static void note_stop(lb_capture *capture, int32_t rank, lb_recorded *recorded)
     json_t *coverage = table ? json_loads(table, 0, NULL) : NULL;
     const char *why = json_string_value(json_object_get(coverage, "stopped"));
     if (why)
-        snprintf(recorded->stopped, sizeof recorded->stopped, "recording stopped there: %s%s", lb_is_full_disk(why) ? "the disk is full: " : "", why);
+        snprintf(recorded->stopped, sizeof recorded->stopped, "it went no further: %s%s", lb_is_full_disk(why) ? "the disk is full: " : "", why);
     json_decref(coverage);
 }
 

@@ -159,7 +159,7 @@ static void a_bad_map_rule_says_what_is_wrong(void **state)
     }
 }
 
-static void sources_meet_by_name_and_unnamed_ones_by_order(void **state)
+static void sources_meet_by_name_and_unnamed_ones_not_by_their_place(void **state)
 {
     (void)state;
     lb_program *a = lb_program_new(), *b = lb_program_new();
@@ -167,7 +167,8 @@ static void sources_meet_by_name_and_unnamed_ones_by_order(void **state)
     uint32_t bx = add_source(b, "", 7, 8), bw = add_source(b, "w", 8, 4);
     lb_alignment al = align(a, b, NULL);
     assert_int_equal(al.source_b_of_a[aw], bw);
-    assert_int_equal(al.source_b_of_a[ax], bx);
+    assert_int_equal(al.source_b_of_a[ax], LB_NONE); /* other bits, and nothing that reads them says that they are the same */
+    (void)bx;
     assert_int_equal(al.source_b_of_a[ay], LB_NONE);
     lb_alignment_release(&al);
     lb_program_free(a), lb_program_free(b);
@@ -201,7 +202,7 @@ int main(void)
         cmocka_unit_test(known_frameworks_meet_under_one_spelling),
         cmocka_unit_test(only_names_that_do_not_meet_are_spelled_anew),
         cmocka_unit_test(a_bad_map_rule_says_what_is_wrong),
-        cmocka_unit_test(sources_meet_by_name_and_unnamed_ones_by_order),
+        cmocka_unit_test(sources_meet_by_name_and_unnamed_ones_not_by_their_place),
         cmocka_unit_test(long_unscoped_groups_still_align),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -30,7 +30,7 @@ def test_summary_and_recover_say_so(lastbit, tmp_path):
     done = record(tmp_path, blocks=800)
     assert done.returncode == 0 and done.stdout.count("step") == 6
     summary = done.stderr.splitlines()[-1]
-    assert "recording stopped there: the disk is full" in summary and "Next: lastbit bisect" in summary
+    assert "it went no further: the disk is full" in summary and "Next: lastbit bisect" in summary
     whole = tmp_path / "whole.lb"
     text = lastbit.run("recover", tmp_path / "run.lb", "-o", whole, expect=0).stdout
     assert "the disk was full" in text

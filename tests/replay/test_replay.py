@@ -105,7 +105,7 @@ def test_one_change_of_precision_cures_a_stale_scale(lastbit, tmp_path):
     assert sick["inf"]["ops"] > 0 and sick["inf"]["first"]["index"] < sick["nan"]["first"]["index"]  # what made the NaN
     cured = lastbit.json("replay", capture, *chained, "--precision", "layer=layers.4.attention.qkv&phase=forward=f32")
     assert cured["nan"]["ops"] <= 1  # a tensor made of the logged loss, which was a Python number when it was recorded
-    assert cured["verdict"] == "rounding"
+    assert cured["verdict"] == "swapped"
     elsewhere = lastbit.json("replay", capture, *chained, "--precision", "layer=layers.3=f32")
     assert elsewhere["nan"]["ops"] > 100
 
