@@ -190,6 +190,13 @@ static bool add_exits(maker *m)
     return true;
 }
 
+/* Where B calls its layers more often, one loss stands beside the several that it is made of: such a pair is none. */
+static bool is_doubtful(const maker *m, const lb_node *node)
+{
+    const bool uneven = m->sides[0]->n_parts != m->sides[1]->n_parts || lb_alignment_finer(m->sides[1]->program, m->sides[0]->program);
+    return uneven && node->n[1] == 1 && m->al->irregular[m->out->ops[node->first[0]]];
+}
+
 static bool is_rebased(const maker *m, const lb_node *node)
 {
     const uint32_t a = m->out->ops[node->first[0]], b = m->out->ops[node->first[1]];
@@ -231,6 +238,7 @@ static bool add_nodes(maker *m)
 {
     for (uint32_t i = 0; i < m->out->merged.n_nodes; i++) {
         const lb_node *node = &m->out->nodes[i];
+        if (is_doubtful(m, node)) continue;
         const bool rebased = is_rebased(m, node);
         m->out->nodes[i].flipped = node->state == LB_NODE_SAME && !is_source(m, 0, m->out->ops[node->first[0]]) && decides(m, node);
         if (rebased && !add_sink(m, (lb_sink){i, true, {LB_NONE, LB_NONE}}, LB_NONE, LB_NONE)) return false;
