@@ -201,7 +201,8 @@ class Server:
 
     def start(self):
         self.process = subprocess.Popen([sys.executable, os.path.abspath(__file__)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                        start_new_session=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
+                                        start_new_session=True,
+                                        env=dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(filter(None, sys.path))))
 
     def stop(self):
         if self.process:
