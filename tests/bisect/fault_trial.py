@@ -170,6 +170,7 @@ def prepared(case, folder):
     child = os.fork()
     if child == 0:
         status = 1
+        signal.alarm(200)  # whatever it waits for
         try:
             with open(folder / "log", "w") as log:
                 os.dup2(log.fileno(), 1)

@@ -133,6 +133,6 @@ def test_a_truth_is_not_taken_on_trust(trials, tmp_path):
     try:
         for name, reason in (("no-fault", "exact values agree"), ("not-innocent", "exact values differ")):
             case = trials[0].draw("trust", 0, only=name, programs=["gpt"], fixed=PLAIN)
-            assert trials[1].prepared(case, tmp_path / name)["redrawn"].startswith(reason)
+            assert trials[0].prepared(case, tmp_path / name)["redrawn"].startswith(reason)
     finally:
         del table["no-fault"], table["not-innocent"]
