@@ -201,7 +201,6 @@ typedef struct session {
 } session;
 
 typedef struct wanting {
-    lb_walk *w;
     uint8_t *read; /* per value of A: it has other bits on the other side */
     bool any;
 } wanting;
@@ -218,7 +217,7 @@ static uint8_t *list_wanted(lb_walk *w)
 {
     const lb_program *p = w->pa;
     uint8_t *wanted = malloc(p->n_ops + 1);
-    wanting x = {w, calloc(p->n_values + 1, 1), false};
+    wanting x = {calloc(p->n_values + 1, 1), false};
     for (uint32_t i = 0; wanted && x.read && i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
         wanted[i] = w->differs[i];

@@ -14,11 +14,6 @@ void lb_inflow_add(lb_inflow *in, const lb_inflow *more)
         if (more->lone[side] < in->lone[side]) in->lone[side] = more->lone[side];
 }
 
-static const lb_program *program_of(const lb_walk *w, int side)
-{
-    return side ? w->pb : w->pa;
-}
-
 static bool values_differ(const lb_walk *w, int side, uint32_t mine, uint32_t theirs)
 {
     return side ? lb_walk_value_differs(w, theirs, mine) : lb_walk_value_differs(w, mine, theirs);
@@ -28,9 +23,9 @@ static bool values_differ(const lb_walk *w, int side, uint32_t mine, uint32_t th
 static void note_input(lb_walk *w, int side, lb_inflow *in, uint32_t mine, uint32_t theirs)
 {
     if (mine == LB_NONE) return;
-    const lb_value *v = &program_of(w, side)->values[mine];
+    const lb_value *v = &lb_walk_side(w, side)->values[mine];
     const bool unknown = theirs == LB_NONE || lb_digest_is_none(v->logical) ||
-                         lb_digest_is_none(program_of(w, !side)->values[theirs].logical);
+                         lb_digest_is_none(lb_walk_side(w, !side)->values[theirs].logical);
     if (!unknown && !values_differ(w, side, mine, theirs)) return;
     const lb_taint *t = lb_taint_of(&w->storages[side], v->storage);
     lb_inflow_add(in, &(lb_inflow){t->verdict, t->carried, !unknown || t->differs, {t->lone[0], t->lone[1]}});
@@ -38,7 +33,7 @@ static void note_input(lb_walk *w, int side, lb_inflow *in, uint32_t mine, uint3
 
 static void note_args(lb_walk *w, int side, lb_inflow *in, const lb_arg *a, uint32_t na, const lb_arg *b, uint32_t nb, int element)
 {
-    const lb_program *mine = program_of(w, side), *theirs = program_of(w, !side);
+    const lb_program *mine = lb_walk_side(w, side), *theirs = lb_walk_side(w, !side);
     for (uint32_t i = 0; i < na; i++) {
         const lb_arg *other = b && i < nb && b[i].tag == a[i].tag ? &b[i] : NULL;
         if (a[i].tag == LB_ARG_VALUE) note_input(w, side, in, a[i].u.value, other ? other->u.value : LB_NONE);
@@ -54,7 +49,7 @@ static void note_args(lb_walk *w, int side, lb_inflow *in, const lb_arg *a, uint
 
 void lb_flow_in(lb_walk *w, int side, uint32_t op, uint32_t other, int element, lb_inflow *in)
 {
-    const lb_program *mine = program_of(w, side), *theirs = program_of(w, !side);
+    const lb_program *mine = lb_walk_side(w, side), *theirs = lb_walk_side(w, !side);
     const lb_op *a = &mine->ops[op], *b = other == LB_NONE ? NULL : &theirs->ops[other];
     note_args(w, side, in, lb_op_args(mine, a), a->args, b ? lb_op_args(theirs, b) : NULL, b ? b->args : 0, element);
 }
@@ -77,7 +72,7 @@ static bool covers(const lb_walk *w, int side, const lb_value *v)
 
 void lb_flow_out(lb_walk *w, int side, uint32_t op, uint32_t i, const lb_inflow *left)
 {
-    const lb_program *p = program_of(w, side);
+    const lb_program *p = lb_walk_side(w, side);
     const uint32_t value = lb_outcome(p, &p->ops[op], i);
     if (value == LB_NONE) return;
     const lb_value *v = &p->values[value];

@@ -10,11 +10,6 @@
 
 enum { NAMED = 4 };
 
-static const lb_program *program_of(const lb_walk *w, int side)
-{
-    return side ? w->pb : w->pa;
-}
-
 /* ---- arguments ---- */
 
 static bool follows(const lb_read_numbers *read, const lb_walk *w, const lb_arg *a, uint32_t na, const lb_arg *b, uint32_t nb)
@@ -65,7 +60,7 @@ static const lb_owners *owners_of(lb_walk *w, int side)
  * ops over lists; LB_NONE: any. */
 static void name_owner(lb_walk *w, int side, uint32_t op, uint32_t outcome, lb_diff_row *row)
 {
-    const lb_program *p = program_of(w, side);
+    const lb_program *p = lb_walk_side(w, side);
     const lb_owners *owners = *lb_op_layer(p, &p->ops[op]) ? NULL : owners_of(w, side);
     if (!owners) return;
     const uint32_t value = outcome < lb_outcomes(&p->ops[op]) ? lb_outcome(p, &p->ops[op], outcome) : LB_NONE;
@@ -133,7 +128,7 @@ static void describe_lone(const lb_walk *w, const lb_divergence *o, lb_diff_row 
     char lists[2][300], why[800];
     const uint32_t *ops[] = {w->divergences.lone + o->first[0], w->divergences.lone + o->first[1]};
     for (int side = 0; side < 2; side++)
-        list_names(program_of(w, side), ops[side], o->n[side], lists[side ^ w->swapped], sizeof lists[0]);
+        list_names(lb_walk_side(w, side), ops[side], o->n[side], lists[side ^ w->swapped], sizeof lists[0]);
     const uint32_t n[] = {o->n[w->swapped], o->n[!w->swapped]};
     if (n[0] && n[1])
         snprintf(why, sizeof why, "the first side runs %s here, the second %s, which differs in exact arithmetic", lists[0], lists[1]);
@@ -150,7 +145,7 @@ static uint32_t first_lone(const lb_walk *w, const lb_divergence *o, int side)
 
 static uint8_t phase_of_lone(const lb_walk *w, const lb_divergence *o, int side)
 {
-    const uint8_t phase = program_of(w, side)->ops[first_lone(w, o, side)].phase;
+    const uint8_t phase = lb_walk_side(w, side)->ops[first_lone(w, o, side)].phase;
     return phase == LB_PHASE_COMMUNICATION ? LB_PHASE_BACKWARD : phase;
 }
 
@@ -186,7 +181,7 @@ static uint32_t count_detached(const lb_program *p, const char *layer)
 /* A gradient that one side alone has, and a detach that the other alone runs: that is where it was cut. LB_NONE: nowhere. */
 static uint32_t find_cut(const lb_walk *w, const lb_divergence *o, int side)
 {
-    const lb_program *p = program_of(w, !side), *other = program_of(w, side);
+    const lb_program *p = lb_walk_side(w, !side), *other = lb_walk_side(w, side);
     if (phase_of_lone(w, o, side) != LB_PHASE_BACKWARD || (o->n[!side] && phase_of_lone(w, o, !side) <= LB_PHASE_BACKWARD)) return LB_NONE;
     for (uint32_t i = p->n_ops; i-- > 0;) {
         const lb_op *op = &p->ops[i];
@@ -202,7 +197,7 @@ static lb_diff_row cut_row(const lb_walk *w, const lb_divergence *o, int side, u
     char why[400], names[300];
     const uint32_t lone = first_lone(w, o, side);
     lb_diff_row row = lb_walk_row(w, side ? cut : LB_NONE, side ? LB_NONE : cut);
-    list_names(program_of(w, side), w->divergences.lone + o->first[side], o->n[side], names, sizeof names);
+    list_names(lb_walk_side(w, side), w->divergences.lone + o->first[side], o->n[side], names, sizeof names);
     row.index = side ? cut : lone, row.other = side ? lone : cut;
     row.local = row.verdict = LB_VERDICT_DIVERGED, row.phase = LB_PHASE_BACKWARD;
     snprintf(why, sizeof why, "detached here on the %s side only, which lacks %s in backward", (side == 0) != w->swapped ? "second" : "first", names);
@@ -214,7 +209,7 @@ static lb_diff_row lone_row(lb_walk *w, const lb_divergence *o)
 {
     const int side = place_side(w, o);
     const uint32_t a = first_lone(w, o, 0), b = first_lone(w, o, 1), op = side ? b : a;
-    const lb_program *p = program_of(w, side);
+    const lb_program *p = lb_walk_side(w, side);
     const uint32_t cut = find_cut(w, o, side);
     if (cut != LB_NONE) return cut_row(w, o, side, cut);
     lb_diff_row row = lb_walk_row(w, side ? LB_NONE : a, side ? b : LB_NONE);

@@ -132,7 +132,7 @@ static void meet(lb_walk *w, const lb_meeting *meeting)
 
 static void flow_out_all(lb_walk *w, int side, uint32_t op, const lb_inflow *left)
 {
-    const lb_program *p = side ? w->pb : w->pa;
+    const lb_program *p = lb_walk_side(w, side);
     for (uint32_t i = 0; i < lb_outcomes(&p->ops[op]); i++) lb_flow_out(w, side, op, i, left);
 }
 
@@ -518,7 +518,7 @@ static void walk_join(lb_walk *w, uint32_t ia, const lb_join *join)
 
 static void walk_lone(lb_walk *w, int side, uint32_t op)
 {
-    const lb_program *p = side ? w->pb : w->pa;
+    const lb_program *p = lb_walk_side(w, side);
     lb_inflow in = LB_INFLOW_NONE;
     lb_flow_in(w, side, op, LB_NONE, LB_ALL_ELEMENTS, &in);
     if (in.lone[side] == LB_NONE) in.lone[side] = op; /* casts as well: they round */
@@ -724,7 +724,7 @@ static void walk_lone_results(lb_walk *w)
 
 static bool measure_extents(lb_walk *w, int side)
 {
-    const lb_program *p = side ? w->pb : w->pa;
+    const lb_program *p = lb_walk_side(w, side);
     const lb_flow *f = w->merged.flows[side];
     w->extents[side] = calloc(f->n_storages + 1, sizeof(int64_t));
     for (uint32_t v = 0; w->extents[side] && v < p->n_values; v++) {

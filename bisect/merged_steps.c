@@ -15,6 +15,7 @@ typedef struct maker {
     const lb_exits *exits;
     lb_merged_steps *out;
     uint32_t n_ops; /* rows of out->ops */
+    bool uneven;    /* B calls its layers more often, or is more programs */
 } maker;
 
 static const lb_op *op_of(const maker *m, int side, uint32_t op)
@@ -193,8 +194,7 @@ static bool add_exits(maker *m)
 /* Where B calls its layers more often, one loss stands beside the several that it is made of: such a pair is none. */
 static bool is_doubtful(const maker *m, const lb_node *node)
 {
-    const bool uneven = m->sides[0]->n_parts != m->sides[1]->n_parts || lb_alignment_finer(m->sides[1]->program, m->sides[0]->program);
-    return uneven && node->n[1] == 1 && m->al->irregular[m->out->ops[node->first[0]]];
+    return m->uneven && node->n[1] == 1 && m->al->irregular[m->out->ops[node->first[0]]];
 }
 
 static bool is_rebased(const maker *m, const lb_node *node)
@@ -312,7 +312,8 @@ lb_status lb_merged_steps_make(const lb_side *a, const lb_side *b, const lb_alig
                                lb_merged_steps *out, lb_err *err)
 {
     *out = (lb_merged_steps){0};
-    maker m = {{a, b}, alignment, meetings, differs, shadows, exits, out, 0};
+    maker m = {{a, b}, alignment, meetings, differs, shadows, exits, out, 0,
+               a->n_parts != b->n_parts || lb_alignment_finer(b->program, a->program)};
     lb_status status = open_steps(&m, err);
     if (status == LB_OK) {
         make_nodes(&m);
