@@ -10,7 +10,7 @@
 /* A result of an outermost call. */
 typedef struct result {
     const char *path; /* mapped */
-    uint32_t scope, call, position, value, op, part;
+    uint32_t call, position, value, op, part;
 } result;
 
 typedef struct results {
@@ -39,28 +39,6 @@ static bool is_outermost(const lb_program *p, const uint8_t *called, uint32_t sc
     return true;
 }
 
-/* The last op before `end` that gives or writes the value's storage; LB_NONE. A source that was returned as it came counts, too. */
-static uint32_t giver_of_storage(const lb_program *p, int64_t storage, uint32_t end, uint32_t *value)
-{
-    for (uint32_t i = end < p->n_ops ? end : p->n_ops; i-- > 0;) {
-        const lb_op *op = &p->ops[i];
-        if (op->flags & (LB_OP_VIEW | LB_OP_FAILED)) continue;
-        for (uint32_t k = 0; k < op->results + op->written; k++) {
-            uint32_t v = k < op->results ? lb_op_results(p, op)[k] : lb_op_written(p, op)[k - op->results];
-            if (v == LB_NONE || p->values[v].storage != storage) continue;
-            *value = v;
-            return i;
-        }
-    }
-    return LB_NONE;
-}
-
-static uint32_t giver_of(const lb_program *p, uint32_t value, uint32_t end)
-{
-    uint32_t given;
-    return giver_of_storage(p, p->values[value].storage, end, &given);
-}
-
 static bool list_results(const lb_side *side, const lb_map_rules *rules, results *r)
 {
     const lb_program *p = side->program;
@@ -75,9 +53,9 @@ static bool list_results(const lb_side *side, const lb_map_rules *rules, results
     for (uint32_t i = 0; done && i < p->n_boundaries; i++) {
         const lb_boundary *b = &p->boundaries[i];
         if (!b->output || b->recompute || b->value == LB_NONE || !is_outermost(p, called, b->scope)) continue;
-        const uint32_t op = giver_of(p, b->value, b->op);
+        const uint32_t op = lb_giver_of(p, b->value, b->op);
         if (op == LB_NONE || lb_layout_numel(&p->values[b->value].layout) == 0) continue;
-        r->list[r->n++] = (result){r->paths[b->scope], b->scope, b->call, b->position, b->value, op, lb_side_part_of(side, op)};
+        r->list[r->n++] = (result){r->paths[b->scope], b->call, b->position, b->value, op, lb_side_part_of(side, op)};
     }
     free(called);
     return done;
@@ -107,8 +85,7 @@ static void pair_results(const lb_side *a, const lb_side *b, const results *ra, 
         const result *x = &ra->list[i], *y = find(rb, x);
         if (!y) continue;
         const lb_value *va = &a->program->values[x->value], *vb = &b->program->values[y->value];
-        exits->list[exits->n++] = (lb_exit){.scope = x->scope,
-                                            .op = {x->op, y->op},
+        exits->list[exits->n++] = (lb_exit){.op = {x->op, y->op},
                                             .value = {x->value, y->value},
                                             .other_shape = !lb_layout_same_shape(&va->layout, &vb->layout),
                                             .differs = lb_side_values_differ(a, x->value, b, y->value),
@@ -154,7 +131,7 @@ static int64_t made_here(const lb_side *side, uint32_t part, const lb_program *n
 static bool add_state(const lb_side *a, const lb_side *b, int64_t sa, int64_t sb, const char *name, lb_exits *exits)
 {
     uint32_t va, vb;
-    const uint32_t op_a = giver_of_storage(a->program, sa, a->program->n_ops, &va), op_b = giver_of_storage(b->program, sb, b->program->n_ops, &vb);
+    const uint32_t op_a = lb_giver_of_storage(a->program, sa, a->program->n_ops, &va), op_b = lb_giver_of_storage(b->program, sb, b->program->n_ops, &vb);
     if (op_a == LB_NONE || op_b == LB_NONE) return true;
     const lb_value *x = &a->program->values[va], *y = &b->program->values[vb];
     lb_exit *more = realloc(exits->list, (exits->n + 1) * sizeof *more);
@@ -234,12 +211,12 @@ static bool add_input(const lb_side *a, const lb_side *b, const lb_alignment *al
 {
     const lb_value *x = &a->program->values[va], *y = &b->program->values[vb];
     if (!lb_dtype_is_float(x->dtype) || !lb_dtype_is_float(y->dtype) || !lb_layout_same_shape(&x->layout, &y->layout)) return true;
-    const uint32_t op_a = giver_of(a->program, va, ia), op_b = giver_of(b->program, vb, ib);
+    const uint32_t op_a = lb_giver_of(a->program, va, ia), op_b = lb_giver_of(b->program, vb, ib);
     if (op_a == LB_NONE || op_b == LB_NONE || is_one_pair(al, op_a, op_b)) return true;
     lb_exit *more = realloc(exits->list, (exits->n + 1) * sizeof *more);
     if (!more) return false;
     exits->list = more;
-    exits->list[exits->n++] = (lb_exit){.scope = a->program->ops[ia].scope, .op = {op_a, op_b}, .value = {va, vb}, .input = true,
+    exits->list[exits->n++] = (lb_exit){.op = {op_a, op_b}, .value = {va, vb}, .input = true,
                                         .differs = lb_digest_is_none(x->logical) || lb_digest_is_none(y->logical) || lb_side_values_differ(a, va, b, vb),
                                         .agreement = LB_SHADOW_UNKNOWN};
     return true;

@@ -45,7 +45,6 @@ typedef struct lb_shadow_final {
 
 /* A value that leaves the step, on both sides; see exits.h. */
 typedef struct lb_exit {
-    uint32_t scope;           /* of A: the module whose result it is */
     uint32_t op[2], value[2]; /* of A and of B: what gave it last, and the value */
     bool differs, other_shape;
     bool input;       /* of an op whose outcome both shadows take over */

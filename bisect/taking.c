@@ -9,6 +9,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+uint32_t lb_giver_of_storage(const lb_program *p, int64_t storage, uint32_t end, uint32_t *value)
+{
+    for (uint32_t i = end < p->n_ops ? end : p->n_ops; i-- > 0;) {
+        const lb_op *op = &p->ops[i];
+        if (op->flags & (LB_OP_VIEW | LB_OP_FAILED)) continue;
+        for (uint32_t k = 0; k < op->results + op->written; k++) {
+            uint32_t v = k < op->results ? lb_op_results(p, op)[k] : lb_op_written(p, op)[k - op->results];
+            if (v == LB_NONE || p->values[v].storage != storage) continue;
+            *value = v;
+            return i;
+        }
+    }
+    return LB_NONE;
+}
+
+uint32_t lb_giver_of(const lb_program *p, uint32_t value, uint32_t end)
+{
+    uint32_t given;
+    return lb_giver_of_storage(p, p->values[value].storage, end, &given);
+}
+
 static uint32_t value_at(const lb_taking *s, int32_t rank, int64_t step, uint32_t value)
 {
     for (uint32_t p = 0; p < s->side->n_parts; p++)
@@ -148,18 +169,6 @@ static void note_input(void *context, uint32_t value)
     in->n++;
 }
 
-/* The last op before `end` that gives or writes the value's storage; LB_NONE. */
-static uint32_t giver_of(const lb_program *p, uint32_t value, uint32_t end)
-{
-    for (uint32_t i = end; i-- > 0;) {
-        const lb_op *op = &p->ops[i];
-        if (op->flags & (LB_OP_VIEW | LB_OP_FAILED)) continue;
-        for (uint32_t k = 0; k < op->results + op->written; k++)
-            if (outcome_of(p, op, k) != LB_NONE && p->values[outcome_of(p, op, k)].storage == p->values[value].storage) return i;
-    }
-    return LB_NONE;
-}
-
 /* Partners by their names alone are partners by what they read, too, when partners gave it. */
 static bool read_alike(const lb_alignment *al, const lb_program *pa, uint32_t ia, const lb_program *pb, uint32_t ib)
 {
@@ -171,7 +180,7 @@ static bool read_alike(const lb_alignment *al, const lb_program *pa, uint32_t ia
             if (x.list[k] != y.list[k]) return false;
             continue;
         }
-        const uint32_t a = giver_of(pa, x.list[k], ia), b = giver_of(pb, y.list[k], ib);
+        const uint32_t a = lb_giver_of(pa, x.list[k], ia), b = lb_giver_of(pb, y.list[k], ib);
         if (a == LB_NONE || b == LB_NONE || (al->b_of_a[a] != b && al->source_b_of_a[a] != b)) return false;
     }
     return true;

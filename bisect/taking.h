@@ -27,6 +27,9 @@ typedef struct lb_taking {
 lb_status lb_taking_init(const lb_side *side, const lb_side *other, const lb_alignment *alignment, bool parts,
                          lb_taking *taking, lb_err *err);
 void lb_taking_release(lb_taking *taking);
+/* The last op before `end` that gives or writes the storage (of a value), sources included; LB_NONE. `*value`: what it left there. */
+uint32_t lb_giver_of_storage(const lb_program *program, int64_t storage, uint32_t end, uint32_t *value);
+uint32_t lb_giver_of(const lb_program *program, uint32_t value, uint32_t end);
 /* Do the outcomes of this aligned pair go from A to B, as they were recorded, whatever the shadows hold before it? */
 bool lb_taking_rebases(const lb_alignment *alignment, const lb_side *a, uint32_t op_a, const lb_side *b, uint32_t op_b);
 /* As lb_observer's `source` and `decided`: false where the value keeps its own numbers. The bytes stay until the next call. */
