@@ -117,29 +117,37 @@ static bool is_entering(const lb_program *p, int64_t storage)
     return false;
 }
 
-/* A state of the next step that this one made: the storage of the whole, or -1. */
-static int64_t made_here(const lb_side *side, uint32_t part, const lb_program *next, uint32_t op, const char **name)
+/* A state of the next step that this one made: the storage of the whole, or -1; as the next step finds it. */
+static int64_t made_here(const lb_side *side, uint32_t part, const lb_program *next, uint32_t op, const char **name, const lb_layout **layout)
 {
     const lb_op *o = &next->ops[op];
     const uint32_t v = !strcmp(lb_op_name(next, o), "lb::source") && o->results ? lb_op_results(next, o)[0] : LB_NONE;
     if (v == LB_NONE || next->values[v].source != LB_SOURCE_CARRIED) return -1;
     const int64_t storage = lb_side_storage(side, part, next->values[v].storage);
-    *name = lb_program_text(next, next->values[v].name);
+    *name = lb_program_text(next, next->values[v].name), *layout = &next->values[v].layout;
     return **name && !is_entering(side->program, storage) ? storage : -1;
 }
 
-static bool add_state(const lb_side *a, const lb_side *b, int64_t sa, int64_t sb, const char *name, lb_exits *exits)
+/* The ops that filled two equal storages last may have given them in other shapes (a product of tokens here, of a batch of them there): what
+ * counts is that the elements lie in one order. */
+static bool is_comparable(const lb_layout *x, const lb_layout *y)
+{
+    return lb_layout_same_shape(x, y) ||
+           (lb_layout_numel(x) == lb_layout_numel(y) && lb_layout_is_contiguous(x) && lb_layout_is_contiguous(y));
+}
+
+static bool add_state(const lb_side *a, const lb_side *b, int64_t sa, int64_t sb, const char *name, bool other_shape, lb_exits *exits)
 {
     uint32_t va, vb;
     const uint32_t op_a = lb_giver_of_storage(a->program, sa, a->program->n_ops, &va), op_b = lb_giver_of_storage(b->program, sb, b->program->n_ops, &vb);
     if (op_a == LB_NONE || op_b == LB_NONE) return true;
     const lb_value *x = &a->program->values[va], *y = &b->program->values[vb];
+    if (!other_shape && !is_comparable(&x->layout, &y->layout)) return true; /* writes of parts: the ops that made them are judged */
     lb_exit *more = realloc(exits->list, (exits->n + 1) * sizeof *more);
     if (!more) return false;
     exits->list = more;
     exits->list[exits->n++] = (lb_exit){.op = {op_a, op_b}, .value = {va, vb}, .name = name, .agreement = LB_SHADOW_UNKNOWN,
-                                        .other_shape = !lb_layout_same_shape(&x->layout, &y->layout),
-                                        .differs = lb_side_values_differ(a, va, b, vb)};
+                                        .other_shape = other_shape, .differs = lb_side_values_differ(a, va, b, vb)};
     return true;
 }
 
@@ -155,14 +163,15 @@ static bool add_states(const lb_side *a, const lb_side *b, lb_exits *exits)
     for (uint32_t part = 0; part < a->n_parts; part++) {
         const lb_program *na = next_of(a, part), *nb = next_of(b, part);
         const char *name_a, *name_b;
+        const lb_layout *shape_a, *shape_b;
         for (uint32_t i = 0; na && nb && i < na->n_ops; i++) {
-            const int64_t sa = made_here(a, part, na, i, &name_a);
+            const int64_t sa = made_here(a, part, na, i, &name_a, &shape_a);
             int64_t sb = -1;
             for (uint32_t j = 0; sa >= 0 && j < nb->n_ops && sb < 0; j++) {
-                sb = made_here(b, part, nb, j, &name_b);
+                sb = made_here(b, part, nb, j, &name_b, &shape_b);
                 if (sb >= 0 && strcmp(name_a, name_b)) sb = -1;
             }
-            if (sb >= 0 && !add_state(a, b, sa, sb, name_a, exits)) return false;
+            if (sb >= 0 && !add_state(a, b, sa, sb, name_a, !lb_layout_same_shape(shape_a, shape_b), exits)) return false;
         }
     }
     return true;
@@ -183,7 +192,7 @@ static bool add_last_states(const lb_side *a, const lb_side *b, const lb_alignme
         if (j == LB_NONE || !creates_state(pa, &pa->ops[i]) || (next_of(a, part) && next_of(b, part))) continue;
         const uint32_t va = lb_op_results(pa, &pa->ops[i])[0], vb = lb_op_results(pb, &pb->ops[j])[0];
         if (va == LB_NONE || vb == LB_NONE) continue;
-        if (!add_state(a, b, pa->values[va].storage, pb->values[vb].storage, "", exits)) return false;
+        if (!add_state(a, b, pa->values[va].storage, pb->values[vb].storage, "", false, exits)) return false;
     }
     return true;
 }
