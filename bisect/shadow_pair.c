@@ -4,7 +4,10 @@
 #include "complex.h"
 #include "exact_match.h"
 #include "final_image.h"
+#include "flips.h"
+#include "ops.h"
 #include "shadow_numbers.h"
+#include "slice.h"
 #include "taking.h"
 #include "verdict.h"
 
@@ -38,6 +41,15 @@ typedef struct kept_value {
 
 enum { RUN_A, RUN_DISTURBED, RUN_B };
 
+/* How far the choices that the sides made otherwise reach into B: up to where the shadows have met again. */
+typedef struct flip_reach {
+    lb_flips flips;
+    lb_flow *flow;
+    uint8_t *state; /* per op of B: REACH_… */
+} flip_reach;
+
+enum { REACH_UNASKED, REACH_CLEAN, REACH_FLIPPED };
+
 typedef struct runner {
     const lb_side *side, *other;
     const lb_alignment *alignment;
@@ -52,6 +64,7 @@ typedef struct runner {
     kept_value *images;   /* per final, of this run */
     kept_value *results;  /* per exit */
     lb_exact_match *match;
+    flip_reach *reach;
     uint64_t room;        /* bytes still allowed */
     uint64_t serial;
     lb_taking *taking;
@@ -165,8 +178,36 @@ static void measure_noise(runner *s, uint32_t row, const lb_event *event)
     }
 }
 
+static bool is_flip(const lb_flips *flips, uint32_t op)
+{
+    for (uint32_t i = 0; i < flips->n; i++)
+        if (flips->list[i].op == op) return true;
+    return false;
+}
+
+/* Ops that have no event (views) hand on what they read. */
+static uint8_t reach_of(flip_reach *r, uint32_t op)
+{
+    if (r->state[op] != REACH_UNASKED) return r->state[op];
+    uint8_t state = is_flip(&r->flips, op) ? REACH_FLIPPED : REACH_CLEAN;
+    for (uint32_t k = r->flow->first_def[op]; k < r->flow->first_def[op + 1] && state == REACH_CLEAN; k++)
+        if (r->flow->defs[k] < op) state = reach_of(r, r->flow->defs[k]);
+    return r->state[op] = state;
+}
+
+/* A result of B that a choice made otherwise explains takes A's numbers where it does, and both shadows go on from there. */
+static int64_t settle_flips(runner *s, uint32_t op, const lb_tensor *shadow, const double *a, double *b, double noise)
+{
+    const uint8_t phase = s->side->program->ops[op].phase;
+    if (!s->reach->flips.n || (phase != LB_PHASE_FORWARD && phase != LB_PHASE_BACKWARD)) return 0;
+    if (reach_of(s->reach, op) != REACH_FLIPPED) return 0;
+    const int64_t settled = lb_flips_settle(&s->reach->flips, op, &shadow->layout, a, b, noise);
+    if (settled) lb_shadow_put(shadow, b);
+    return settled;
+}
+
 /* B's op has run: its shadows against the kept ones. */
-static void meet_shadow(runner *s, uint32_t row, const lb_event *event)
+static void meet_shadow(runner *s, uint32_t row, uint32_t op, const lb_event *event)
 {
     kept *k = &s->kept[row];
     lb_shadow_row *out = &s->out->rows[row];
@@ -183,12 +224,16 @@ static void meet_shadow(runner *s, uint32_t row, const lb_event *event)
             agreement = LB_SHADOW_UNKNOWN;
             break;
         }
-        if (!lb_shadow_numbers_agree(k->numbers + at, b, n, k->noise[i]))
-            agreement = LB_SHADOW_DISAGREES, out->outcome = i;
+        if (!lb_shadow_numbers_agree(k->numbers + at, b, n, k->noise[i])) {
+            const int64_t settled = settle_flips(s, op, &event->shadow[i], k->numbers + at, b, k->noise[i]);
+            out->flipped += settled;
+            if (!settled) agreement = LB_SHADOW_DISAGREES, out->outcome = i;
+        }
         any = true;
         free(b);
     }
     if (any) out->agreement = agreement;
+    if (any && agreement == LB_SHADOW_AGREES && s->reach->flips.n && !is_flip(&s->reach->flips, op)) s->reach->state[op] = REACH_CLEAN;
     drop_shadow(s, k);
 }
 
@@ -469,7 +514,7 @@ static void note_numbers(runner *s, uint32_t op, uint32_t row, const lb_event *e
     else if (s->alignment->join_of_b[op] != LB_NONE)
         join_shadow(s, row, op, event);
     else
-        meet_shadow(s, row, event);
+        meet_shadow(s, row, op, event);
 }
 
 static void disturb(runner *s, const lb_event *event)
@@ -524,6 +569,38 @@ static bool take_other(void *context, int32_t rank, int64_t step, uint32_t value
     return lb_taking_take(((runner *)context)->taking, rank, step, value, tensor);
 }
 
+static bool steps(const lb_program *p, const lb_op *op)
+{
+    lb_op_form form;
+    const lb_op_row *row = lb_op_find(lb_op_name(p, op), &form);
+    const uint32_t wanted = LB_ROW_DISCONTINUOUS | LB_ROW_ELEMENTWISE;
+    if (!row || (row->flags & wanted) != wanted || op->flags & LB_OP_DECISION) return false;
+    for (uint32_t i = 0; i < op->results + op->written; i++) {
+        const uint32_t v = i < op->results ? lb_op_results(p, op)[i] : lb_op_written(p, op)[i - op->results];
+        if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype)) return false;
+    }
+    return true;
+}
+
+/* Real numbers that step (signs of an optimizer, numbers of a quantiser) are taken over where the sides share the op. Where each has one of
+ * its own, what was recorded stepped where rounding had it; from exact inputs both step alike, and how far that can be trusted the disturbed
+ * run says. */
+static bool steps_alone(void *context, int32_t rank, int64_t step, uint32_t number)
+{
+    const runner *s = context;
+    const lb_program *p = s->side->program;
+    const lb_alignment *al = s->alignment;
+    for (uint32_t k = 0; k < s->side->n_parts; k++) {
+        const lb_side_part *part = &s->side->parts[k];
+        if (part->program->rank != rank || part->program->step != step) continue;
+        const uint32_t i = part->first_op + number;
+        const bool shared = s->which ? al->a_of_b[i] != LB_NONE || al->join_of_b[i] != LB_NONE
+                                     : al->b_of_a[i] != LB_NONE || al->join_of_a[i] != LB_NONE;
+        return !shared && steps(p, &p->ops[i]);
+    }
+    return false;
+}
+
 /* Each op from its recorded inputs, against the recording. */
 static lb_status run_own(runner *s, lb_err *err)
 {
@@ -541,7 +618,7 @@ static lb_status run_shadow(runner *s, int run, lb_err *err)
     LB_TRY(lb_taking_init(s->side, s->other, s->alignment, s->which == 1, &taking, err));
     plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = true, plan.force_decisions = true;
     s->taking = &taking, s->run = run, s->serial = 0;
-    lb_observer shadow = {.context = s, .op = note_shadow, .source = take_other, .decided = take_other};
+    lb_observer shadow = {.context = s, .op = note_shadow, .source = take_other, .decided = take_other, .computes = steps_alone};
     lb_status status = lb_side_replay(s->side, plan, &shadow, &summary, err);
     s->out->undecided[s->which] |= summary.undecided;
     lb_taking_release(&taking);
@@ -561,6 +638,7 @@ typedef struct runs {
     assembly *assemblies;
     kept_value *finals, *images[3], *results; /* images: of A, of A disturbed, of B */
     lb_exact_match match;
+    flip_reach reach;
 } runs;
 
 static lb_status open_runs(runs *r, const lb_side *a, const lb_side *b, const lb_alignment *alignment, const uint8_t *wanted,
@@ -578,11 +656,17 @@ static lb_status open_runs(runs *r, const lb_side *a, const lb_side *b, const lb
     for (uint32_t i = 0; i < n; i++)
         out->rows[i] = (lb_shadow_row){.own = {LB_VERDICT_MISSING, LB_VERDICT_MISSING}, .bound_ratio = {NAN, NAN}};
     LB_TRY(lb_exact_match_init(a, b, alignment, &r->match, err));
+    LB_TRY(lb_flips_find(a, b, alignment, &r->reach.flips, err));
+    if (r->reach.flips.n) {
+        LB_TRY(lb_flow_new(b->program, &r->reach.flow, err));
+        r->reach.state = calloc(b->program->n_ops + 1, 1);
+        if (!r->reach.state) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", b->program->n_ops);
+    }
     for (int i = 0; i < 2; i++)
         r->sides[i] = (runner){.side = i ? b : a, .other = i ? a : b, .alignment = alignment, .wanted = wanted,
                                .out = out, .exits = exits, .which = i, .kept = r->shadows, .assemblies = r->assemblies,
                                .finals = r->finals, .images = r->images[2 * i], .results = r->results,
-                               .match = &r->match, .room = memory_bytes ? memory_bytes : UINT64_C(4) << 30};
+                               .match = &r->match, .reach = &r->reach, .room = memory_bytes ? memory_bytes : UINT64_C(4) << 30};
     return LB_OK;
 }
 
@@ -595,6 +679,7 @@ static void close_runs(runs *r, const lb_shadow_pair *out, const lb_alignment *a
     free_values(r->finals, out->n_finals), free_values(r->results, n_exits);
     for (int i = 0; i < 3; i++) free_values(r->images[i], out->n_finals);
     lb_exact_match_release(&r->match);
+    lb_flips_release(&r->reach.flips), lb_flow_free(r->reach.flow), free(r->reach.state);
 }
 
 static lb_status run_all(runs *r, lb_shadow_pair *out, lb_err *err)

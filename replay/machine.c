@@ -273,6 +273,9 @@ static bool shadow_takes_recorded(lb_machine *machine, const lb_op *op, const lb
     if (!machine->is_shadow) return false;
     if (!(op->flags & LB_OP_DECISION) && !(prepared->row->flags & LB_ROW_DISCONTINUOUS)) return false;
     const lb_program *program = machine->prepared->program;
+    const lb_observer *observer = machine->run->observer;
+    if (observer && observer->computes && observer->computes(observer->context, machine->rank, program->step, (uint32_t)(op - program->ops)))
+        return false;
     for (uint32_t i = 0; i < op->results + op->written; i++) {
         uint32_t v = i < op->results ? lb_op_results(program, op)[i] : lb_op_written(program, op)[i - op->results];
         lb_tensor recorded;

@@ -154,6 +154,9 @@ typedef struct lb_observer {
      * same dtype and shape, e.g. another capture's decision. Asked of an op that nobody can run, too, whose result is rounded: there the
      * shadow goes on from what was recorded only when the answer is true, and is missing otherwise. */
     bool (*decided)(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor);
+    /* Asked before `decided` of a discontinuous op (may be NULL): true where the exact shadow computes the op from its own inputs after all.
+     * `op`: by its number in the program. */
+    bool (*computes)(void *context, int32_t rank, int64_t step, uint32_t op);
     /* Asked before --routing forces part of a choice of experts (may be NULL): return true after pointing `tensor` at what it
      * should take instead of what was recorded, of the same dtype and shape. */
     bool (*routed)(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor);
