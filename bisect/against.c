@@ -5,6 +5,7 @@
  */
 #include "against.h"
 
+#include "slice.h"
 #include "stages.h"
 
 #include <lastbit/diff.h>
@@ -102,14 +103,41 @@ static bool is_in_group(const lb_program *p, uint32_t row)
     return false;
 }
 
+static bool is_one_of(const char *name, const char *const *names, size_t n)
+{
+    const size_t length = strcspn(name, ".");
+    for (size_t i = 0; i < n; i++)
+        if (strlen(names[i]) == length && !strncmp(name, names[i], length)) return true;
+    return false;
+}
+
+/* Does the op put something in the place of what was there, made of no gradient? No update does that, by whatever optimizer. */
+static bool replaces(const lb_program *p, uint32_t row)
+{
+    static const char *const writes[] = {"aten::copy_", "aten::fill_", "aten::zero_", "aten::set_", "aten::_foreach_copy_", "aten::_foreach_zero_"};
+    lb_flow *flow = NULL;
+    uint8_t *reached = calloc(p->n_ops + 1, 1);
+    bool gradient = !reached || !is_one_of(lb_op_name(p, &p->ops[row]), writes, sizeof writes / sizeof *writes);
+    if (!gradient && lb_flow_new(p, &flow, NULL) == LB_OK) {
+        reached[row] = 1;
+        for (uint32_t i = row + 1; i-- > 0;) {
+            if (!reached[i]) continue;
+            gradient |= p->ops[i].phase == LB_PHASE_BACKWARD;
+            for (uint32_t k = flow->first_def[i]; k < flow->first_def[i + 1]; k++) reached[flow->defs[k]] = 1;
+        }
+    }
+    free(reached), lb_flow_free(flow);
+    return flow && !gradient;
+}
+
 /* A parameter or state that was written by an op that was seen, but by no optimizer: outside module, backward and the ops of its step. */
 static bool is_overwritten(lb_inquiry *q, const lb_diff_row *cause)
 {
     uint32_t row;
     const lb_program *p = program_of_cause(q, cause, &row);
-    if (!p || cause->phase == LB_PHASE_FORWARD || cause->phase == LB_PHASE_BACKWARD || !cause->parameter) return false;
+    if (!p || cause->phase == LB_PHASE_FORWARD || cause->phase == LB_PHASE_BACKWARD || (!cause->parameter && !cause->value)) return false;
     if (!cause->value && !writes_named(p, &p->ops[row])) return false;
-    return cause->phase == LB_PHASE_OTHER || (p->n_groups && !is_in_group(p, row));
+    return cause->phase == LB_PHASE_OTHER || (p->n_groups && !is_in_group(p, row)) || replaces(p, row);
 }
 
 static lb_axis axis_of(lb_inquiry *q, const lb_diff_report *r, const lb_diff_row *cause, uint32_t ranks)

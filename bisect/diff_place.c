@@ -192,6 +192,30 @@ static uint32_t find_cut(const lb_walk *w, const lb_divergence *o, int side)
     return LB_NONE;
 }
 
+/* Where an op of B alone stands among A's: behind the partner of the last op before it that has one. */
+static uint32_t order_in_a(const lb_walk *w, uint32_t b)
+{
+    const lb_alignment *al = &w->alignment;
+    for (uint32_t i = b; i-- > 0;) {
+        if (al->a_of_b[i] != LB_NONE) return al->a_of_b[i];
+        if (al->join_of_b[i] != LB_NONE) return al->joins.list[al->join_of_b[i]].whole;
+    }
+    return 0;
+}
+
+void lb_place_order(const lb_walk *w, lb_diff_row *row)
+{
+    if (row->index == LB_NONE && row->other != LB_NONE) row->order = order_in_a(w, row->other);
+}
+
+/* Where it begins, in A's order, whichever side runs more. */
+static void order_lone(const lb_walk *w, const lb_divergence *o, lb_diff_row *row)
+{
+    const uint32_t a = first_lone(w, o, 0), b = first_lone(w, o, 1), from_b = b == LB_NONE ? LB_NONE : order_in_a(w, b);
+    row->order = a < from_b ? a : from_b;
+    row->lone = o->n[0] + o->n[1];
+}
+
 static lb_diff_row cut_row(const lb_walk *w, const lb_divergence *o, int side, uint32_t cut)
 {
     char why[400], names[300];
@@ -199,6 +223,7 @@ static lb_diff_row cut_row(const lb_walk *w, const lb_divergence *o, int side, u
     lb_diff_row row = lb_walk_row(w, side ? cut : LB_NONE, side ? LB_NONE : cut);
     list_names(lb_walk_side(w, side), w->divergences.lone + o->first[side], o->n[side], names, sizeof names);
     row.index = side ? cut : lone, row.other = side ? lone : cut;
+    order_lone(w, o, &row);
     row.local = row.verdict = LB_VERDICT_DIVERGED, row.phase = LB_PHASE_BACKWARD;
     snprintf(why, sizeof why, "detached here on the %s side only, which lacks %s in backward", (side == 0) != w->swapped ? "second" : "first", names);
     row.why = lb_report_keep(w->report, why);
@@ -214,6 +239,7 @@ static lb_diff_row lone_row(lb_walk *w, const lb_divergence *o)
     if (cut != LB_NONE) return cut_row(w, o, side, cut);
     lb_diff_row row = lb_walk_row(w, side ? LB_NONE : a, side ? b : LB_NONE);
     row.index = a != LB_NONE ? a : next_shared(w, o, 0), row.other = b != LB_NONE ? b : next_shared(w, o, 1);
+    order_lone(w, o, &row);
     row.local = row.verdict = LB_VERDICT_DIVERGED;
     describe_lone(w, o, &row);
     if (p->ops[op].phase == LB_PHASE_FORWARD || p->ops[op].phase == LB_PHASE_BACKWARD) describe_neighbours(w, p, op, &row);

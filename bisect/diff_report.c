@@ -105,6 +105,14 @@ void lb_report_layer(lb_diff_report *r, const lb_diff_row *row)
         l->bound_ratio = row->bound_ratio;
 }
 
+/* Rows are reported where their difference is met; what stands for ops of one side alone lies before that. Of two that begin at one op the
+ * one with fewer of them says more. */
+static bool comes_before(const lb_diff_row *row, const lb_diff_row *first)
+{
+    if (row->step != first->step || row->rank != first->rank || row->order == LB_NONE || first->order == LB_NONE) return false;
+    return row->order != first->order ? row->order < first->order : row->lone < first->lone;
+}
+
 void lb_report_row(lb_diff_report *r, const lb_diff_row *row)
 {
     lb_report_layer(r, row);
@@ -113,7 +121,7 @@ void lb_report_row(lb_diff_report *r, const lb_diff_row *row)
     bool worst = lb_report_badness(row->verdict) > lb_report_badness(r->verdict);
     /* Of the worst verdict, the first op that has it of its own; an inheriting one only until such an op comes. */
     bool own = lb_report_badness(row->verdict) == lb_report_badness(r->verdict) && row->local == row->verdict &&
-               r->first.local != r->first.verdict;
+               (r->first.local != r->first.verdict || comes_before(row, &r->first));
     if (!r->has_first || worst || own) r->first = *row, r->has_first = true;
     r->verdict = lb_report_worse(r->verdict, row->verdict);
 }

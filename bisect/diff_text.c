@@ -87,6 +87,14 @@ static void print_numbers(FILE *out, const lb_diff_row *r)
     fprintf(out, "; %s%s%s\n", lb_pattern_text(d->pattern), d->detail[0] ? ": " : "", d->detail);
 }
 
+static void print_op(FILE *out, const lb_diff_row *r)
+{
+    fprintf(out, "%s, %s, %s", lb_phase_name(r->phase), layer_name(r), r->op ? r->op : "");
+    if (r->index != LB_NONE) fprintf(out, " (op %u)", r->index);
+    if (r->index == LB_NONE && r->other != LB_NONE) fprintf(out, " (op %u of the second side)", r->other);
+    fprintf(out, "\n");
+}
+
 static void print_place(FILE *out, const lb_diff_report *report, const char *title, const lb_diff_row *r)
 {
     fprintf(out, "%s: ", title);
@@ -96,8 +104,7 @@ static void print_place(FILE *out, const lb_diff_report *report, const char *tit
     if (source)
         fprintf(out, "%s\n", layer_name(r));
     else
-        fprintf(out, "%s, %s, %s (op %u)\n", lb_phase_name(r->phase), layer_name(r), r->op ? r->op : "",
-                r->index);
+        print_op(out, r);
     fprintf(out, "    %s: %s\n", lb_verdict_name(r->verdict), r->why);
     print_numbers(out, r);
 }

@@ -7,6 +7,7 @@
 
 #include "diff_flow.h"
 #include "diff_judge.h"
+#include "diff_nonfinite.h"
 #include "diff_order.h"
 #include "diff_place.h"
 #include "diff_sources.h"
@@ -38,6 +39,7 @@ lb_diff_row lb_walk_row(const lb_walk *w, uint32_t a, uint32_t b)
                        .phase = (lb_phase)op->phase,
                        .index = a,
                        .other = b,
+                       .order = a,
                        .bound_ratio = NAN,
                        .why = "",
                        .difference = {.cosine = 1, .first = -1}};
@@ -337,9 +339,21 @@ static bool waits_for_others(const lb_walk *w, uint32_t ia)
     return w->pa->ops[ia].flags & LB_OP_COLLECTIVE && (!w->meetings[0].of_op || w->meetings[0].of_op[ia] == LB_NONE);
 }
 
+/* Rows of tokens that a choice sent elsewhere: the shadows go on from one side's. */
+static void note_flipped_rows(const lb_walk *w, uint32_t ia, lb_diff_row *row)
+{
+    const long long n = w->have_shadows ? w->shadows.rows[ia].flipped : 0;
+    char why[240];
+    if (!n || row->local == LB_VERDICT_DIVERGED) return;
+    snprintf(why, sizeof why, "%s, but for %lld row%s that follow%s from a choice made otherwise", row->why, n, n == 1 ? "" : "s",
+             n == 1 ? "s" : "");
+    row->why = lb_report_keep(w->report, why);
+}
+
 static void judge_local(lb_walk *w, uint32_t ia, const lb_evidence *e, const lb_inflow *in, lb_diff_row *row)
 {
     row->local = lb_judge_pair(e, &row->why);
+    note_flipped_rows(w, ia, row);
     if (is_unaccounted(e, in) && row->local != LB_VERDICT_DIVERGED)
         row->local = LB_VERDICT_MISSING,
         row->why = "an input differs, made by ops that could not be run exactly: whether that is rounding cannot be told";
@@ -577,25 +591,26 @@ static void walk_rest(lb_walk *w, uint32_t *at)
 
 /* ---- what leaves ---- */
 
-/* A write that the other side lacks explains the difference by itself. */
-static const char *why_final(const lb_walk *w, const lb_shadow_final *final)
+/* A write that the other side lacks explains the difference by itself: that op is the place. */
+static void describe_final(const lb_walk *w, const lb_shadow_final *final, lb_diff_row *row)
 {
     const lb_alignment *al = &w->alignment;
-    uint32_t a = final->whole.op;
-    bool alone_a =
-        lb_op_computes(w->pa, &w->pa->ops[a]) && al->b_of_a[a] == LB_NONE && al->join_of_a[a] == LB_NONE;
-    const lb_op *alone_b = NULL;
-    for (uint32_t k = 0; k < final->parts && !alone_b; k++) {
-        uint32_t b = w->shadows.final_parts[final->first + k].op;
-        if (lb_op_computes(w->pb, &w->pb->ops[b]) && al->a_of_b[b] == LB_NONE && al->join_of_b[b] == LB_NONE)
-            alone_b = &w->pb->ops[b];
+    const uint32_t a = final->whole.op;
+    const bool alone_a = lb_op_computes(w->pa, &w->pa->ops[a]) && al->b_of_a[a] == LB_NONE && al->join_of_a[a] == LB_NONE;
+    uint32_t alone_b = LB_NONE;
+    for (uint32_t k = 0; k < final->parts && alone_b == LB_NONE; k++) {
+        const uint32_t b = w->shadows.final_parts[final->first + k].op;
+        if (lb_op_computes(w->pb, &w->pb->ops[b]) && al->a_of_b[b] == LB_NONE && al->join_of_b[b] == LB_NONE) alone_b = b;
     }
-    if (alone_a == (alone_b != NULL)) return "it is updated differently in exact arithmetic";
-    const char *name = alone_a ? lb_op_name(w->pa, &w->pa->ops[a]) : lb_op_name(w->pb, alone_b);
+    row->why = "it is updated differently in exact arithmetic";
+    if (alone_a == (alone_b != LB_NONE)) return;
+    const lb_program *p = alone_a ? w->pa : w->pb;
+    const lb_op *op = &p->ops[alone_a ? a : alone_b];
     char text[160];
-    snprintf(text, sizeof text, "%s writes it last, on the %s side only; exact values differ", name,
-             alone_a == w->swapped ? "second" : "first");
-    return lb_report_keep(w->report, text);
+    row->op = lb_report_keep(w->report, lb_op_name(p, op)), row->phase = (lb_phase)op->phase;
+    if (!alone_a) row->other = alone_b;
+    snprintf(text, sizeof text, "%s writes it last, on the %s side only; exact values differ", row->op, alone_a == w->swapped ? "second" : "first");
+    row->why = lb_report_keep(w->report, text);
 }
 
 static const lb_divergence *divergence_of_sink(const lb_walk *w, const uint32_t *sink_rows, uint32_t row)
@@ -618,7 +633,7 @@ static void judge_final(lb_walk *w, uint32_t f, const lb_taint *t, lb_diff_row *
         row->local = LB_VERDICT_MISSING, row->inherited = t->carried;
     } else if (divergence) {
         row->local = LB_VERDICT_DIVERGED, row->inherited = t->carried;
-        row->why = why_final(w, final);
+        describe_final(w, final, row);
         lb_place_final(w, divergence, row);
     } else if (final->agreement == LB_SHADOW_DISAGREES) {
         row->local = LB_VERDICT_ROUNDING, row->inherited = w->led;
@@ -784,6 +799,7 @@ static lb_status walk_all(lb_walk *w, uint32_t *at, lb_err *err)
     free(order);
     walk_rest(w, at);
     walk_finals(w), walk_exits(w), walk_lone_results(w);
+    lb_diff_nonfinite(w);
     settle_rest(w);
     return LB_OK;
 }

@@ -61,6 +61,8 @@ typedef struct lb_diff_row {
     uint32_t index;    /* op in A's program; of an op that B alone runs, the next that both share; LB_NONE in layer rows */
     uint32_t other;    /* its partner in B's program, of that rank, or in the same way the next; or LB_NONE */
     int32_t other_rank;
+    uint32_t order;    /* where it stands in its step, whichever side is named first; LB_NONE: not known */
+    uint32_t lone;     /* how many ops of one side alone it speaks for */
     lb_verdict verdict, local, inherited;
     const char *why; /* one sentence, "" when identical */
     bool measured;   /* `difference` was computed from recorded bytes */
