@@ -26,9 +26,6 @@ def pytest_configure(config):
 
 # Answers that are known to be wrong or undecided today, by the end of a test's name: they run, and say so when they come right.
 OPEN = {
-    "test_a_loop_over_experts_differs_by_its_finalise[grouped_mm]": "missing: sorted tokens count as a choice made otherwise",
-    "test_a_loop_over_experts_differs_by_its_finalise[batched_mm]": "missing: sorted tokens count as a choice made otherwise",
-    "test_grouped_and_batched_products_are_told_by_what_they_give": "explain: sources of a layer in other ops are paired by who reads them",
     "test_the_verdict_is_what_was_planted[weight_multiplied]": "phases of ops outside modules changed under these families",
     "test_the_verdict_is_what_was_planted[momentum_multiplied]": "phases of ops outside modules changed under these families",
     "test_the_verdict_is_what_was_planted[buffer_multiplied]": "phases of ops outside modules changed under these families",

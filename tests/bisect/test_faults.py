@@ -18,7 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 EXACT_SHARE = 0.98
 DRAWN = 60
 OPEN_SHARE = True  # of the drawn pairs not enough answers are right yet
-OPEN = {"bf16 decoding with experts", "moments forgotten, foreach", "parameter overwritten"}
+OPEN = set()
 
 TRAIN, SERVE, PLAIN = {"mode": "train"}, {"mode": "serve"}, {"mode": "train", "precision": "fp32", "optimizer": "adamw", "steps": 2}
 NAMED = {  # what is changed, in which program, and what of the case is given
@@ -61,6 +61,14 @@ NAMED = {  # what is changed, in which program, and what of the case is given
     "micro-batches": ("micro-batches", "gpt", PLAIN),
     "recomputed blocks": ("recomputed", "gpt", PLAIN),
     "float16 that overflows": ("overflow-in-half", "gpt", PLAIN),
+    "choices flipped by the dtype": ("in-bf16", "moe", dict(SERVE, precision="fp32", steps=4)),
+    "choices flipped under a fault": (["in-bf16", "scaled-output"], "moe", dict(SERVE, precision="fp32", steps=4)),
+    "a residual dropped, and choices that follow": (["gate-and-up-in-one-product", "dropped-residual"], "moe", dict(PLAIN, precision="bf16")),
+    "cached values by other ops": ("halves-of-k", "gpt", dict(SERVE, precision="fp32", steps=2)),
+    "signs of an optimizer behind fused qkv": ("fused-qkv", "gpt", dict(PLAIN, optimizer="lion", precision="autocast")),
+    "overflow on one side under rounding": (["weights-lie-transposed", "overflow-in-half"], "convnet", dict(PLAIN, optimizer="torch-muon", steps=3)),
+    "weight restored": ("weight-restored", "gpt", dict(PLAIN, optimizer="sgd")),
+    "weight restored, without groups": ("weight-restored", "gpt", dict(PLAIN, optimizer="lion")),
     "wrong polynomial": ("wrong-polynomial", "gpt", dict(PLAIN, optimizer="muon")),
 }
 

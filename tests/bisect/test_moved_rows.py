@@ -25,11 +25,13 @@ def explain(lastbit, a, b, expect):
 
 
 def test_grouped_and_batched_products_are_told_by_what_they_give(lastbit, runs):
-    """On some processors both have the same bits in the end, on others the products' order differs: the rows' places never do."""
+    """On some processors both have the same bits in the end, and only rows inside the experts lie elsewhere, which explains itself; on
+    others the products' order differs."""
     a, b = runs("grouped_mm"), runs("batched_mm")
     told = lastbit.json("diff", a, b)
     assert told["verdict"] in ("identical", "rounding", "reordered")
-    if told["verdict"] == "identical":
+    inside = all("experts" in row["layer"] for row in told["layers"] if row["verdict"] != "identical")
+    if told["verdict"] == "identical" or inside:
         assert explain(lastbit, a, b, 0) == []
     else:
         assert not [f for f in explain(lastbit, a, b, 1) if f["cause"] in ("unexplained", "routing")]
