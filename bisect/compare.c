@@ -20,7 +20,9 @@
 #endif
 
 /* Sums of CHUNK elements are begun anew and added up in order, whoever computed them: the outcome does not depend on threads. */
-enum { BLOCK = 1024, CHUNK = 256 * BLOCK, LANES = 8, BUCKETS = 66 };
+enum { BLOCK = 1024, CHUNK = 256 * BLOCK, LANES = 8, GROUP = 8 * LANES, BUCKETS = 66 };
+/* Bits of a counter of up to CHUNK. */
+enum { PLANES = 19 };
 
 /* LANES doubles as one vector. Every level of instructions computes the same lanes, wider or narrower at a time. */
 typedef double vec __attribute__((vector_size(8 * LANES)));
@@ -30,16 +32,25 @@ typedef uint64_t uvec __attribute__((vector_size(8 * LANES)));
 typedef uint32_t word __attribute__((vector_size(8 * LANES)));
 typedef float real __attribute__((vector_size(8 * LANES)));
 typedef float half_real __attribute__((vector_size(4 * LANES)));
-typedef uint8_t bytes __attribute__((vector_size(2 * LANES)));
-typedef uint8_t many_bytes __attribute__((vector_size(8 * LANES)));
-#define F32_INFINITY 0x7F800000u
+/* Halves of those. */
+typedef uint32_t word8 __attribute__((vector_size(32), may_alias));
+typedef int32_t int8 __attribute__((vector_size(32)));
+typedef float real8 __attribute__((vector_size(32)));
+typedef double vec4 __attribute__((vector_size(32), may_alias));
+typedef int64_t int4 __attribute__((vector_size(32)));
+typedef float float4 __attribute__((vector_size(16)));
+
+/* The largest |d| / |a| of each lane so far, as a pair. */
+typedef struct rates {
+    vec d, a;
+    float screen; /* of f32: what is below cannot be the largest of all any more */
+} rates;
 
 typedef struct sums {
     vec same; /* squares of blocks whose bits agree: they count for a, b and their product */
     vec aa, bb, dd, ab, max_abs;
-    vec rel_d, rel_a;                  /* the largest |d| / |a| so far */
+    rates largest;
     vec max_ulp, differing, nonfinite; /* counts are exact below 2^53 */
-    float screen_abs, screen_rel;      /* of f32: what is below cannot be the largest any more */
 } sums;
 
 /* The rank of x counts the values of its dtype between 0 and x; the distance of two values is that of their ranks. Every
@@ -52,9 +63,16 @@ typedef struct grid {
     bool ranks; /* integers are their own ranks */
 } grid;
 
+/* Distances of f32 that no bucket has yet. Counters lie across planes: plane p holds bit p of 32 counters in each lane, of which the
+ * i-th counts distances from 2^i to below 2^(i+1); -0 against +0 counts as 1. */
+typedef struct distances {
+    word planes[PLANES], most;
+} distances;
+
 typedef struct pass {
     sums sums;
-    int64_t buckets[BUCKETS]; /* [0]: equal; [i]: ulp distance in [2^(i-1), 2^i) */
+    distances distances;
+    int64_t buckets[BUCKETS]; /* [i]: ulp distance in [2^(i-1), 2^i), i > 0; what is equal is in none */
     int64_t first;
     grid grid;
 } pass;
@@ -126,31 +144,34 @@ static void count_distances(pass *p, const double *ulp, size_t n, int64_t start)
     }
 }
 
+/* The least power of two that no more than a hundredth of the distances reach. */
 static double percentile_ulp(const pass *p, int64_t elements)
 {
-    int64_t rank = elements - elements / 100, seen = 0;
-    for (int i = 0; i < BUCKETS; i++) {
-        seen += p->buckets[i];
-        if (seen >= rank) return i == 0 ? 0 : i == BUCKETS - 1 ? INFINITY : i == 1 ? 1 : ldexp(1.0, i);
-    }
-    return INFINITY;
+    int64_t above = 0;
+    int i = BUCKETS - 1;
+    while (i > 0 && above + p->buckets[i] <= elements / 100) above += p->buckets[i--];
+    return i == 0 ? 0 : i == BUCKETS - 1 ? INFINITY : i == 1 ? 1 : ldexp(1.0, i);
 }
 
-static void count_buckets(pass *p, uint8_t *bucket, size_t n, int64_t start)
+/* Adds the distances that no bucket has yet to what a merge takes. */
+static void settle(pass *p)
 {
-    int64_t counts[256] = {0};
-    size_t padded = (n + sizeof(many_bytes) - 1) / sizeof(many_bytes) * sizeof(many_bytes);
+    int64_t counts[BUCKETS] = {0};
+    DISPATCH(count_planes, (p->distances.planes, counts));
+    for (int i = 1; i < BUCKETS; i++) p->buckets[i] += counts[i], p->sums.differing[0] += (double)counts[i];
+    for (int l = 0; l < 2 * LANES; l++)
+        if (p->distances.most[l] > p->sums.max_ulp[0]) p->sums.max_ulp[0] = p->distances.most[l];
+}
+
+static void note_first(pass *p, const float *a, const float *b, size_t n, int64_t start)
+{
     for (size_t i = 0; i < n && p->first < 0; i++)
-        if (bucket[i]) p->first = start + (int64_t)i;
-    memset(bucket + n, 0, padded - n);
-    DISPATCH(count_bytes, (bucket, padded, counts));
-    for (int i = 0; i < BUCKETS; i++) p->buckets[i] += counts[i];
-    p->buckets[0] -= (int64_t)(padded - n);
+        if (memcmp(a + i, b + i, sizeof *a) != 0) p->first = start + (int64_t)i;
 }
 
 static size_t pad_f32(float *x, size_t n)
 {
-    size_t padded = (n + 2 * LANES - 1) / (2 * LANES) * (2 * LANES);
+    size_t padded = (n + GROUP - 1) / GROUP * GROUP;
     for (size_t i = n; i < padded; i++) x[i] = 0;
     return padded;
 }
@@ -161,22 +182,19 @@ static bool add_floats(pass *p, lb_dtype dtype, const char *pa, ptrdiff_t sa, co
 {
     float x[BLOCK], y[BLOCK];
     const float *a = (const float *)pa, *b = (const float *)pb;
-    uint8_t bucket[BLOCK];
     size_t padded = n;
-    if (dtype != LB_F32 || sa != 1 || n % (2 * LANES)) {
+    if (dtype != LB_F32 || sa != 1 || n % GROUP) {
         lb_load_f32_strided(x, dtype, pa, sa, n);
         a = x, padded = pad_f32(x, n);
     }
-    if (dtype != LB_F32 || sb != 1 || n % (2 * LANES)) {
+    if (dtype != LB_F32 || sb != 1 || n % GROUP) {
         lb_load_f32_strided(y, dtype, pb, sb, n);
         b = y, padded = pad_f32(y, n);
     }
     bool finite;
-    size_t ahead = dtype == LB_F32 ? BLOCK / 2 : 0; /* past the end too: a fetch cannot fail */
-    DISPATCH(add_differing_f32, (&p->sums, dtype == LB_BF16 ? 16 : 0, a, b, bucket, padded, ahead, &finite));
-    if (!finite) return false;
-    count_buckets(p, bucket, n, start);
-    return true;
+    DISPATCH(add_differing_f32, (&p->sums, &p->distances, dtype == LB_BF16, a, b, padded, &finite));
+    if (finite) note_first(p, a, b, n, start);
+    return finite;
 }
 
 /* ---- the pass ---- */
@@ -193,7 +211,6 @@ static void add_block(pass *p, const lb_tensor *a, const lb_tensor *b, const cha
     size_t padded = pad(x, n);
     if (same) {
         DISPATCH(add_equal, (&p->sums, x, padded));
-        p->buckets[0] += (int64_t)n;
         return;
     }
     lb_load_f64_strided(y, b->dtype, pb, sb, n);
@@ -215,8 +232,7 @@ static const char *element(const lb_tensor *t, int64_t offset)
 static pass new_pass(const grid *g)
 {
     pass p = {.first = -1, .grid = *g};
-    p.sums.rel_a = p.sums.rel_a + 1; /* 0 / 1: no error yet */
-    p.sums.screen_abs = -1;
+    p.sums.largest.a = p.sums.largest.a + 1; /* 0 / 1: no error yet */
     return p;
 }
 
@@ -229,7 +245,8 @@ static void merge(pass *p, const pass *part)
     for (int l = 0; l < LANES; l++) {
         if (t->max_abs[l] > s->max_abs[l]) s->max_abs[l] = t->max_abs[l];
         if (t->max_ulp[l] > s->max_ulp[l]) s->max_ulp[l] = t->max_ulp[l];
-        if (t->rel_d[l] * s->rel_a[l] > s->rel_d[l] * t->rel_a[l]) s->rel_d[l] = t->rel_d[l], s->rel_a[l] = t->rel_a[l];
+        if (t->largest.d[l] * s->largest.a[l] > s->largest.d[l] * t->largest.a[l])
+            s->largest.d[l] = t->largest.d[l], s->largest.a[l] = t->largest.a[l];
     }
     for (int i = 0; i < BUCKETS; i++) p->buckets[i] += part->buckets[i];
     if (p->first < 0) p->first = part->first;
@@ -257,6 +274,7 @@ static void run_pass(pass *p, const lb_tensor *a, const lb_tensor *b, int64_t el
         at_a += n * ra.stride, at_b += n * rb.stride;
         left_a -= n, left_b -= n, done += n;
         if (done % CHUNK == 0 || done == elements) {
+            settle(&part);
             merge(p, &part);
             part = new_pass(&p->grid);
         }
@@ -270,6 +288,7 @@ static __attribute__((noinline)) void run_chunk(pass *part, const lb_tensor *a, 
         const int64_t n = elements - at < BLOCK ? elements - at : BLOCK;
         add_block(part, a, b, element(a, at), 1, element(b, at), 1, (size_t)n, at);
     }
+    settle(part);
 }
 
 /* The same where both sides are dense: chunks by as many threads as there are. False: no memory for their sums. */
@@ -309,7 +328,7 @@ static void finish(const pass *p, int64_t elements, lb_difference *d)
     d->first = p->first;
     d->max_abs = max_lanes(s->max_abs), d->max_ulp = max_lanes(s->max_ulp),
     d->p99_ulp = percentile_ulp(p, elements);
-    d->max_rel = max_lanes(s->rel_d / s->rel_a);
+    d->max_rel = max_lanes(s->largest.d / s->largest.a);
     double same = sum_lanes(s->same), aa = same + sum_lanes(s->aa), bb = same + sum_lanes(s->bb);
     double dd = sum_lanes(s->dd), ab = same + sum_lanes(s->ab);
     d->rel_l2 = dd == 0 ? 0 : aa == 0 ? INFINITY : sqrt(dd / aa);

@@ -138,6 +138,54 @@ static void many_chunks_give_the_same_bits_whoever_computes_them(void **state)
     free(a), free(b), free(apart);
 }
 
+/* 0: no more than a hundredth differ; else the least power of two that no more than a hundredth of the distances reach. */
+static double plain_p99(const int64_t *distances, int64_t n)
+{
+    int64_t differ = 0;
+    for (int64_t i = 0; i < n; i++) differ += distances[i] >= 0;
+    if (differ <= n / 100) return 0;
+    for (double p = 2;; p *= 2) {
+        int64_t reach = 0;
+        for (int64_t i = 0; i < n; i++) reach += (double)distances[i] >= p;
+        if (reach <= n / 100) return p == 2 ? 1 : p;
+    }
+}
+
+/* Distances of every size, in rows so short that the same few lanes of a chunk count them all, and -0 against +0, which differ by no
+ * distance. */
+static void distances_are_counted_whatever_their_size(void **state)
+{
+    (void)state;
+    enum { PAIRS = 300000, MANY = 2 * PAIRS };
+    float *a = malloc(MANY * sizeof *a), *b = malloc(3 * PAIRS * sizeof *b);
+    int64_t *distances = malloc(MANY * sizeof *distances);
+    assert_true(a && b && distances);
+    for (int widest = 0; widest <= 30; widest += 6) {
+        int64_t differing = 0, most = 0;
+        for (int i = 0; i < MANY; i++) {
+            const double size = exp2((uniform() + 2) / 4 * widest);
+            const int64_t rank = (int64_t)(uniform() / 4 * size), other = rank + (int64_t)(uniform() / 4 * size);
+            const uint32_t x = (uint32_t)llabs(rank) | (rank < 0 ? 0x80000000u : 0), y = (uint32_t)llabs(other) | (other < 0 ? 0x80000000u : 0);
+            const bool zeros = i % 5 == 0;
+            memcpy(&a[i], zeros ? &(float){0} : (const void *)&x, 4), memcpy(&b[i / 2 * 3 + i % 2], zeros ? &(float){-0.f} : (const void *)&y, 4);
+            distances[i] = zeros ? 0 : x == y ? -1 : llabs(rank - other);
+            differing += distances[i] >= 0, most = distances[i] > most ? distances[i] : most;
+        }
+        lb_tensor ta = {a, LB_F32, lb_layout_contiguous(2, (int64_t[]){PAIRS, 2})}, tb = {b, LB_F32, ta.layout};
+        tb.layout.stride[0] = 3;
+        for (int isa = 0; isa < 3; isa++) {
+            lb_difference d;
+            lb_processor_limit((lb_isa)isa);
+            assert_int_equal(lb_compare_numbers(&ta, &tb, &d, NULL), LB_OK);
+            assert_int_equal(d.differing, differing);
+            assert_true(d.max_ulp == (double)most);
+            assert_true(d.p99_ulp == plain_p99(distances, MANY));
+        }
+        lb_processor_limit(LB_ISA_AVX512);
+    }
+    free(a), free(b), free(distances);
+}
+
 /* f32 and bf16 have a path of their own: the numbers widened to f64 take the other one and give the same bits. */
 static void narrow_floats_are_measured_as_their_f64_values_are(void **state)
 {
@@ -317,6 +365,7 @@ int main(void)
         cmocka_unit_test(other_shapes_are_refused),
         cmocka_unit_test(each_pattern_is_named_by_its_fault),
         cmocka_unit_test(many_chunks_give_the_same_bits_whoever_computes_them),
+        cmocka_unit_test(distances_are_counted_whatever_their_size),
         cmocka_unit_test(a_lost_shard_is_named_among_roundings),
         cmocka_unit_test(a_stale_tail_of_a_flat_buffer_is_named),
     };
