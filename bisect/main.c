@@ -5,6 +5,9 @@
 #include <lastbit/processor.h>
 
 #include <errno.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,8 +58,19 @@ static int deliver(const char *name, int code)
     return LB_EXIT_FAILED;
 }
 
+/* Working copies come and go with every op. Left alone, glibc hands what is large back to the system at once, and the next op pays for the
+ * first touch of every page, which is more than most ops compute. */
+static void keep_freed_memory(void)
+{
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, 32 << 20);
+    mallopt(M_TRIM_THRESHOLD, 128 << 20);
+#endif
+}
+
 int main(int argc, const char **argv)
 {
+    keep_freed_memory();
     /* A reader that goes away (`lastbit ls … | head`) is no failure of ours: end quietly as other tools do. A file that grows too large
      * (ulimit -f) is a write that fails, which is said. */
     signal(SIGPIPE, SIG_DFL);

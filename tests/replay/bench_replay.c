@@ -7,6 +7,9 @@
 #include <lastbit/archive.h>
 #include <lastbit/replay.h>
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -141,6 +144,10 @@ static lb_status fastest(lb_replay *replay, lb_plan *plan, bool compare, bool wa
 
 int main(int argc, char **argv)
 {
+#ifdef __GLIBC__ /* as the command does */
+    mallopt(M_MMAP_THRESHOLD, 32 << 20);
+    mallopt(M_TRIM_THRESHOLD, 128 << 20);
+#endif
     if (argc < 2 || argc == 5 || argc > 6) {
         fprintf(stderr, "usage: bench_replay CAPTURE [THREADS [REPEATS [FIRST LAST]]]\n");
         return 129;
