@@ -22,14 +22,16 @@
     }                                                                                                        \
     LB_PER_ISA(name##_array, name##_body, (type * dst, const type *src, size_t n), (dst, src, n))
 
-#define ARRAY_FUNCTION(name)                                                                                 \
+/* `brief`: the same for what is rounded to f32 afterwards. */
+#define ARRAY_FUNCTIONS(name, brief)                                                                         \
     double lb_##name(double x) { return real_clean(real_##name(x)); }                                                    \
-    ARRAY_BODY(name##_f32, float, real_##name)                                                               \
+    ARRAY_BODY(name##_f32, float, brief)                                                                     \
     ARRAY_BODY(name##_f64, double, real_##name)                                                              \
     void lb_##name##_f32(float *dst, const float *src, size_t n) { name##_f32_array(dst, src, n); }          \
     void lb_##name##_f64(double *dst, const double *src, size_t n) { name##_f64_array(dst, src, n); }
+#define ARRAY_FUNCTION(name) ARRAY_FUNCTIONS(name, real_##name)
 
-ARRAY_FUNCTION(exp)
+ARRAY_FUNCTIONS(exp, real_exp_brief)
 ARRAY_FUNCTION(exp2)
 ARRAY_FUNCTION(expm1)
 ARRAY_FUNCTION(log)
