@@ -9,6 +9,7 @@
 #include "schedule.h"
 
 #include <math.h>
+#include <omp.h>
 #include <string.h>
 
 /* ---- what a query sees -------------------------------------------------------------------------------------------------- */
@@ -22,6 +23,12 @@ static int64_t last_key(const lb_attention_head *h, int64_t i)
 {
     int64_t last = h->right < 0 ? h->keys - 1 : i + h->shift + h->right;
     return last < -1 ? -1 : last >= h->keys ? h->keys - 1 : last;
+}
+/* One past the last key, and never before the first: the keys seen are [first_key, end_key). */
+static int64_t end_key(const lb_attention_head *h, int64_t i)
+{
+    const int64_t first = first_key(h, i), end = last_key(h, i) + 1;
+    return end < first ? first : end;
 }
 
 /* Fused kernels take queries by blocks and leave out blocks of keys that a causal block sees nothing of. What is left out counts
@@ -61,6 +68,19 @@ static lb_attention_head block_from(const lb_attention_head *h, int64_t first)
 #undef REAL
 #undef NAME
 #undef ROUND
+
+/* ---- threads over heads ------------------------------------------------------------------------------------------------ */
+
+enum { MOST_SCORE_BYTES = 16 << 20, LEAST_SCORES = 1024 };
+
+/* How many threads take heads, of which `groups` may run at one time. Scores too large to be held once per thread are left to the
+ * threads of each product; few are no work for two. */
+static int64_t workers_of(const lb_attention_call *a, int64_t square, int64_t groups)
+{
+    const bool alone = omp_in_parallel() || square * a->element > MOST_SCORE_BYTES || groups * square < LEAST_SCORES;
+    const int64_t threads = alone ? 1 : omp_get_max_threads();
+    return threads < groups ? threads : groups < 1 ? 1 : groups;
+}
 
 /* ---- forward ---------------------------------------------------------------------------------------------------------- */
 
@@ -168,40 +188,55 @@ static bool head_forward(const lb_attention_call *a, const char *q, const char *
     return done;
 }
 
+/* Where the results of a forward call go, and what every thread computes in. */
+typedef struct forward {
+    char *y, *lse, *scores, *sum;
+    double *terms;
+    void *weights;
+    int64_t rows, square;
+    bool twin;
+} forward;
+
+static bool run_forward(const lb_attention_call *a, const forward *g, const lb_attention_sequence *one, int64_t s, int64_t i)
+{
+    const int64_t values = a->h.values, worker = omp_get_thread_num();
+    const void *q = a->q + lb_attention_query_at(a, one, i, a->h.size), *k = a->k + lb_attention_key_at(a, one, i, a->h.size);
+    const void *v = a->v + lb_attention_key_at(a, one, i, values), *mask = lb_attention_mask_of(a, i);
+    char *out = g->y + lb_attention_query_at(a, one, i, values), *log_sum = g->lse + lb_attention_lse_at(a, one, s, i, g->rows);
+    char *scores = g->scores + worker * g->square * a->element, *sum = g->sum + worker * a->tokens * a->element;
+    bool done = true;
+    if (g->twin)
+        twin_head(a, q, k, v, mask, (double *)scores, g->terms + worker * a->kv_tokens, (double *)sum, (double *)out, (double *)log_sum);
+    else
+        done = head_forward(a, q, k, v, mask, scores, sum, out, log_sum);
+    keep_weights(a, scores, sum, g->weights, i);
+    lb_attention_pad_lse(a, log_sum, g->rows);
+    return done;
+}
+
 lb_status lb_attention_forward(lb_call *call, const lb_attention_form *form, bool twin)
 {
     lb_attention_call a;
     if (!lb_attention_begin(&a, call, form)) return lb_frame_end(&a.frame);
     lb_frame *f = &a.frame;
-    int64_t heads = a.batch * a.heads, rows, values = a.h.values, square = a.tokens * a.kv_tokens;
+    int64_t heads = a.batch * a.heads, values = a.h.values;
+    forward g = {.square = a.tokens * a.kv_tokens, .twin = twin};
+    const int64_t workers = workers_of(&a, g.square, heads);
     lb_tensor result = lb_attention_heads_first(&a, &call->results[0]);
-    char *y = lb_frame_output_view(f, &result, heads * a.tokens * values),
-         *lse = lb_attention_lse_output(&a, &rows);
-    char *scores = lb_frame_reals(f, square), *sum = lb_frame_reals(f, a.tokens);
-    double *terms = twin ? lb_frame_scratch(f, (size_t)a.kv_tokens * sizeof *terms) : NULL;
-    bool keep = form->weights && call->n_results > 1 && call->results[1].data;
-    void *weights = keep ? lb_frame_output(f, 1, heads * square) : NULL;
-    if (lb_frame_ok(f) && a.ragged) memset(y, 0, (size_t)(heads * a.tokens * values * a.element));
+    g.y = lb_frame_output_view(f, &result, heads * a.tokens * values);
+    g.lse = lb_attention_lse_output(&a, &g.rows);
+    g.scores = lb_frame_reals(f, workers * g.square), g.sum = lb_frame_reals(f, workers * a.tokens);
+    if (twin) g.terms = lb_frame_scratch(f, (size_t)(workers * a.kv_tokens) * sizeof *g.terms);
+    if (form->weights && call->n_results > 1 && call->results[1].data) g.weights = lb_frame_output(f, 1, heads * g.square);
+    if (lb_frame_ok(f) && a.ragged) memset(g.y, 0, (size_t)(heads * a.tokens * values * a.element));
     if (lb_frame_ok(f) && a.ragged && form->ragged_lse_by_head)
-        memset(lse, 0, (size_t)(heads * rows * a.element));
-    for (int64_t s = 0; s < a.sequences; s++) {
+        memset(g.lse, 0, (size_t)(heads * g.rows * a.element));
+    for (int64_t s = 0; s < a.sequences && lb_frame_ok(f); s++) {
         const lb_attention_sequence one = lb_attention_sequence_of(&a, s);
-        for (int64_t i = 0; lb_frame_ok(f) && i < heads; i++) {
-            const void *q = a.q + lb_attention_query_at(&a, &one, i, a.h.size),
-                       *k = a.k + lb_attention_key_at(&a, &one, i, a.h.size);
-            const void *v = a.v + lb_attention_key_at(&a, &one, i, values);
-            void *out = y + lb_attention_query_at(&a, &one, i, values);
-            char *log_sum = lse + lb_attention_lse_at(&a, &one, s, i, rows);
-            bool done = true;
-            if (twin)
-                twin_head(&a, q, k, v, lb_attention_mask_of(&a, i), (double *)scores, terms, (double *)sum, out,
-                          (double *)log_sum);
-            else
-                done = head_forward(&a, q, k, v, lb_attention_mask_of(&a, i), scores, sum, out, log_sum);
-            if (!done) lb_frame_fail(f, LB_ERR_NOMEM, "no memory for a product");
-            keep_weights(&a, scores, sum, weights, i);
-            lb_attention_pad_lse(&a, log_sum, rows);
-        }
+        bool failed = false;
+#pragma omp parallel for num_threads((int)workers) if (workers > 1) schedule(static) reduction(|| : failed)
+        for (int64_t i = 0; i < heads; i++) failed = failed || !run_forward(&a, &g, &one, s, i);
+        if (failed) lb_frame_fail(f, LB_ERR_NOMEM, "no memory for a product");
     }
     return lb_frame_end(f);
 }
@@ -298,6 +333,31 @@ static char *gradient_output(lb_attention_call *a, uint32_t r, int64_t elements,
     return g;
 }
 
+/* What a backward call reads and writes, heads first, and what every thread computes in. */
+typedef struct backward {
+    const char *dy, *y, *lse;
+    char *dq, *dk, *dv, *p, *ds, *part;
+    int64_t square, part_size, rows;
+    bool biased, twin;
+} backward;
+
+static bool run_backward(const lb_attention_call *a, const backward *b, const lb_attention_sequence *one, int64_t s, int64_t i)
+{
+    const int64_t worker = omp_get_thread_num(), e = a->element, size = a->h.size, values = a->h.values;
+    const int64_t of_q = lb_attention_query_at(a, one, i, size), of_k = lb_attention_key_at(a, one, i, size);
+    const int64_t of_y = lb_attention_query_at(a, one, i, values), of_v = lb_attention_key_at(a, one, i, values);
+    const gradients g = {b->dy + of_y,
+                         b->y + of_y,
+                         b->lse + lb_attention_lse_at(a, one, s, i, b->rows),
+                         b->p + worker * b->square * e,
+                         b->ds + (b->biased ? i : worker) * b->square * e,
+                         b->part + worker * b->part_size * e,
+                         b->dq + of_q,
+                         b->dk + of_k,
+                         b->dv + of_v};
+    return head_backward(a, &g, a->q + of_q, a->k + of_k, a->v + of_v, lb_attention_mask_of(a, i), b->twin);
+}
+
 lb_status lb_attention_backward(lb_call *call, const lb_attention_form *form, bool twin)
 {
     lb_attention_call a;
@@ -322,27 +382,19 @@ lb_status lb_attention_backward(lb_call *call, const lb_attention_form *form, bo
     char *dv = gradient_output(&a, form->first + 2u, kv_heads * a.kv_tokens * a.h.values, &views[2]);
     bool biased =
         !form->first && call->n_results > 3 && call->results[3].data && lb_tensor_numel(&call->results[3]);
-    char *p = lb_frame_reals(f, square), *part = lb_frame_reals(f, a.kv_tokens * width);
-    char *bias = biased ? lb_frame_output(f, 3, heads * square) : NULL,
-         *ds = biased ? bias : lb_frame_reals(f, square);
-    for (int64_t s = 0; s < a.sequences; s++) {
+    const int64_t workers = workers_of(&a, square, kv_heads), group = a.heads / a.kv_heads;
+    backward g = {.dy = dy, .y = y, .lse = lse, .dq = dq, .dk = dk, .dv = dv, .square = square, .rows = rows, .twin = twin};
+    g.part_size = a.kv_tokens * width, g.biased = biased;
+    g.p = lb_frame_reals(f, workers * square), g.part = lb_frame_reals(f, workers * g.part_size);
+    g.ds = biased ? lb_frame_output(f, 3, heads * square) : lb_frame_reals(f, workers * square);
+    for (int64_t s = 0; s < a.sequences && lb_frame_ok(f); s++) {
         const lb_attention_sequence one = lb_attention_sequence_of(&a, s);
-        for (int64_t i = 0; lb_frame_ok(f) && i < heads; i++) {
-            gradients g = {dy + lb_attention_query_at(&a, &one, i, a.h.values),
-                           y + lb_attention_query_at(&a, &one, i, a.h.values),
-                           lse + lb_attention_lse_at(&a, &one, s, i, rows),
-                           p,
-                           biased ? ds + i * square * a.element : ds,
-                           part,
-                           dq + lb_attention_query_at(&a, &one, i, a.h.size),
-                           dk + lb_attention_key_at(&a, &one, i, a.h.size),
-                           dv + lb_attention_key_at(&a, &one, i, a.h.values)};
-            if (!head_backward(&a, &g, a.q + lb_attention_query_at(&a, &one, i, a.h.size),
-                               a.k + lb_attention_key_at(&a, &one, i, a.h.size),
-                               a.v + lb_attention_key_at(&a, &one, i, a.h.values), lb_attention_mask_of(&a, i),
-                               twin))
-                lb_frame_fail(f, LB_ERR_NOMEM, "no memory for a product");
-        }
+        bool failed = false;
+        /* Heads that share keys and values add to the same gradients, one after the other. */
+#pragma omp parallel for num_threads((int)workers) if (workers > 1) schedule(static) reduction(|| : failed)
+        for (int64_t first = 0; first < heads; first += group)
+            for (int64_t i = first; i < first + group; i++) failed = failed || !run_backward(&a, &g, &one, s, i);
+        if (failed) lb_frame_fail(f, LB_ERR_NOMEM, "no memory for a product");
     }
     return lb_frame_end(f);
 }

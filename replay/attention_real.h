@@ -1,5 +1,21 @@
 /* One head of attention over one real type. Included by attention.c with REAL float and double. h describes the head. */
 
+/* What lies outside the window of query i. */
+static void NAME(fill_unseen)(const lb_attention_head *h, int64_t i, REAL *row, REAL value)
+{
+    for (int64_t j = 0, first = first_key(h, i); j < first; j++) row[j] = value;
+    for (int64_t j = end_key(h, i); j < h->keys; j++) row[j] = value;
+}
+
+/* row = exp(row - x) where query i looks, and 0 elsewhere. */
+static void NAME(seen_exponentials)(const lb_attention_head *h, int64_t i, REAL *row, REAL x)
+{
+    const int64_t first = first_key(h, i), end = end_key(h, i);
+    for (int64_t j = first; j < end; j++) row[j] -= x;
+    NAME(lb_exp)(row + first, row + first, (size_t)(end - first));
+    NAME(fill_unseen)(h, i, row, 0);
+}
+
 /* scores[i, j] = scale q_i k_j + mask, -inf where masked. */
 static bool NAME(head_scores)(const lb_attention_head *h, const REAL *q, const REAL *k, const REAL *mask, REAL *scores)
 {
@@ -7,11 +23,10 @@ static bool NAME(head_scores)(const lb_attention_head *h, const REAL *q, const R
     if (lb_product_run(&s, h->type, &h->method, q, k, scores) != LB_OK) return false;
     for (int64_t i = 0; i < h->queries; i++) {
         REAL *row = scores + i * h->keys;
-        for (int64_t j = 0; j < h->keys; j++) row[j] *= (REAL)h->scale;
-        if (mask)
-            for (int64_t j = 0; j < h->keys; j++) row[j] += mask[i * h->keys + j];
-        for (int64_t j = 0, first = first_key(h, i); j < first; j++) row[j] = -(REAL)INFINITY;
-        for (int64_t j = last_key(h, i) + 1; j < h->keys; j++) row[j] = -(REAL)INFINITY;
+        const int64_t first = first_key(h, i), end = end_key(h, i);
+        for (int64_t j = first; j < end; j++) row[j] *= (REAL)h->scale;
+        for (int64_t j = first; mask && j < end; j++) row[j] += mask[i * h->keys + j];
+        NAME(fill_unseen)(h, i, row, -(REAL)INFINITY);
     }
     return true;
 }
@@ -39,6 +54,18 @@ static bool NAME(overflows)(const lb_attention_head *h, REAL *row, REAL *sum, RE
     return true;
 }
 
+/* lse = max + log sum. Rows that see nothing, or +inf, have the sum 1. */
+static void NAME(add_logarithms)(const REAL *sum, REAL *lse, int64_t rows)
+{
+    enum { ROWS = 64 };
+    REAL logs[ROWS];
+    for (int64_t i = 0; i < rows; i += ROWS) {
+        const int64_t n = rows - i < ROWS ? rows - i : ROWS;
+        NAME(lb_log)(logs, sum + i, (size_t)n);
+        for (int64_t r = 0; r < n; r++) lse[i + r] += logs[r];
+    }
+}
+
 /* Rows become exp(score - max); sums and log-sum-exps go to `sum` and `lse`. A row that sees nothing becomes 0. */
 static void NAME(head_exponentials)(const lb_attention_head *h, REAL *scores, REAL *sum, REAL *lse)
 {
@@ -52,12 +79,14 @@ static void NAME(head_exponentials)(const lb_attention_head *h, REAL *scores, RE
             continue;
         }
         if (h->fast_exp && top == (REAL)INFINITY && NAME(overflows)(h, row, &sum[i], &lse[i])) continue;
-        for (int64_t j = 0; j < h->keys; j++) row[j] -= top;
-        NAME(lb_exp)(row, row, (size_t)h->keys);
+        if (top == -(REAL)INFINITY) /* NaNs alone: exp(-inf - -inf) is one, too */
+            for (int64_t j = 0; j < h->keys; j++) row[j] = (REAL)NAN;
+        else
+            NAME(seen_exponentials)(h, i, row, top);
         sum[i] = NAME(lb_sum)(h->method.schedule, row, h->keys, h->method.accumulate);
-        NAME(lb_log)(&lse[i], &sum[i], 1);
-        lse[i] += top;
+        lse[i] = top;
     }
+    NAME(add_logarithms)(sum, lse, h->queries);
 }
 
 /* y = softmax(scores) v; `scores` holds queries * keys. */
@@ -81,13 +110,7 @@ static bool NAME(head_backward)(const lb_attention_head *h, const REAL *dy, cons
 {
     int64_t n = h->queries * h->keys;
     if (!NAME(head_scores)(h, q, k, mask, p)) return false;
-    for (int64_t i = 0; i < h->queries; i++)
-        for (int64_t j = 0; j < h->keys; j++) p[i * h->keys + j] -= lse[i];
-    NAME(lb_exp)(p, p, (size_t)n);
-    for (int64_t i = 0; i < h->queries; i++) { /* what lies outside the window is 0, also where lse is NaN */
-        for (int64_t j = 0, first = first_key(h, i); j < first; j++) p[i * h->keys + j] = 0;
-        for (int64_t j = last_key(h, i) + 1; j < h->keys; j++) p[i * h->keys + j] = 0;
-    }
+    for (int64_t i = 0; i < h->queries; i++) NAME(seen_exponentials)(h, i, p + i * h->keys, lse[i]); /* 0 also where lse is NaN */
     lb_product s = {.m = h->queries, .n = h->keys, .k = h->values, .a_row = h->values, .a_column = 1, .b_row = 1, .b_column = h->values};
     if (lb_product_run(&s, h->type, &h->method, dy, v, ds) != LB_OK) return false;
     for (int64_t i = 0; i < h->queries; i++) {
