@@ -5,6 +5,7 @@
 #include "exact_match.h"
 #include "final_image.h"
 #include "flips.h"
+#include "input_casts.h"
 #include "ops.h"
 #include "shadow_numbers.h"
 #include "slice.h"
@@ -65,6 +66,7 @@ typedef struct runner {
     kept_value *results;  /* per exit */
     lb_exact_match *match;
     flip_reach *reach;
+    uint8_t *input_casts; /* per op: see input_casts.h */
     uint64_t room;        /* bytes still allowed */
     uint64_t serial;
     lb_taking *taking;
@@ -525,11 +527,24 @@ static void disturb(runner *s, const lb_event *event)
     }
 }
 
+/* What the other side begins with is rounded: so does this shadow. */
+static void take_rounded(const runner *s, uint32_t op, const lb_event *event)
+{
+    const lb_program *p = s->side->program;
+    lb_tensor recorded;
+    const int64_t n = event->n_results && event->shadow[0].data ? lb_layout_numel(&event->shadow[0].layout) : 0;
+    if (!n || lb_side_value(s->side, lb_op_results(p, &p->ops[op])[0], &recorded, NULL) != LB_OK || lb_layout_numel(&recorded.layout) != n) return;
+    double *x = numbers_in(&recorded, n);
+    if (x) lb_shadow_put(&event->shadow[0], x);
+    free(x);
+}
+
 static bool note_shadow(void *context, const lb_event *event)
 {
     runner *s = context;
     uint32_t op, row = row_of(s, event, &op);
     if (op == LB_NONE || !event->shadow) return true;
+    if (s->input_casts[op]) take_rounded(s, op, event);
     lb_tensor *room = has_complex(event) ? malloc(2 * event->n_results * sizeof *room) : NULL;
     const lb_event numbers = room ? numbers_of(event, room) : *event;
     if (s->run == RUN_DISTURBED) disturb(s, &numbers);
@@ -639,6 +654,7 @@ typedef struct runs {
     kept_value *finals, *images[3], *results; /* images: of A, of A disturbed, of B */
     lb_exact_match match;
     flip_reach reach;
+    uint8_t *input_casts[2];
 } runs;
 
 static lb_status open_runs(runs *r, const lb_side *a, const lb_side *b, const lb_alignment *alignment, const uint8_t *wanted,
@@ -657,6 +673,8 @@ static lb_status open_runs(runs *r, const lb_side *a, const lb_side *b, const lb
         out->rows[i] = (lb_shadow_row){.own = {LB_VERDICT_MISSING, LB_VERDICT_MISSING}, .bound_ratio = {NAN, NAN}};
     LB_TRY(lb_exact_match_init(a, b, alignment, &r->match, err));
     LB_TRY(lb_flips_find(a, b, alignment, &r->reach.flips, err));
+    r->input_casts[0] = lb_input_casts_find(a, b), r->input_casts[1] = lb_input_casts_find(b, a);
+    if (!r->input_casts[0] || !r->input_casts[1]) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", n);
     if (r->reach.flips.n) {
         LB_TRY(lb_flow_new(b->program, &r->reach.flow, err));
         r->reach.state = calloc(b->program->n_ops + 1, 1);
@@ -666,7 +684,8 @@ static lb_status open_runs(runs *r, const lb_side *a, const lb_side *b, const lb
         r->sides[i] = (runner){.side = i ? b : a, .other = i ? a : b, .alignment = alignment, .wanted = wanted,
                                .out = out, .exits = exits, .which = i, .kept = r->shadows, .assemblies = r->assemblies,
                                .finals = r->finals, .images = r->images[2 * i], .results = r->results,
-                               .match = &r->match, .reach = &r->reach, .room = memory_bytes ? memory_bytes : UINT64_C(4) << 30};
+                               .match = &r->match, .reach = &r->reach, .input_casts = r->input_casts[i],
+                               .room = memory_bytes ? memory_bytes : UINT64_C(4) << 30};
     return LB_OK;
 }
 
@@ -680,6 +699,7 @@ static void close_runs(runs *r, const lb_shadow_pair *out, const lb_alignment *a
     for (int i = 0; i < 3; i++) free_values(r->images[i], out->n_finals);
     lb_exact_match_release(&r->match);
     lb_flips_release(&r->reach.flips), lb_flow_free(r->reach.flow), free(r->reach.state);
+    free(r->input_casts[0]), free(r->input_casts[1]);
 }
 
 static lb_status run_all(runs *r, lb_shadow_pair *out, lb_err *err)
