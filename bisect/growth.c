@@ -100,7 +100,7 @@ static void describe(const growth *g, lb_origin *origin)
     const double rate = learning_rate(p, g->group);
     origin->growth = g->now / g->before;
     char with[80] = "";
-    const bool optimizer = op->phase == LB_PHASE_OPTIMIZER;
+    const bool optimizer = g->row->optimizer[g->op];
     if (isfinite(rate) && optimizer) snprintf(with, sizeof with, " at a learning rate of %.3g", rate);
     snprintf(origin->text, sizeof origin->text,
              "%s makes %s %.3g times as large%s: its largest element was %.3g and is %.3g",
@@ -166,7 +166,7 @@ static bool far_write(const lb_trace_row *row, int64_t storage, uint32_t until, 
     const lb_program *p = row->program;
     for (uint32_t i = 0; i < until && i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
-        const bool optimizer = op->phase == LB_PHASE_OPTIMIZER;
+        const bool optimizer = row->optimizer[i];
         const uint32_t v = op->scope && !optimizer ? LB_NONE : lb_op_writes(p, op, storage);
         if (v == LB_NONE || !(row->bits[i] & LB_TRACE_RAN)) continue;
         /* State that an optimizer makes larger is what its gradient is. */
@@ -300,10 +300,11 @@ static void describe_jump(const jump *j, lb_origin *origin)
     const lb_program *p = j->row->program;
     const lb_op *op = &p->ops[j->op];
     const int64_t storage = p->values[j->value].storage;
-    const lb_group *group = op->phase == LB_PHASE_OPTIMIZER ? group_of_storage(p, storage) : NULL;
+    const bool optimizer = j->row->optimizer[j->op];
+    const lb_group *group = optimizer ? group_of_storage(p, storage) : NULL;
     const double rate = learning_rate(p, group);
     char with[80] = "";
-    *origin = (lb_origin){.step = p->step, .rank = p->rank, .phase = (lb_phase)op->phase, .op = j->op, .written = true, .broken = LB_NONE};
+    *origin = (lb_origin){.step = p->step, .rank = p->rank, .phase = (lb_phase)op->phase, .op = j->op, .written = true, .updates = optimizer, .broken = LB_NONE};
     origin->growth = j->now / j->before;
     origin->storage = storage;
     snprintf(origin->layer, sizeof origin->layer, "%s", lb_op_layer(p, op));
@@ -327,7 +328,7 @@ static void take_largest(jump *j)
         double largest = 0;
         uint32_t op = LB_NONE, value = LB_NONE;
         for (uint32_t i = 0; before > 0 && i < p->n_ops; i++) {
-            const uint32_t v = p->ops[i].phase == LB_PHASE_OPTIMIZER ? lb_op_writes(p, &p->ops[i], storage) : LB_NONE;
+            const uint32_t v = row->optimizer[i] ? lb_op_writes(p, &p->ops[i], storage) : LB_NONE;
             if (v == LB_NONE || row->sums[i].nan || !(after_op(row, i) > 2 * largest)) continue;
             largest = after_op(row, i), op = i, value = v;
         }
@@ -344,11 +345,11 @@ bool lb_growth_read(const lb_inquiry *q, const lb_trace_row *row, uint32_t broke
     jump j, earlier;
     if (!earliest_jump(q, row, broken, &reader, &j)) return false;
     /* An update follows from what it was made of: state that was changed, or a gradient that grew. */
-    while (j.row->program->ops[j.op].phase == LB_PHASE_OPTIMIZER && earliest_jump(q, j.row, j.op, &again, &earlier) &&
+    while (j.row->optimizer[j.op] && earliest_jump(q, j.row, j.op, &again, &earlier) &&
            is_earlier(&earlier, &j))
         j = earlier;
-    if (j.row->program->ops[j.op].phase == LB_PHASE_OPTIMIZER && gradient_grew(q, j.row, j.op)) return false;
-    if (j.row->program->ops[j.op].phase == LB_PHASE_OPTIMIZER) take_largest(&j);
+    if (j.row->optimizer[j.op] && gradient_grew(q, j.row, j.op)) return false;
+    if (j.row->optimizer[j.op]) take_largest(&j);
     describe_jump(&j, origin);
     if (row == j.row && broken == j.op) return true;
     const char *layer = lb_op_layer(p, &p->ops[reader]);

@@ -37,16 +37,17 @@ static double learning_rate(const lb_program *p, const lb_group *group)
 
 static bool by_optimizer(const lb_origin *origin)
 {
-    return origin->phase == LB_PHASE_OPTIMIZER;
+    return origin->updates;
 }
 
 /* What Python does between two steps is recorded with the first, and acts in the second. */
-static bool stands_behind(const lb_program *p, uint32_t op)
+static bool stands_behind(const lb_trace_row *row, uint32_t op)
 {
+    const lb_program *p = row->program;
     bool before = false;
-    for (uint32_t i = 0; i < op; i++) before |= p->ops[i].phase == LB_PHASE_OPTIMIZER || p->ops[i].phase == LB_PHASE_BACKWARD;
+    for (uint32_t i = 0; i < op; i++) before |= row->optimizer[i] || p->ops[i].phase == LB_PHASE_BACKWARD;
     for (uint32_t i = op + 1; i < p->n_ops; i++)
-        if (p->ops[i].phase == LB_PHASE_OPTIMIZER || p->ops[i].phase == LB_PHASE_BACKWARD) return false;
+        if (row->optimizer[i] || p->ops[i].phase == LB_PHASE_BACKWARD) return false;
     return before;
 }
 
@@ -59,14 +60,15 @@ static void set_next(const lb_inquiry *q, lb_culprit *c)
 static lb_status blame(lb_inquiry *q, const char *change, lb_err *err)
 {
     const lb_origin *origin = &q->out->origin;
-    const lb_program *p = lb_inquiry_program(q, origin->rank, origin->step);
+    const lb_trace_row *row = lb_trace_find(q->trace, origin->rank, origin->step);
+    const lb_program *p = row->program;
     const lb_group *group = by_optimizer(origin) ? group_of(p, origin->storage) : NULL;
     char rate[60] = "";
     lb_culprit *c;
     LB_TRY(lb_culprit_add(q, LB_AXIS_SOURCE, origin->rank, origin->step, origin->op, &c, err));
     LB_TRY(lb_culprit_of_storage(q, c, origin->rank, origin->storage, err));
     LB_TRY(lb_culprit_all_ranks(q, c, err));
-    if (!by_optimizer(origin) && stands_behind(p, origin->op)) set_next(q, c);
+    if (!by_optimizer(origin) && stands_behind(row, origin->op)) set_next(q, c);
     const double lr = learning_rate(p, group);
     if (isfinite(lr)) snprintf(rate, sizeof rate, ", at a learning rate of %.3g", lr);
     snprintf(c->why, sizeof c->why, "%s%s%smakes %.120s %.3g times as large%s. With %s, %s, the window ends without the failure.",

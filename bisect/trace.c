@@ -1,6 +1,7 @@
 /* Traces: see trace.h. */
 #include "trace.h"
 
+#include "optimizer_ops.h"
 #include "slice.h"
 
 #include <math.h>
@@ -30,6 +31,7 @@ lb_status lb_trace_new(lb_capture *capture, int64_t first_step, int64_t last_ste
                 status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
             else
                 status = lb_flow_new(p, &row->flow, err);
+            if (status == LB_OK && !(row->optimizer = lb_optimizer_ops(row->flow))) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
         }
     if (status == LB_OK)
         *out = trace;
@@ -44,6 +46,7 @@ void lb_trace_free(lb_trace *trace)
     for (uint32_t i = 0; i < trace->n_rows; i++) {
         free(trace->rows[i].bits);
         free(trace->rows[i].sums);
+        free(trace->rows[i].optimizer);
         lb_flow_free(trace->rows[i].flow);
     }
     free(trace->rows);

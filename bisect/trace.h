@@ -25,6 +25,7 @@ typedef struct lb_trace_row {
     const lb_program *program;
     uint8_t *bits;      /* per op */
     lb_trace_sum *sums; /* per op */
+    uint8_t *optimizer; /* per op: an optimizer's (optimizer_ops.h) */
     struct lb_flow *flow;
 } lb_trace_row;
 

@@ -2,6 +2,7 @@
 #include "watched.h"
 
 #include "failure.h"
+#include "optimizer_ops.h"
 #include "slice.h"
 
 #include <math.h>
@@ -32,7 +33,8 @@ typedef struct marker {
     lb_watched *w;
     uint32_t reader;
     uint8_t bit;
-    uint8_t *leads; /* per op: see leads_somewhere */
+    uint8_t *leads;     /* per op: see leads_somewhere */
+    uint8_t *optimizer; /* per op: an optimizer's */
 } marker;
 
 /* Marks what computed the contents that `reader` sees in `value`. */
@@ -105,8 +107,8 @@ static uint8_t bits_of_flags(const lb_program *p, const lb_op *op)
         uint32_t value = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
         if (!float_value(p, value)) continue;
         uint32_t flags = p->values[value].flags;
-        if (op->phase == LB_PHASE_OPTIMIZER && flags & LB_VALUE_PARAMETER) bits |= LB_WATCH_PARAMETER;
-        if (op->phase == LB_PHASE_OPTIMIZER && flags & LB_VALUE_STATE) bits |= LB_WATCH_STATE;
+        if (flags & LB_VALUE_PARAMETER) bits |= LB_WATCH_PARAMETER;
+        if (flags & LB_VALUE_STATE) bits |= LB_WATCH_STATE;
     }
     return bits;
 }
@@ -123,9 +125,9 @@ static void mark_op(marker *m, uint32_t i)
 {
     const lb_program *p = m->p;
     const lb_op *op = &p->ops[i];
-    m->w->marks[i] |= bits_of_flags(p, op);
+    if (m->optimizer[i]) m->w->marks[i] |= bits_of_flags(p, op);
     m->w->updates += m->w->marks[i] & LB_WATCH_PARAMETER ? 1 : 0;
-    for (uint32_t r = 0; op->phase == LB_PHASE_OPTIMIZER && r < op->written; r++) {
+    for (uint32_t r = 0; m->optimizer[i] && r < op->written; r++) {
         uint32_t value = lb_op_written(p, op)[r];
         if (value != LB_NONE && group_storage(p, p->values[value].storage))
             m->w->marks[i] |= LB_WATCH_PARAMETER;
@@ -210,11 +212,14 @@ lb_status lb_watch_program(lb_watched *w, const lb_selector *selector, lb_err *e
     w->marks = calloc((size_t)p->n_ops + 1, 1);
     if (!w->marks) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     LB_TRY(lb_flow_new(p, &flow, err));
-    marker m = {.p = p, .flow = flow, .w = w, .leads = leads_somewhere(p, flow)};
-    for (uint32_t i = 0; i < p->n_ops; i++) mark_op(&m, i);
+    marker m = {.p = p, .flow = flow, .w = w, .leads = leads_somewhere(p, flow), .optimizer = lb_optimizer_ops(flow)};
+    for (uint32_t i = 0; m.optimizer && i < p->n_ops; i++) mark_op(&m, i);
     mark_outputs(&m);
+    const bool room = m.optimizer;
     free(m.leads);
+    free(m.optimizer);
     lb_flow_free(flow);
+    if (!room) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (selector && lb_selector_mark(selector, p, NULL, NULL, w->marks, LB_WATCH_PREDICATE) < 0)
         return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     return LB_OK;

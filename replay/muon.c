@@ -1,5 +1,7 @@
 /* Muon slices: see muon.h. */
 #include "muon.h"
+
+#include "optimizer_ops.h"
 #include "ops.h"
 #include "rewrite.h"
 
@@ -220,14 +222,14 @@ static uint32_t first_read(const lb_program *p, const uint32_t *ops, uint32_t n,
 /* What all slices of one program share. */
 typedef struct search {
     const lb_flow *flow;
-    uint8_t *stop;  /* per op: gradients are written there: clipping and unscaling are not part of the optimizer's slice */
+    uint8_t *optimizer; /* per op: an optimizer's */
+    uint8_t *stop;  /* per op: not of the optimizer's slice: it writes a gradient (clipping, unscaling), or a parameter beside the optimizer */
     uint8_t *kept;  /* per storage: it outlives the step */
     uint8_t *marks; /* per op: of the slice that is looked at */
     history history;
 } search;
 
-/* What an optimizer computes, with what ranks exchange for it. Of plain code the recorder takes what follows from a gradient for that; a
- * weight that somebody loads beside it is no update. */
+/* What an optimizer computes, with what ranks exchange for it. A weight that somebody loads beside it is no update. */
 enum { PHASES = 1u << LB_PHASE_OPTIMIZER | 1u << LB_PHASE_COMMUNICATION };
 
 /* Fills `slice` when the writes of its storage are Muon's. */
@@ -239,7 +241,7 @@ static lb_status examine(search *s, lb_muon_slice *slice, bool *found, lb_err *e
     slice->write = LB_NONE;
     memset(s->marks, 0, p->n_ops);
     for (uint32_t i = 0; i < p->n_ops; i++)
-        if (p->ops[i].phase == LB_PHASE_OPTIMIZER && lb_op_writes(p, &p->ops[i], slice->storage) != LB_NONE) {
+        if (s->optimizer[i] && lb_op_writes(p, &p->ops[i], slice->storage) != LB_NONE) {
             s->marks[i] = 1;
             slice->write = i;
         }
@@ -298,8 +300,9 @@ static lb_status prepare(search *s, const stepped *rows, uint32_t n, lb_err *err
     const lb_program *p = s->flow->program;
     s->stop = calloc((size_t)p->n_ops + 1, 1), s->marks = malloc((size_t)p->n_ops + 1);
     s->kept = calloc(s->flow->n_storages + 1, 1);
+    s->optimizer = lb_optimizer_ops(s->flow);
     uint8_t *gradients = calloc(s->flow->n_storages + 1, 1);
-    const bool ok = history_new(&s->history, p->n_ops) && s->stop && s->marks && s->kept && gradients;
+    const bool ok = history_new(&s->history, p->n_ops) && s->optimizer && s->stop && s->marks && s->kept && gradients;
     for (uint32_t k = 0; k < n && ok; k++) {
         const uint32_t at = rows[k].gradient < 0 ? LB_NONE : lb_flow_storage(s->flow, rows[k].gradient);
         if (at != LB_NONE) gradients[at] = 1;
@@ -308,8 +311,10 @@ static lb_status prepare(search *s, const stepped *rows, uint32_t n, lb_err *err
         if (p->values[v].flags & (LB_VALUE_STATE | LB_VALUE_PARAMETER)) s->kept[s->flow->storage_of[v]] = 1;
     for (uint32_t i = 0; i < p->n_ops && ok; i++) {
         const lb_op *op = &p->ops[i];
-        for (uint32_t w = 0; w < op->written; w++)
-            if (lb_op_written(p, op)[w] != LB_NONE) s->stop[i] |= gradients[s->flow->storage_of[lb_op_written(p, op)[w]]];
+        for (uint32_t w = 0; w < op->written; w++) {
+            const uint32_t v = lb_op_written(p, op)[w];
+            if (v != LB_NONE) s->stop[i] |= gradients[s->flow->storage_of[v]] || (p->values[v].flags & LB_VALUE_PARAMETER && !s->optimizer[i]);
+        }
         if (!strcmp(lb_op_name(p, op), "lb::source") && op->results) s->kept[s->flow->storage_of[lb_op_results(p, op)[0]]] = 1;
     }
     free(gradients);
@@ -348,6 +353,7 @@ lb_status lb_muon_find(const lb_program *p, const lb_flow *flow, lb_muon *muon, 
         if (status == LB_OK && found && (status = append_slice(muon, &slice, err)) != LB_OK) free(slice.ops);
     }
     free(rows);
+    free(s.optimizer);
     free(s.stop);
     free(s.marks);
     free(s.kept);

@@ -4,7 +4,8 @@
  *                x ──▶ [   f(x)   ] ──▶ y      else: f goes, y := 0
  *      backward  g ──▶ [ f'(g) ] ──▶ g + f'(g) f' goes, the add that joins it becomes lb::copy(g)
  *                gradients of its parameters := 0
- *      optimizer writes to its parameters and their state go; lists (`_foreach_`, `_fused_`) lose those elements
+ *      optimizer writes to its parameters and their state go; lists (`_foreach_`, `_fused_`) lose those elements; what other code
+ *                writes over them stays
  *
  * Removal, not multiplication by zero: 0 x NaN would keep a failure alive that the skip should cure. An op of the module is
  * live (kept), copied or dead. What a dead op left in a storage that it made and that a live op reads, becomes lb::zero; what
@@ -13,6 +14,7 @@
  * Kept although inside: sources, collectives (others wait for them) and gradient accumulation, which then adds zeros.
  */
 #include "block.h"
+#include "optimizer_ops.h"
 #include "passes.h"
 #include "rewrite.h"
 
@@ -29,6 +31,7 @@ typedef struct skip {
     uint8_t *fate;    /* per op */
     uint8_t *carries; /* per op with fate COPY: arg that is copied */
     uint8_t *frozen;  /* per dense storage: its optimizer updates stop */
+    uint8_t *optimizer; /* per op: an optimizer's */
     bool any_kept;    /* some path has a cast or copy on it */
 } skip;
 
@@ -278,7 +281,7 @@ static void write_op(skip *s, lb_rewrite *rw, uint32_t i)
         lb_rewrite_copy(rw, i, lb_op_args(s->p, op)[s->carries[i]].u.value, lb_op_results(s->p, op)[0]);
     else if (s->fate[i] == DEAD)
         write_dead_op(s, rw, i);
-    else if (op->phase == LB_PHASE_OPTIMIZER)
+    else if (s->optimizer[i])
         write_optimizer_op(s, rw, i);
     else
         lb_rewrite_keep(rw, i);
@@ -296,7 +299,8 @@ lb_status lb_pass_skip(const lb_program *in, const uint32_t *scopes, uint32_t n_
     s.fate = calloc((size_t)in->n_ops + 1, 1);
     s.carries = calloc((size_t)in->n_ops + 1, 1);
     s.frozen = calloc(s.flow->n_storages + 1, 1);
-    if (!s.inside || !s.path || !s.fate || !s.carries || !s.frozen)
+    s.optimizer = lb_optimizer_ops(s.flow);
+    if (!s.inside || !s.path || !s.fate || !s.carries || !s.frozen || !s.optimizer)
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t k = 0; k < n_scopes && status == LB_OK; k++) {
         for (uint32_t i = 1; i < in->n_scopes; i++) s.inside[i] |= lb_scope_within(in, i, scopes[k]);
@@ -314,6 +318,7 @@ lb_status lb_pass_skip(const lb_program *in, const uint32_t *scopes, uint32_t n_
     free(s.fate);
     free(s.carries);
     free(s.frozen);
+    free(s.optimizer);
     lb_flow_free(s.flow);
     return status;
 }

@@ -11,6 +11,7 @@
  * by themselves: whatever each of them writes in place (a state that somebody multiplied, a buffer that was filled), in any phase.
  */
 #include "block.h"
+#include "optimizer_ops.h"
 #include "passes.h"
 #include "rewrite.h"
 #include "selector.h"
@@ -27,18 +28,21 @@ typedef struct written {
     uint32_t old;           /* the copy */
 } written;
 
-/* What an optimizer does: one that is plain code runs outside the model, some of its ops without a gradient. */
-static bool updates(const lb_op *op)
+/* Marks what an optimizer does. One that is plain code runs outside the model, and older captures have its ops in the phase `other`. */
+static uint8_t *list_updates(const lb_flow *flow)
 {
-    return op->phase == LB_PHASE_OPTIMIZER || (!op->scope && op->phase == LB_PHASE_OTHER);
+    const lb_program *p = flow->program;
+    uint8_t *marks = lb_optimizer_ops(flow);
+    for (uint32_t i = 0; marks && i < p->n_ops; i++) marks[i] |= !p->ops[i].scope && p->ops[i].phase == LB_PHASE_OTHER;
+    return marks;
 }
 
 /* False where nothing writes it, or its first write does not read it: then there is no update to scale. */
-static bool find_written(const lb_program *p, int64_t storage, written *out)
+static bool find_written(const lb_program *p, const uint8_t *updates, int64_t storage, written *out)
 {
     *out = (written){.storage = storage, .first = LB_NONE, .before = LB_NONE};
     for (uint32_t i = 0; i < p->n_ops; i++) {
-        uint32_t v = updates(&p->ops[i]) ? lb_op_writes(p, &p->ops[i], storage) : LB_NONE;
+        uint32_t v = updates[i] ? lb_op_writes(p, &p->ops[i], storage) : LB_NONE;
         if (v == LB_NONE) continue;
         if (out->first == LB_NONE) out->first = i, out->before = lb_op_reads(p, &p->ops[i], storage);
         out->last = i, out->after = v;
@@ -47,16 +51,16 @@ static bool find_written(const lb_program *p, int64_t storage, written *out)
            lb_layout_same_shape(&p->values[out->before].layout, &p->values[out->after].layout);
 }
 
-static void add_written(const lb_program *in, const lb_selector *selector, const char *blocks, const char *name, int64_t storage,
-                        written *rows, uint32_t *n)
+static void add_written(const lb_program *in, const uint8_t *updates, const lb_selector *selector, const char *blocks, const char *name,
+                        int64_t storage, written *rows, uint32_t *n)
 {
     for (uint32_t i = 0; i < *n; i++)
         if (rows[i].storage == storage) return;
-    if (lb_selector_scope(selector, in, lb_program_owner(in, name), blocks)) *n += find_written(in, storage, &rows[*n]);
+    if (lb_selector_scope(selector, in, lb_program_owner(in, name), blocks)) *n += find_written(in, updates, storage, &rows[*n]);
 }
 
 /* The parameters of the groups, and what the model calls a parameter where an optimizer without a class steps it. */
-static lb_status collect(const lb_program *in, const lb_selector *selector, const char *blocks, written **rows,
+static lb_status collect(const lb_program *in, const uint8_t *updates, const lb_selector *selector, const char *blocks, written **rows,
                          uint32_t *n, lb_err *err)
 {
     uint32_t sources = 0;
@@ -65,11 +69,12 @@ static lb_status collect(const lb_program *in, const lb_selector *selector, cons
     *rows = malloc((in->n_group_params + sources + 1) * sizeof **rows);
     if (!*rows) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t k = 0; k < in->n_group_params; k++)
-        add_written(in, selector, blocks, lb_program_text(in, in->group_params[k].name), in->group_params[k].storage, *rows, n);
+        add_written(in, updates, selector, blocks, lb_program_text(in, in->group_params[k].name), in->group_params[k].storage, *rows, n);
     for (uint32_t i = 0; i < in->n_ops; i++) {
         if (strcmp(lb_op_name(in, &in->ops[i]), "lb::source") || !in->ops[i].results) continue;
         const lb_value *v = &in->values[lb_op_results(in, &in->ops[i])[0]];
-        if (v->flags & LB_VALUE_PARAMETER) add_written(in, selector, blocks, lb_program_text(in, v->name), v->storage, *rows, n);
+        if (v->flags & LB_VALUE_PARAMETER)
+            add_written(in, updates, selector, blocks, lb_program_text(in, v->name), v->storage, *rows, n);
     }
     return LB_OK;
 }
@@ -127,16 +132,16 @@ static void add_scaling(lb_rewrite *rw, const written *w, double factor)
 }
 
 /* Between the first and the last of what is scaled nobody looks. */
-static bool writes_any(const lb_program *p, uint32_t i, const written *rows, uint32_t n)
+static bool writes_any(const lb_program *p, const uint8_t *updates, uint32_t i, const written *rows, uint32_t n)
 {
     const lb_op *op = &p->ops[i];
     if (op->flags & LB_OP_COLLECTIVE) return false;
     for (uint32_t k = 0; k < n; k++)
-        if ((updates(op) || rows[k].first == i) && lb_op_writes(p, op, rows[k].storage) != LB_NONE) return true;
+        if ((updates[i] || rows[k].first == i) && lb_op_writes(p, op, rows[k].storage) != LB_NONE) return true;
     return false;
 }
 
-static lb_status write_all(const lb_program *in, written *rows, uint32_t n, double factor, lb_program **out,
+static lb_status write_all(const lb_program *in, const uint8_t *updates, written *rows, uint32_t n, double factor, lb_program **out,
                            uint32_t **origin, lb_err *err)
 {
     lb_rewrite rw;
@@ -148,7 +153,7 @@ static lb_status write_all(const lb_program *in, written *rows, uint32_t n, doub
         lb_rewrite_begin(&rw, i);
         for (uint32_t k = 0; k < n; k++)
             if (rows[k].first == i) add_copy(&rw, &rows[k], fresh + 1 + k);
-        lb_rewrite_op(&rw, &in->ops[i], writes_any(in, i, rows, n) ? LB_NONE : i);
+        lb_rewrite_op(&rw, &in->ops[i], writes_any(in, updates, i, rows, n) ? LB_NONE : i);
         for (uint32_t k = 0; k < n; k++)
             if (rows[k].last == i) add_scaling(&rw, &rows[k], factor);
     }
@@ -168,12 +173,16 @@ lb_status lb_pass_update(const lb_program *in, const uint32_t *given, const stru
     written *rows = NULL;
     uint32_t n = 0;
     const bool single = lb_selector_names_ops(selector);
-    if (!single) LB_TRY(lb_blocks_find(in, flow, &blocks, err));
-    lb_status status = single ? collect_ops(in, given, selector, &rows, &n, err)
-                              : collect(in, selector, blocks.letters, &rows, &n, err);
+    uint8_t *updates = list_updates(flow);
+    lb_status status = updates ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK && !single) status = lb_blocks_find(in, flow, &blocks, err);
+    if (status == LB_OK)
+        status = single ? collect_ops(in, given, selector, &rows, &n, err)
+                        : collect(in, updates, selector, blocks.letters, &rows, &n, err);
     *touched = n;
-    if (status == LB_OK) status = write_all(in, rows, n, factor, out, origin, err);
+    if (status == LB_OK) status = write_all(in, updates, rows, n, factor, out, origin, err);
     free(rows);
+    free(updates);
     lb_blocks_release(&blocks);
     return status;
 }

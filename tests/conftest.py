@@ -26,14 +26,7 @@ def pytest_configure(config):
 
 # Answers that are known to be wrong or undecided today, by the end of a test's name: they run, and say so when they come right.
 OPEN = {
-    "test_the_verdict_is_what_was_planted[weight_multiplied]": "phases of ops outside modules changed under these families",
-    "test_the_verdict_is_what_was_planted[momentum_multiplied]": "phases of ops outside modules changed under these families",
-    "test_the_verdict_is_what_was_planted[buffer_multiplied]": "phases of ops outside modules changed under these families",
-    "test_the_verdict_is_what_was_planted[scale_of_an_fp8_cast]": "phases of ops outside modules changed under these families",
-    "test_the_verdict_is_what_was_planted[row_without_keys]": "phases of ops outside modules changed under these families",
-    "test_every_culprit_has_a_place[row_without_keys]": "phases of ops outside modules changed under these families",
     "test_every_step_skipped_names_the_op_that_overflows": "another op of the same overflow is named since steps end otherwise",
-    "test_a_module_that_is_taken_out_earlier_does_not_hide_the_growth": "steps of this program are cut otherwise",
     "test_a_fault_in_one_element_of_a_custom_op_diverges[bfloat16-serving_kernels]": "a bound that admits overflow admits this element",
 }
 

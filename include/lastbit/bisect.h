@@ -48,6 +48,7 @@ typedef struct lb_origin {
     double growth;   /* of a parameter, by that op: how many times as large it became; 0: it is about something else */
     bool written;    /* that op wrote over what outlives a step: a parameter, a buffer, optimizer state */
     int64_t storage; /* which */
+    bool updates;    /* that op is an optimizer's: it does what a gradient, a rate and a state ask for */
     bool by_zero;    /* it divides by 0, or takes the logarithm of it */
     uint32_t broken; /* row of the op of that step that made the first number that is not finite; LB_NONE: there is none */
     char layer[160];
