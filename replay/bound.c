@@ -113,24 +113,6 @@ static double last_rounding(lb_dtype dtype, double exact)
     return dtype == LB_BF16 ? fmax(half_ulp, FLT_MIN) : half_ulp;
 }
 
-/* Norms and variances add up squares. Where those overflow in f32, a norm is infinite or what it divides becomes 0, or not, as the squares
- * are scaled and in what they are added up. */
-static bool squares_overflow(const lb_call *call)
-{
-    static const char *const parts[] = {"norm", "var", "std"};
-    const double most = FLT_MAX / (1 + lb_call_terms(call));
-    bool squares = false;
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) squares |= strstr(call->row->name, parts[i]) != NULL;
-    for (uint32_t i = 0; squares && i < call->n_args; i++) {
-        const lb_tensor *t = &call->args[i].tensor;
-        if (call->args[i].tag != LB_OPERAND_TENSOR || !t->data || !lb_dtype_is_float(t->dtype)) continue;
-        const lb_statistics s = lb_statistics_of(t);
-        const double largest = s.min <= s.max ? fmax(fabs(s.min), fabs(s.max)) : 0;
-        if (largest * largest > most) return true;
-    }
-    return false;
-}
-
 static void release(lb_memory *memory, lb_tensor *tensors, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) lb_memory_scratch_free(memory, tensors[i].data);
@@ -142,6 +124,102 @@ static void forget_twin(lb_bound *bound)
     release(bound->memory, bound->twin, bound->n_results);
     for (uint32_t i = 0; i < bound->n_results; i++) bound->twin[i].data = NULL;
 }
+
+/* ---- squares that overflow ------------------------------------------------------------------------------------------- *
+ * Norms and variances add up squares. Where those overflow in f32, a norm is infinite or what it divides becomes 0, or not, as the squares
+ * are scaled and in what they are added up. Of f32 and bf16 alone inputs can be so large. */
+
+static double most_squared(const lb_call *call)
+{
+    return FLT_MAX / (1 + lb_call_terms(call));
+}
+
+static bool overflows(const lb_tensor *t, double most)
+{
+    if (!t->data || (t->dtype != LB_F32 && t->dtype != LB_BF16)) return false;
+    const lb_statistics s = lb_statistics_of(t);
+    const double largest = s.min <= s.max ? fmax(fabs(s.min), fabs(s.max)) : 0;
+    return largest * largest > most;
+}
+
+static bool squares_overflow(const lb_call *call)
+{
+    for (uint32_t i = 0; call->row->flags & LB_ROW_SQUARES && i < call->n_args; i++)
+        if (call->args[i].tag == LB_OPERAND_TENSOR && overflows(&call->args[i].tensor, most_squared(call))) return true;
+    return false;
+}
+
+/* A copy with NaN for finite elements whose squares overflow. */
+static lb_status with_nan(lb_memory *memory, lb_tensor *t, double most, lb_err *err)
+{
+    lb_tensor copy = {.dtype = t->dtype, .layout = lb_layout_contiguous(t->layout.ndim, t->layout.shape)};
+    const int64_t numel = lb_layout_numel(&copy.layout);
+    copy.data = lb_memory_scratch(memory, lb_dtype_bytes(copy.dtype, (size_t)numel), err);
+    if (!copy.data) return LB_ERR_LIMIT;
+    lb_tensor_copy(&copy, t, NULL);
+    const double nan = NAN;
+    const size_t size = lb_dtype_bits(copy.dtype) / 8;
+    for (int64_t i = 0; i < numel; i++) {
+        char *at = (char *)copy.data + i * (int64_t)size;
+        const double x = lb_to_f64(copy.dtype, at);
+        if (isfinite(x) && x * x > most) lb_convert(copy.dtype, at, LB_F64, &nan, 1, NULL);
+    }
+    *t = copy;
+    return LB_OK;
+}
+
+/* Nothing is said of the elements that such an input reaches: those that become NaN with it. */
+static void silence(lb_bound *bound, const lb_tensor *reached)
+{
+    for (uint32_t i = 0; i < bound->n_results; i++) {
+        lb_tensor *exact = &bound->exact[i], *twin = &bound->twin[i];
+        if (!exact->data || !reached[i].data || lb_dtype_part(exact->dtype) != LB_F64) continue;
+        const int64_t n = lb_layout_numel(&exact->layout) * (lb_dtype_is_complex(exact->dtype) ? 2 : 1);
+        for (int64_t k = 0; k < n; k++)
+            if (isnan(((double *)reached[i].data)[k]) && !isnan(((double *)exact->data)[k])) ((double *)twin->data)[k] = 0x1p128;
+    }
+}
+
+/* |y| where the row has no twin. */
+static lb_status fill_twin(lb_bound *bound, const lb_call *call, lb_err *err)
+{
+    for (uint32_t i = 0; i < bound->n_results; i++)
+        if (bound->twin[i].data) return LB_OK;
+    LB_TRY(f64_results(bound->memory, call, bound->twin, err));
+    for (uint32_t i = 0; i < bound->n_results; i++)
+        if (bound->twin[i].data) lb_tensor_copy(&bound->twin[i], &bound->exact[i], NULL);
+    return LB_OK;
+}
+
+static lb_status silence_squares(lb_bound *bound, const lb_call *call, lb_err *err)
+{
+    lb_err local = LB_ERR_INIT;
+    lb_call marked = *call;
+    lb_operand *args = malloc((call->n_args + 1) * sizeof *args);
+    lb_tensor *reached = calloc(call->n_results + 1, sizeof *reached);
+    bool *copied = calloc(call->n_args + 1, sizeof *copied);
+    lb_status status = args && reached && copied ? fill_twin(bound, call, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK) memcpy(args, call->args, call->n_args * sizeof *args);
+    for (uint32_t i = 0; i < call->n_args && status == LB_OK; i++)
+        if (args[i].tag == LB_OPERAND_TENSOR && overflows(&args[i].tensor, most_squared(call))) {
+            status = with_nan(bound->memory, &args[i].tensor, most_squared(call), err);
+            copied[i] = status == LB_OK;
+        }
+    if (status == LB_OK) status = f64_results(bound->memory, call, reached, err);
+    marked.args = args, marked.results = reached, marked.method = (lb_method){0}, marked.err = &local;
+    if (status == LB_OK && lb_row_run(&marked) != LB_OK)
+        status = lb_fail(err, LB_ERR_UNSUPPORTED, "%s has no f64 evaluation here: %s", call->row->name, local.message);
+    if (status == LB_OK) silence(bound, reached);
+    for (uint32_t i = 0; copied && i < call->n_args; i++)
+        if (copied[i]) lb_memory_scratch_free(bound->memory, args[i].tensor.data);
+    if (reached) release(bound->memory, reached, call->n_results);
+    free(args);
+    free(reached);
+    free(copied);
+    return status;
+}
+
+/* ---- the bound -------------------------------------------------------------------------------------------------------- */
 
 lb_status lb_bound_init(lb_bound *bound, lb_memory *memory, const lb_call *call, lb_err *err)
 {
@@ -175,8 +253,7 @@ lb_status lb_bound_init(lb_bound *bound, lb_memory *memory, const lb_call *call,
     double roundings = lb_row_roundings(call);
     bound->factor = roundings * ((f64 ? 0 : 0x1p-24) + 2 * 0x1p-53);
     bound->tiny = roundings * least(call, f64);
-    bound->silent = !f64 && squares_overflow(call);
-    return LB_OK;
+    return any && !f64 && squares_overflow(call) ? silence_squares(bound, call, err) : LB_OK;
 }
 
 void lb_bound_release(lb_bound *bound)
@@ -215,7 +292,6 @@ static double element_ratio(const lb_bound *bound, lb_dtype dtype, double limit,
 double lb_bound_ratio(const lb_bound *bound, uint32_t i, const lb_tensor *value)
 {
     if (!bound->exact[i].data || lb_dtype_part(bound->exact[i].dtype) != LB_F64) return NAN;
-    if (bound->silent) return 0;
     const lb_dtype part = lb_dtype_part(value->dtype);
     const int parts = lb_dtype_is_complex(value->dtype) ? 2 : 1; /* each is judged by itself */
     double limit = lb_dtype_max_finite(part), worst = 0;

@@ -322,6 +322,7 @@ COMPOSITE(depthwise_conv)
 #define ROW(NAME, ARGS, ID, ROUNDINGS, FLAGS, KERNELS, SAMPLES)                                                \
     {"aten::" NAME, ARGS, ID##_kernel, ID##_twin, ROUNDINGS, 1, FLAGS, KERNELS, SAMPLES},
 #define SUM(NAME, ARGS, ID, ROUNDINGS, SAMPLES) ROW(NAME, ARGS, ID, ROUNDINGS, LB_ROW_REDUCTION, NULL, SAMPLES)
+#define NORM(NAME, ARGS, ID, ROUNDINGS, SAMPLES) ROW(NAME, ARGS, ID, ROUNDINGS, LB_ROW_REDUCTION | LB_ROW_SQUARES, NULL, SAMPLES)
 #define CONV(NAME, ARGS, ID, SAMPLES) ROW(NAME, ARGS, ID, 2, LB_ROW_REDUCTION, "openblas", SAMPLES)
 #define COPIED(NAME, ARGS, SAMPLES)                                                                            \
     {"aten::" NAME, ARGS, copied, NULL, 0, 0, LB_ROW_VIEW | LB_ROW_EXACT, NULL, SAMPLES},
@@ -331,10 +332,10 @@ COMPOSITE(depthwise_conv)
 
 /* clang-format off */
 const lb_op_row lb_rows_composite[] = {
-    SUM("layer_norm", "input normalized_shape weight bias eps cudnn_enable", layer_norm, 8, "layer_norm")
-    SUM("rms_norm", "input normalized_shape weight eps", rms_norm, 6, "rms_norm")
-    SUM("group_norm", "input num_groups weight bias eps cudnn_enabled", group_norm, 8, "group_norm whole")
-    SUM("batch_norm", "input weight bias running_mean running_var training momentum eps cudnn_enabled", batch_norm, 8, "batch_norm whole")
+    NORM("layer_norm", "input normalized_shape weight bias eps cudnn_enable", layer_norm, 8, "layer_norm")
+    NORM("rms_norm", "input normalized_shape weight eps", rms_norm, 6, "rms_norm")
+    NORM("group_norm", "input num_groups weight bias eps cudnn_enabled", group_norm, 8, "group_norm whole")
+    NORM("batch_norm", "input weight bias running_mean running_var training momentum eps cudnn_enabled", batch_norm, 8, "batch_norm whole")
     SUM("softmax.int", "self dim dtype", softmax, 5, "softmax_int")
     SUM("special_softmax", "self dim dtype", softmax, 5, "softmax_int")
     SUM("log_softmax.int", "self dim dtype", log_softmax, 5, "softmax_int")

@@ -457,7 +457,8 @@ OP(expert_sum, moe_sum, .x = AT(0))
     {NAME, ARGS, ID##_kernel, ID##_twin, ROUNDINGS, 0, LB_ROW_WRITES, NULL, "custom"},
 #define GIVES(NAME, ARGS, ID, ROUNDINGS) {NAME, ARGS, ID##_kernel, ID##_twin, ROUNDINGS, 0, 0, NULL, "custom"},
 /* Squares are summed in trees, whose depth counts, and half of that error enters. */
-#define NORM(NAME, ARGS, ID) ROW(NAME, ARGS, ID, 16)
+#define NORM(NAME, ARGS, ID) {NAME, ARGS, ID##_kernel, ID##_twin, 16, 0, LB_ROW_WRITES | LB_ROW_SQUARES, NULL, "custom"},
+#define NORM_GIVES(NAME, ARGS, ID) {NAME, ARGS, ID##_kernel, ID##_twin, 16, 0, LB_ROW_SQUARES, NULL, "custom"},
 #define TE_ARGS "input scale amax scale_inv fp8_tensor otype" /* scales are empty but for fp8 */
 /* clang-format off */
 const lb_op_row lb_rows_custom[] = {
@@ -493,14 +494,14 @@ const lb_op_row lb_rows_custom[] = {
     ROW("sgl_kernel::topk_softmax", "topk_weights topk_indices gating_output renormalize moe_softcapping correction_bias", topk_sgl, 10)
     ROW("_moe_C::moe_sum", "input output", moe_sum, 2)
     ROW("sgl_kernel::moe_sum", "input output", moe_sum, 2)
-    GIVES("trtllm::flashinfer_rmsnorm", "input weight eps", rms_given, 16)
-    GIVES("trtllm::flashinfer_gemma_rmsnorm", "input weight eps", rms_given_gemma, 16)
+    NORM_GIVES("trtllm::flashinfer_rmsnorm", "input weight eps", rms_given)
+    NORM_GIVES("trtllm::flashinfer_gemma_rmsnorm", "input weight eps", rms_given_gemma)
     NORM("trtllm::flashinfer_fused_add_rmsnorm", "input residual weight eps", rms_add)
     NORM("trtllm::flashinfer_gemma_fused_add_rmsnorm", "input residual weight eps", rms_add_gemma)
     GIVES("trtllm::flashinfer_silu_and_mul", "x", silu_mul_given, 8)
     ROW("trtllm::flashinfer_apply_rope_with_cos_sin_cache_inplace", "positions query key head_size cos_sin_cache is_neox", rotary_write, 4)
-    GIVES("tex_ts::rmsnorm_fwd_inf_ts", "input weight eps sm_margin zero_centered_gamma", rms_te, 16)
-    GIVES("tex_ts::layernorm_fwd_inf_ts", "input weight bias eps sm_margin zero_centered_gamma", layer_te, 16)
+    NORM_GIVES("tex_ts::rmsnorm_fwd_inf_ts", "input weight eps sm_margin zero_centered_gamma", rms_te)
+    NORM_GIVES("tex_ts::layernorm_fwd_inf_ts", "input weight bias eps sm_margin zero_centered_gamma", layer_te)
     GIVES("tex_ts::gelu_ts", TE_ARGS, gelu_tanh_given, 8)
     GIVES("tex_ts::relu_ts", TE_ARGS, relu_given, 2)
     GIVES("tex_ts::srelu_ts", TE_ARGS, relu_squared_given, 2)

@@ -227,6 +227,6 @@ const lb_op_row lb_rows_embedding_bag[] = {
     BAG("_embedding_bag_backward", "grad indices offsets " SIZES "sparse per_sample_weights padding_idx", bag_backward, 4, 0, "embedding_bag backward")
     BAG("_embedding_bag_per_sample_weights_backward", "grad weight indices offsets offset2bag mode padding_idx", weights_backward, 2, 0,
         "embedding_bag weights")
-    BAG("embedding_renorm_", "self indices max_norm norm_type", renorm, 6, 0, "embedding_renorm")
+    BAG("embedding_renorm_", "self indices max_norm norm_type", renorm, 6, LB_ROW_SQUARES, "embedding_renorm")
     {NULL},
 };

@@ -321,7 +321,7 @@ static lb_status rms_backward(lb_call *call, bool twin)
 static lb_status rms_norm_backward(lb_call *call) { return rms_backward(call, false); }
 static lb_status rms_norm_backward_twin(lb_call *call) { return rms_backward(call, true); }
 
-#define SUM LB_ROW_REDUCTION
+#define SUM (LB_ROW_REDUCTION | LB_ROW_SQUARES)
 const lb_op_row lb_rows_norm[] = {
     {"aten::native_layer_norm", "input normalized_shape weight bias eps", layer_norm, layer_norm_twin, 8, 1, SUM, NULL,
      "layer_norm"},

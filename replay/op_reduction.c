@@ -394,6 +394,7 @@ static lb_status count_nonzero(lb_call *call)
 }
 
 #define SUM LB_ROW_REDUCTION
+#define SQUARES (LB_ROW_REDUCTION | LB_ROW_SQUARES)
 const lb_op_row lb_rows_reduction[] = {
     {"aten::sum", "self dtype", sum, sum_twin, 1, 1, SUM, NULL, "sum"},
     {"aten::sum.dim_IntList", "self dim keepdim dtype", sum_dim, sum_dim_twin, 1, 1, SUM, NULL, "sum_dim"},
@@ -401,13 +402,13 @@ const lb_op_row lb_rows_reduction[] = {
     {"aten::mean", "self dtype", mean, mean_twin, 2, 1, SUM, NULL, "mean"},
     {"aten::mean.dim", "self dim keepdim dtype", mean_dim, mean_dim_twin, 2, 1, SUM, NULL, "mean_dim"},
     /* all terms positive (the op is its own twin), and the root halves relative errors */
-    {"aten::linalg_vector_norm", "self ord dim keepdim dtype", vector_norm, vector_norm, 4, 1, SUM, NULL, "vector_norm"},
-    {"aten::norm.Scalar", "self p", norm_all, norm_all, 4, 1, SUM, NULL, "norm"},
-    {"aten::norm.ScalarOpt_dim", "self p dim keepdim", vector_norm, vector_norm, 4, 1, SUM, NULL, "norm_dim"},
-    {"aten::var.correction", "self dim correction keepdim", var, var_twin, 2, 1, SUM, NULL, "var"},
-    {"aten::std.correction", "self dim correction keepdim", std, std_twin, 2, 1, SUM, NULL, "var"},
-    {"aten::var_mean.correction", "self dim correction keepdim", var, var_twin, 2, 1, SUM, NULL, "var"},
-    {"aten::std_mean.correction", "self dim correction keepdim", std, std_twin, 2, 1, SUM, NULL, "var"},
+    {"aten::linalg_vector_norm", "self ord dim keepdim dtype", vector_norm, vector_norm, 4, 1, SQUARES, NULL, "vector_norm"},
+    {"aten::norm.Scalar", "self p", norm_all, norm_all, 4, 1, SQUARES, NULL, "norm"},
+    {"aten::norm.ScalarOpt_dim", "self p dim keepdim", vector_norm, vector_norm, 4, 1, SQUARES, NULL, "norm_dim"},
+    {"aten::var.correction", "self dim correction keepdim", var, var_twin, 2, 1, SQUARES, NULL, "var"},
+    {"aten::std.correction", "self dim correction keepdim", std, std_twin, 2, 1, SQUARES, NULL, "var"},
+    {"aten::var_mean.correction", "self dim correction keepdim", var, var_twin, 2, 1, SQUARES, NULL, "var"},
+    {"aten::std_mean.correction", "self dim correction keepdim", std, std_twin, 2, 1, SQUARES, NULL, "var"},
     {"aten::logsumexp", "self dim keepdim", logsumexp, logsumexp_twin, 6, 1, SUM, NULL, "logsumexp"},
     {"aten::count_nonzero", "self dim", count_nonzero, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_DISCONTINUOUS, NULL, "count_nonzero"},
     {"aten::count_nonzero.dim_IntList", "self dim", count_nonzero, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_DISCONTINUOUS, NULL, "count_nonzero list"},

@@ -93,7 +93,7 @@ static double ratio_of(const lb_bound *bound, uint32_t i, const lb_tensor *value
     const int64_t size = (int64_t)(lb_dtype_bits(exact.dtype) / 8);
     exact = (lb_tensor){(char *)exact.data + dense_at * size, exact.dtype, none};
     twin = (lb_tensor){twin.data ? (char *)twin.data + dense_at * size : NULL, twin.dtype, none};
-    const lb_bound single = {1, &exact, &twin, bound->factor, bound->tiny, bound->silent, NULL};
+    const lb_bound single = {1, &exact, &twin, bound->factor, bound->tiny, NULL};
     return lb_bound_ratio(&single, 0, &one);
 }
 

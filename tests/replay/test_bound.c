@@ -73,12 +73,53 @@ static void factors_that_are_not_finite_excuse_nothing(void **state)
     assert_true(isinf(ratio_of(LB_BF16, INFINITY, 1, 0)));
 }
 
+/* The norms of two rows of K, all of the first `large` and all of the second 1: how far `first` and `second` are from them. */
+static void ratios_of_norms(float large, float first, float second, double ratio[2])
+{
+    float x[2 * K], y[2] = {first, second};
+    for (int i = 0; i < 2 * K; i++) x[i] = i < K ? large : 1;
+    const int64_t shape[] = {2, K}, two[] = {2}, one[] = {1}, last[] = {1};
+    lb_operand args[] = {{.tag = LB_OPERAND_TENSOR, .tensor = {x, LB_F32, lb_layout_contiguous(2, shape)}},
+                         {.tag = LB_OPERAND_FLOAT, .f = 2, .i = 2},
+                         {.tag = LB_OPERAND_NUMBERS, .count = 1, .ints = last},
+                         {.tag = LB_OPERAND_BOOL},
+                         {.tag = LB_OPERAND_NONE}};
+    lb_tensor norms = {y, LB_F32, lb_layout_contiguous(1, two)};
+    lb_err err = LB_ERR_INIT;
+    lb_memory *memory = lb_memory_new(0);
+    lb_bound bound;
+    lb_call call = {.row = lb_op_find("aten::linalg_vector_norm", NULL), .args = args, .n_args = 5, .results = &norms, .n_results = 1, .err = &err};
+    assert_int_equal(lb_bound_init(&bound, memory, &call, &err), LB_OK);
+    for (int i = 0; i < 2; i++) {
+        lb_tensor exact = {(double *)bound.exact[0].data + i, LB_F64, lb_layout_contiguous(1, one)};
+        lb_tensor twin = {bound.twin[0].data ? (double *)bound.twin[0].data + i : NULL, LB_F64, lb_layout_contiguous(1, one)};
+        lb_bound single = bound;
+        single.n_results = 1, single.exact = &exact, single.twin = &twin;
+        ratio[i] = lb_bound_ratio(&single, 0, &(lb_tensor){y + i, LB_F32, lb_layout_contiguous(1, one)});
+    }
+    lb_bound_release(&bound);
+    lb_memory_free(memory);
+}
+
+static void squares_that_overflow_silence_the_elements_that_they_reach(void **state)
+{
+    (void)state;
+    double ratio[2];
+    ratios_of_norms(1e30f, INFINITY, 2, ratio);
+    assert_true(ratio[0] == 0 && ratio[1] == 0);
+    ratios_of_norms(1e30f, 2e30f, 2.001f, ratio);
+    assert_true(ratio[0] == 0 && ratio[1] > 1); /* the other row keeps its bound */
+    ratios_of_norms(1e15f, INFINITY, 2, ratio);
+    assert_true(ratio[0] > 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_of_bf16_products_may_be_flushed),
         cmocka_unit_test(subnormal_factors_of_bf16_may_be_taken_for_zero),
         cmocka_unit_test(products_of_f32_and_f16_keep_subnormals),
+        cmocka_unit_test(squares_that_overflow_silence_the_elements_that_they_reach),
         cmocka_unit_test(factors_that_are_not_finite_excuse_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
