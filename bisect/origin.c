@@ -163,10 +163,11 @@ static void describe_source(const lb_trace_row *row, uint32_t op, char *text, si
     const lb_program *p = row->program;
     const lb_value *value = &p->values[lb_op_results(p, &p->ops[op])[0]];
     const char *name = lb_program_text(p, value->name);
+    const bool nameless = !*name && value->source == LB_SOURCE_OTHER;
     lb_trace_sum out = {0};
     take_op(&out, row, op);
     snprintf(text, size, "%s%s%s held %lld non-finite of %lld elements before any op of this window wrote it",
-             lb_source_kind_name((lb_source_kind)value->source), *name ? " " : "", name,
+             nameless ? "a tensor from outside" : lb_source_kind_name((lb_source_kind)value->source), *name ? " " : "", name,
              (long long)(out.nan + out.inf), (long long)out.elements);
 }
 

@@ -91,14 +91,6 @@ static lb_remedy last_write(const lb_inquiry *q, const source_row *row)
     return (lb_remedy){.op = LB_NONE};
 }
 
-static lb_status blame(lb_inquiry *q, const source_row *row, const char *why, lb_err *err)
-{
-    lb_culprit *c;
-    LB_TRY(lb_culprit_add(q, LB_AXIS_SOURCE, row->rank, row->step, row->op, &c, err));
-    snprintf(c->why, sizeof c->why, "%s", why);
-    return LB_OK;
-}
-
 /* Which of the sources must be other than they are; *found when changing them cures. */
 static lb_status narrow_sources(lb_inquiry *q, const source_list *list, uint32_t **guilty, uint32_t *n,
                                 bool *found, lb_err *err)
@@ -127,19 +119,20 @@ lb_status lb_stage_unseen(lb_inquiry *q, uint32_t *count, bool *found, lb_err *e
 {
     source_list list = {0};
     uint32_t *guilty = NULL, n = 0;
-    char why[320];
+    lb_culprit *c;
     lb_status status = list_unseen(q, &list, err);
     *count = list.sites.n;
     if (status == LB_OK && list.sites.n) status = narrow_sources(q, &list, &guilty, &n, found, err);
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         const source_row *row = &list.rows[guilty[i]];
         const lb_program *p = lb_inquiry_program(q, row->rank, row->step);
-        snprintf(why, sizeof why,
+        status = lb_culprit_add(q, LB_AXIS_SOURCE, row->rank, row->step, row->op, &c, err);
+        if (status != LB_OK) break;
+        snprintf(c->why, sizeof c->why,
                  "The bytes of %s changed and no recorded op wrote them. With what the program itself had left "
                  "there, "
                  "and nothing else changed, the window ends without the failure.",
-                 kind_name(p, value_of(p, row->op)));
-        status = blame(q, row, why, err);
+                 *c->parameter ? c->parameter : kind_name(p, value_of(p, row->op)));
         if (!i) q->remedy = last_write(q, row);
     }
     release(&list);
@@ -241,14 +234,16 @@ static bool after_optimizer(const lb_program *p, uint32_t op)
     return false;
 }
 
-static void say_what(const lb_inquiry *q, const source_row *row, bool finite, char *why, size_t size)
+static void say_what(const lb_inquiry *q, const source_row *row, bool finite, lb_culprit *c)
 {
     const lb_program *p = lb_inquiry_program(q, row->rank, row->step);
     const lb_value *v = value_of(p, row->op);
     lb_statistics s = statistics_of(q, p, v);
     int64_t bad = lb_dtype_is_float(v->dtype) ? lb_statistics_nonfinite(&s) : 0;
-    char holds[120] = "", when[80];
-    bool late = after_optimizer(p, row->op);
+    char holds[120] = "", when[80], into[120] = "";
+    const bool written = *c->parameter && strcmp(c->parameter, lb_program_text(p, v->name)) != 0;
+    bool late = c->between || after_optimizer(p, row->op);
+    if (written) snprintf(into, sizeof into, " that is written to %s", c->parameter);
     snprintf(when, sizeof when,
              late ? "read after step %" PRId64 "'s optimizer, so for the next" : "of step %" PRId64, row->step);
     if (bad)
@@ -256,8 +251,8 @@ static void say_what(const lb_inquiry *q, const source_row *row, bool finite, ch
                  s.elements);
     else if (s.elements)
         snprintf(holds, sizeof holds, "It lies between %.4g and %.4g. ", s.min, s.max);
-    snprintf(why, size, "What fails is fed by %s %s. %sWith %s, %s, the window ends without the failure.",
-             kind_name(p, v), when, holds,
+    snprintf(c->why, sizeof c->why, "What fails is fed by %s%s, %s. %sWith %s, %s, the window ends without the failure.",
+             kind_name(p, v), into, when, holds,
              finite ? "0 in their place" : "what the same source held before in its place", lb_besides(q));
 }
 
@@ -299,7 +294,6 @@ static bool stands_out(const lb_inquiry *q, const source_row *row)
 static lb_status try_sources(lb_inquiry *q, source_list *list, bool finite, bool *found, lb_err *err)
 {
     uint32_t *guilty = NULL, n = 0;
-    char why[480];
     lb_status status = list->sites.n ? narrow_sources(q, list, &guilty, &n, found, err) : LB_OK;
     bool odd = finite || q->any_data;
     for (uint32_t i = 0; i < n && !odd; i++) odd = stands_out(q, &list->rows[guilty[i]]);
@@ -309,8 +303,12 @@ static lb_status try_sources(lb_inquiry *q, source_list *list, bool finite, bool
     }
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         if (join_rank(q, &list->rows[guilty[i]], err)) continue;
-        say_what(q, &list->rows[guilty[i]], finite, why, sizeof why);
-        status = blame(q, &list->rows[guilty[i]], why, err);
+        const source_row *row = &list->rows[guilty[i]];
+        lb_culprit *c;
+        status = lb_culprit_add(q, LB_AXIS_SOURCE, row->rank, row->step, row->op, &c, err);
+        if (status != LB_OK) break;
+        if (*c->parameter) lb_culprit_between(q, c); /* what is written over; a batch is its step's */
+        say_what(q, row, finite, c);
     }
     if (status == LB_OK && n && !finite) {
         const source_row *row = &list->rows[guilty[0]];

@@ -8,7 +8,7 @@
  *   any other op's     a weight that was multiplied, a state that was reset, a buffer that was filled: it leaves what was there
  *
  * Both come from outside the model, as data do: the axis is the source's, the place the op that wrote. A weight that was loaded is the
- * model's own: the block that holds it is asked before its write is.
+ * model's own: the block that holds it is asked before its write is, unless what was written is not finite.
  */
 #include "stages.h"
 
@@ -40,35 +40,17 @@ static bool by_optimizer(const lb_origin *origin)
     return origin->updates;
 }
 
-/* What Python does between two steps is recorded with the first, and acts in the second. */
-static bool stands_behind(const lb_trace_row *row, uint32_t op)
-{
-    const lb_program *p = row->program;
-    bool before = false;
-    for (uint32_t i = 0; i < op; i++) before |= row->optimizer[i] || p->ops[i].phase == LB_PHASE_BACKWARD;
-    for (uint32_t i = op + 1; i < p->n_ops; i++)
-        if (row->optimizer[i] || p->ops[i].phase == LB_PHASE_BACKWARD) return false;
-    return before;
-}
-
-static void set_next(const lb_inquiry *q, lb_culprit *c)
-{
-    for (uint32_t s = 0; s + 1 < q->n_steps; s++)
-        if (q->steps[s] == c->step) c->between = true, c->acts = q->steps[s + 1];
-}
-
 static lb_status blame(lb_inquiry *q, const char *change, lb_err *err)
 {
     const lb_origin *origin = &q->out->origin;
-    const lb_trace_row *row = lb_trace_find(q->trace, origin->rank, origin->step);
-    const lb_program *p = row->program;
+    const lb_program *p = lb_inquiry_program(q, origin->rank, origin->step);
     const lb_group *group = by_optimizer(origin) ? group_of(p, origin->storage) : NULL;
     char rate[60] = "";
     lb_culprit *c;
     LB_TRY(lb_culprit_add(q, LB_AXIS_SOURCE, origin->rank, origin->step, origin->op, &c, err));
     LB_TRY(lb_culprit_of_storage(q, c, origin->rank, origin->storage, err));
     LB_TRY(lb_culprit_all_ranks(q, c, err));
-    if (!by_optimizer(origin) && stands_behind(row, origin->op)) set_next(q, c);
+    if (!by_optimizer(origin)) lb_culprit_between(q, c);
     const double lr = learning_rate(p, group);
     if (isfinite(lr)) snprintf(rate, sizeof rate, ", at a learning rate of %.3g", lr);
     snprintf(c->why, sizeof c->why, "%s%s%smakes %.120s %.3g times as large%s. With %s, %s, the window ends without the failure.",
@@ -146,12 +128,12 @@ lb_status lb_stage_update(lb_inquiry *q, bool *found, lb_err *err)
 {
     const lb_origin *origin = &q->out->origin;
     const bool any = origin->op != LB_NONE && origin->written;
-    return any && (by_optimizer(origin) || !writes_parameter(q, origin)) ? run_update(q, found, err) : LB_OK;
+    return any && (by_optimizer(origin) || isinf(origin->growth) || !writes_parameter(q, origin)) ? run_update(q, found, err) : LB_OK;
 }
 
 lb_status lb_stage_loaded(lb_inquiry *q, bool *found, lb_err *err)
 {
     const lb_origin *origin = &q->out->origin;
     const bool any = origin->op != LB_NONE && origin->written;
-    return any && !by_optimizer(origin) && writes_parameter(q, origin) ? run_update(q, found, err) : LB_OK;
+    return any && !by_optimizer(origin) && !isinf(origin->growth) && writes_parameter(q, origin) ? run_update(q, found, err) : LB_OK;
 }

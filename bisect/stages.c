@@ -83,6 +83,24 @@ lb_status lb_culprit_of_storage(lb_inquiry *q, lb_culprit *c, int32_t rank, int6
     return status;
 }
 
+static bool stands_behind(const lb_trace_row *row, uint32_t op)
+{
+    const lb_program *p = row->program;
+    bool before = false;
+    for (uint32_t i = 0; i < op; i++) before |= row->optimizer[i] || p->ops[i].phase == LB_PHASE_BACKWARD;
+    for (uint32_t i = op + 1; i < p->n_ops; i++)
+        if (row->optimizer[i] || p->ops[i].phase == LB_PHASE_BACKWARD) return false;
+    return before;
+}
+
+void lb_culprit_between(const lb_inquiry *q, lb_culprit *c)
+{
+    const lb_trace_row *row = c->row == LB_NONE ? NULL : lb_trace_find(q->trace, c->ranks[0], c->step);
+    if (!row || !stands_behind(row, c->row)) return;
+    for (uint32_t s = 0; s + 1 < q->n_steps; s++)
+        if (q->steps[s] == c->step) c->between = true, c->acts = q->steps[s + 1];
+}
+
 static void fill_in(const lb_program *p, lb_culprit *c, lb_err *err)
 {
     lb_flow *flow;

@@ -46,6 +46,9 @@ lb_status lb_culprit_add(lb_inquiry *inquiry, lb_axis axis, int32_t rank, int64_
 lb_status lb_culprit_of_storage(lb_inquiry *inquiry, lb_culprit *culprit, int32_t rank, int64_t storage, lb_err *err);
 /* All ranks run the same code: a culprit that is not of one rank names those that take part. */
 lb_status lb_culprit_all_ranks(lb_inquiry *inquiry, lb_culprit *culprit, lb_err *err);
+/* What Python does between two steps is recorded with the first, and acts in the second: marks a culprit whose op stands behind what the
+ * optimizer of its step does. */
+void lb_culprit_between(const lb_inquiry *inquiry, lb_culprit *culprit);
 /* Sets the cure to the chosen sites (`found` NULL: all). */
 lb_status lb_cure_set(lb_inquiry *inquiry, const lb_sites *sites, const uint32_t *found, uint32_t n,
                       lb_err *err);

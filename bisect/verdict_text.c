@@ -193,10 +193,11 @@ static void put_culprits(FILE *out, const lb_bisection *b)
     if (shown > SHOWN) put_text(out, "and", more);
     free(alike);
     const lb_failure *f = &b->failure;
-    if (b->culprits[0].n_ranks && b->culprits[0].step >= 0 && b->culprits[0].step < f->step) {
+    const int64_t acts = b->culprits[0].between ? b->culprits[0].acts : b->culprits[0].step;
+    if (b->culprits[0].n_ranks && acts >= 0 && acts < f->step) {
         char when[120];
         snprintf(when, sizeof when, "It acts in step %" PRId64 "; the failure shows in step %" PRId64 ".",
-                 b->culprits[0].step, f->step);
+                 acts, f->step);
         put_text(out, "", when);
     }
 }
