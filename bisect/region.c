@@ -5,6 +5,9 @@
  */
 #include "region.h"
 
+#include "bound.h"
+#include "slice.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -268,59 +271,225 @@ static lb_status narrow_to_steps(narrowing *n)
     return status;
 }
 
-/* ---- the origin first ----------------------------------------------------------------------------------------------- */
+/* ---- what was lost first ---------------------------------------------------------------------------------------------- *
+ * Before steps and layers are searched: what an op gave when everything was changed is held against the type that it has in the recording.
+ * An op whose numbers do not fit there, with those that read its result, is a chain
+ *
+ *      mul f16  131072   does not fit ──▶ cos f16   fits: it reads what must stay wide
+ *      mul f8   2^-14    nothing but 0 ──▶ _to_copy f32
+ *
+ * and is changed by itself: first the chain that is nearest to what went bad first, then all of the step. A chain hands its values on, so
+ * that no part of it cures. */
 
-enum { NEAR = 8 }; /* ops that are tried around the one that broke */
+enum { CHAIN = 8, LOST = 256 };
 
-/* The op that broke and, in order, who reads its result and the results of those, as far as the change can mean anything to them. */
-static uint32_t list_near(const narrowing *n, const lb_trace_row *row, uint32_t broken, uint32_t *rows)
+typedef struct chain_list {
+    uint32_t rows[LOST], chain[LOST]; /* ops, ascending; the first of rows whose chain each is of */
+    uint32_t n;
+} chain_list;
+
+static lb_dtype dtype_given(const lb_program *p, const lb_op *op)
 {
-    const lb_program *p = row->program;
-    const lb_flow *flow = row->flow;
-    uint32_t count = 0;
-    rows[count++] = broken;
-    for (uint32_t k = 0; k < count; k++)
-        for (uint32_t u = flow->first_use[rows[k]]; u < flow->first_use[rows[k] + 1]; u++) {
-            const uint32_t user = flow->uses[u];
-            bool known = p->ops[user].phase != p->ops[broken].phase || !n->region->touches(p, &p->ops[user]) || count == NEAR;
-            for (uint32_t i = 0; i < count && !known; i++) known = rows[i] == user;
-            if (!known) rows[count++] = user;
-        }
-    for (uint32_t i = 1; i < count; i++) /* sites stand in order of execution */
+    for (uint32_t r = 0; r < op->results + op->written; r++) {
+        const uint32_t v = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
+        if (v != LB_NONE && lb_dtype_is_float(p->values[v].dtype)) return p->values[v].dtype;
+    }
+    return LB_F64;
+}
+
+/* Would the recorded type of that op's result make infinities, or nothing but 0, of what it gave in the trial that changed everything? */
+static bool does_not_fit(const lb_trace_row *changed, uint32_t op)
+{
+    const lb_trace_sum *sum = &changed->sums[op];
+    const lb_dtype dtype = dtype_given(changed->program, &changed->program->ops[op]);
+    if (!(changed->bits[op] & LB_TRACE_RAN) || !(sum->largest > 0)) return false;
+    return sum->largest > lb_dtype_max_finite(dtype) || sum->largest < lb_ulp(dtype, 0) / 2;
+}
+
+static bool can_lose(const narrowing *n, const lb_program *p, uint32_t op)
+{
+    return n->region->touches(p, &p->ops[op]) && n->region->guilty(p, &p->ops[op]);
+}
+
+/* The last op of that step up to `until` that leads to it and does not fit; LB_NONE when all do. */
+static uint32_t last_lost(const narrowing *n, const lb_trace_row *row, const lb_trace_row *changed, uint32_t until)
+{
+    uint8_t *marks = calloc((size_t)row->program->n_ops + 1, 1);
+    uint32_t found = LB_NONE;
+    if (!marks) return LB_NONE;
+    marks[until] = 1;
+    lb_slice_grow(row->flow, true, 0, NULL, marks);
+    for (uint32_t i = until + 1; i-- > 0 && found == LB_NONE;)
+        if (marks[i] && can_lose(n, row->program, i) && does_not_fit(changed, i)) found = i;
+    free(marks);
+    return found;
+}
+
+/* What went bad first, or fails: where the walk back ends in that step. */
+static const lb_trace_row *find_bad(const narrowing *n, uint32_t *op)
+{
+    const lb_origin *origin = &n->q->out->origin;
+    const lb_failure *failure = &n->q->failure;
+    const lb_trace_row *row = origin->op == LB_NONE || origin->rank != failure->rank || origin->broken == LB_NONE
+                                  ? NULL
+                                  : lb_trace_find(n->q->trace, origin->rank, origin->step);
+    *op = row && lb_trace_broke(row, origin->broken) ? origin->broken : failure->op;
+    return *op == failure->op ? lb_trace_find(n->q->trace, failure->rank, failure->step) : row;
+}
+
+static void sort_rows(uint32_t *rows, uint32_t count)
+{
+    for (uint32_t i = 1; i < count; i++)
         for (uint32_t k = i; k > 0 && rows[k - 1] > rows[k]; k--) {
             const uint32_t swap = rows[k];
             rows[k] = rows[k - 1], rows[k - 1] = swap;
         }
+}
+
+/* The chain that begins with `first`: its readers, and theirs as long as what they give does not fit. */
+static uint32_t list_chain(const narrowing *n, const lb_trace_row *row, const lb_trace_row *changed, uint32_t first, uint32_t *rows)
+{
+    const lb_program *p = row->program;
+    uint32_t count = 0;
+    rows[count++] = first;
+    for (uint32_t k = 0; k < count; k++) {
+        if (k && !(can_lose(n, p, rows[k]) && does_not_fit(changed, rows[k]))) continue;
+        for (uint32_t u = row->flow->first_use[rows[k]]; u < row->flow->first_use[rows[k] + 1]; u++) {
+            const uint32_t user = row->flow->uses[u];
+            bool known = !n->region->touches(p, &p->ops[user]) || count == CHAIN;
+            for (uint32_t i = 0; i < count && !known; i++) known = rows[i] == user;
+            if (!known) rows[count++] = user;
+        }
+    }
+    sort_rows(rows, count);
     return count;
 }
 
-/* What broke first, and who reads that: where changing these few ops cures no step and no layer need be searched. */
-static lb_status narrow_near_origin(narrowing *n, uint32_t *rows, uint32_t *n_rows)
+/* An op is of the first chain that reaches it. */
+static void add_chain(chain_list *list, const uint32_t *rows, uint32_t count, uint32_t first)
 {
-    const lb_origin *origin = &n->q->out->origin;
-    const lb_trace_row *row = origin->op == LB_NONE ? NULL : lb_trace_find(n->q->trace, origin->rank, origin->step);
-    lb_sites sites = {0};
-    uint32_t *found = NULL, count = 0, near[NEAR];
-    char before[64], body[16];
-    *n_rows = 0;
-    if (!row || origin->broken == LB_NONE || origin->rank != n->q->failure.rank || !lb_trace_broke(row, origin->broken) ||
-        !n->region->touches(row->program, &row->program->ops[origin->broken]))
-        return LB_OK;
-    snprintf(before, sizeof before, "step=%" PRId64 "&index=", origin->step);
-    lb_site_form form = {n->region->kind, n->region->argument, before, "", ','};
-    const uint32_t n_near = list_near(n, row, origin->broken, near);
-    lb_status status = LB_OK;
-    for (uint32_t i = 0; i < n_near && status == LB_OK; i++) {
-        snprintf(body, sizeof body, "%u", near[i]);
-        status = lb_sites_add(&sites, &form, body, n->err);
+    uint32_t joins = first;
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t k = 0; k < list->n; k++)
+            if (list->rows[k] == rows[i]) joins = list->chain[k];
+    for (uint32_t i = 0; i < count && list->n < LOST; i++) {
+        bool known = false;
+        for (uint32_t k = 0; k < list->n && !known; k++) known = list->rows[k] == rows[i];
+        if (!known) list->rows[list->n] = rows[i], list->chain[list->n++] = joins;
     }
-    lb_sites_name(&sites, "ops at and behind the one that broke %s", n->region->how);
-    if (status == LB_OK) status = lb_narrow(n->q, &sites, false, &found, &count, n->err);
-    if (status == LB_OK && count) status = lb_cure_set(n->q, &sites, found, count, n->err);
-    for (uint32_t i = 0; i < count; i++) rows[(*n_rows)++] = near[found[i]];
-    if (count) n->step = origin->step;
+}
+
+/* The chain that op is of, by itself. */
+static void take_chain(const chain_list *list, uint32_t op, chain_list *chain)
+{
+    uint32_t which = LB_NONE;
+    for (uint32_t i = 0; i < list->n; i++)
+        if (list->rows[i] == op) which = list->chain[i];
+    for (uint32_t i = 0; i < list->n && which != LB_NONE; i++)
+        if (list->chain[i] == which) chain->rows[chain->n] = list->rows[i], chain->chain[chain->n++] = which;
+}
+
+static void list_chains(const narrowing *n, const lb_trace_row *row, const lb_trace_row *changed, chain_list *list)
+{
+    uint32_t rows[CHAIN];
+    for (uint32_t i = 0; i < row->program->n_ops && list->n < LOST; i++)
+        if (can_lose(n, row->program, i) && does_not_fit(changed, i)) {
+            const uint32_t count = list_chain(n, row, changed, i, rows);
+            add_chain(list, rows, count, i);
+        }
+}
+
+/* One site per chain; site k is the chain first[k]. */
+static lb_status list_chain_sites(const narrowing *n, const chain_list *list, lb_sites *sites, uint32_t *first)
+{
+    char before[64];
+    snprintf(before, sizeof before, "step=%" PRId64 "&index=", n->step);
+    lb_site_form form = {n->region->kind, n->region->argument, before, "", ','};
+    for (uint32_t i = 0; i < list->n; i++) {
+        char body[LOST * 11];
+        size_t used = 0;
+        bool listed = false;
+        for (uint32_t k = 0; k < sites->n && !listed; k++) listed = first[k] == list->chain[i];
+        if (listed) continue;
+        for (uint32_t k = i; k < list->n; k++)
+            if (list->chain[k] == list->chain[i]) used += (size_t)snprintf(body + used, sizeof body - used, "%s%u", used ? "," : "", list->rows[k]);
+        first[sites->n] = list->chain[i];
+        LB_TRY(lb_sites_add(sites, &form, body, n->err));
+    }
+    lb_sites_name(sites, "chains of ops whose numbers do not fit %s", n->region->how);
+    return LB_OK;
+}
+
+/* The same happens in later steps: they are changed whole, in every trial. */
+static lb_status change_later(narrowing *n)
+{
+    uint32_t rows[64], count = 0;
+    for (uint32_t s = 0; s < n->q->n_steps && count < 64; s++)
+        if (n->q->steps[s] > n->step) rows[count++] = s;
+    lb_step_list(n->q, rows, count, n->later, sizeof n->later);
+    return add_later(n, &n->q->background);
+}
+
+static lb_status set_cure(const narrowing *n, const lb_sites *sites, const uint32_t *found, uint32_t count)
+{
+    lb_sites cure = {0};
+    lb_status status = add_later(n, &cure);
+    if (status == LB_OK) status = lb_cure_set(n->q, sites, found, count, n->err);
+    if (status == LB_OK) status = lb_sites_append(&cure, &n->q->cure, NULL, n->err);
+    if (status == LB_OK) status = lb_cure_set(n->q, &cure, NULL, 0, n->err);
+    lb_sites_release(&cure);
+    return status;
+}
+
+/* The chains of the list that are needed; *n_rows 0 where all of them do not cure. */
+static lb_status try_chains(narrowing *n, const chain_list *list, uint32_t *rows, uint32_t *n_rows)
+{
+    lb_sites sites = {0}, before = n->q->background;
+    lb_outcome outcome = LB_OUTCOME_SAME;
+    uint32_t first[LOST], *found = NULL, count = 0;
+    *n_rows = 0;
+    n->q->background = (lb_sites){0};
+    lb_status status = lb_sites_append(&n->q->background, &before, NULL, n->err);
+    if (status == LB_OK && *n->later) status = add_later(n, &n->q->background);
+    if (status == LB_OK) status = list_chain_sites(n, list, &sites, first);
+    if (status == LB_OK) status = lb_try(n->q, &sites, NULL, "whole", &outcome, n->err);
+    if (status == LB_OK && outcome == LB_OUTCOME_OTHER && n->step < n->q->steps[n->q->n_steps - 1]) {
+        status = change_later(n);
+        if (status == LB_OK) status = lb_try(n->q, &sites, NULL, "whole", &outcome, n->err);
+    }
+    if (status == LB_OK && outcome == LB_OUTCOME_CURED) status = lb_narrow(n->q, &sites, true, &found, &count, n->err);
+    if (status == LB_OK && count) status = set_cure(n, &sites, found, count);
+    if (!count) n->later[0] = '\0';
+    for (uint32_t i = 0; i < list->n; i++)
+        for (uint32_t k = 0; k < count; k++)
+            if (first[found[k]] == list->chain[i]) rows[(*n_rows)++] = list->rows[i];
+    sort_rows(rows, *n_rows);
+    lb_sites_release(&n->q->background);
+    n->q->background = before;
     lb_sites_release(&sites);
     free(found);
+    return status;
+}
+
+static lb_status narrow_lost(narrowing *n, uint32_t *rows, uint32_t *n_rows)
+{
+    uint32_t bad;
+    const lb_trace_row *row = find_bad(n, &bad);
+    lb_trace *kept = n->q->changed; /* further trials need not be traced */
+    n->q->changed = NULL;
+    *n_rows = 0;
+    const lb_trace_row *changed = row && kept ? lb_trace_find(kept, n->q->failure.rank, row->program->step) : NULL;
+    lb_status status = LB_OK;
+    if (changed && bad < row->program->n_ops) {
+        chain_list nearest = {.n = 0}, all = {.n = 0};
+        const uint32_t last = last_lost(n, row, changed, bad);
+        n->step = row->program->step;
+        list_chains(n, row, changed, &all);
+        take_chain(&all, last, &nearest);
+        if (nearest.n) status = try_chains(n, &nearest, rows, n_rows);
+        if (status == LB_OK && !*n_rows && all.n > nearest.n && all.n < LOST) status = try_chains(n, &all, rows, n_rows);
+    }
+    lb_trace_free(kept);
     return status;
 }
 
@@ -328,9 +497,9 @@ lb_status lb_region_narrow(lb_inquiry *q, const lb_region *region, int64_t *step
                            uint32_t *n_ops, lb_err *err)
 {
     narrowing n = {.q = q, .region = region, .err = err};
-    uint32_t near[NEAR];
+    uint32_t near[LOST];
     *ops = NULL, *n_ops = 0;
-    LB_TRY(narrow_near_origin(&n, near, n_ops));
+    LB_TRY(narrow_lost(&n, near, n_ops));
     const bool direct = *n_ops > 0;
     if (!direct) LB_TRY(narrow_to_steps(&n));
     const lb_program *p = lb_inquiry_program(q, q->failure.rank, n.step);

@@ -1,5 +1,6 @@
 /* Narrowing a change that any op can take (a precision, an order of sums) from everywhere to the smallest region that needs
- * it: the steps first, then the layers of the first such step, then their ops. */
+ * it: the first op that loses in its own rounding what the change keeps, and who reads that; where this does not cure the steps, then
+ * the layers of the first such step, then their ops. */
 #ifndef LB_BISECT_REGION_H
 #define LB_BISECT_REGION_H
 
@@ -17,7 +18,7 @@ typedef struct lb_region {
 
 /* Whether any op of the failing rank can take the change. */
 bool lb_region_exists(const lb_inquiry *inquiry, const lb_region *region);
-/* Everywhere is known to cure. Adds the culprits, one per layer of the region, and sets the cure. `ops` (malloc'ed, may be
+/* Everywhere is known to cure; inquiry->changed, when it is there, has the trace of that. Adds the culprits, one per layer of the region, and sets the cure. `ops` (malloc'ed, may be
  * NULL) gets the rows of the region's ops in *step, none when it could not be narrowed to ops. */
 lb_status lb_region_narrow(lb_inquiry *inquiry, const lb_region *region, int64_t *step, uint32_t **ops,
                            uint32_t *n_ops, lb_err *err);

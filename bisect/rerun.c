@@ -54,7 +54,7 @@ static bool *ranks_excluded(const lb_inquiry *q, const lb_sites *sites, const ui
 
 typedef struct watcher {
     lb_inquiry *q;
-    bool traces;
+    lb_trace *trace; /* NULL: none */
     lb_status status; /* of keeping and resuming what the monitor knows */
     lb_err err;
 } watcher;
@@ -63,7 +63,7 @@ static bool watch_op(void *context, const lb_event *event)
 {
     watcher *w = context;
     if (w->status != LB_OK) return false;
-    if (w->traces) lb_trace_op(w->q->trace, event);
+    if (w->trace) lb_trace_op(w->trace, event);
     return lb_monitor_op(w->q->monitor, event);
 }
 
@@ -87,10 +87,10 @@ static void resume_monitor(void *context, uint32_t checkpoint)
     if (w->status == LB_OK) w->status = lb_monitor_resume(w->q->monitor, checkpoint, &w->err);
 }
 
-static lb_status run_watched(lb_inquiry *q, const lb_plan *plan, bool traces, lb_replay_summary *summary,
+static lb_status run_watched(lb_inquiry *q, const lb_plan *plan, lb_trace *trace, lb_replay_summary *summary,
                              lb_err *err)
 {
-    watcher w = {.q = q, .traces = traces, .err = LB_ERR_INIT};
+    watcher w = {.q = q, .trace = trace, .err = LB_ERR_INIT};
     lb_observer observer = {
         .context = &w, .op = watch_op, .step_end = watch_step, .keep = keep_monitor, .resumed = resume_monitor};
     lb_status status = lb_replay_run(q->replay, plan, &observer, summary, err);
@@ -191,14 +191,15 @@ static lb_status run_within(lb_inquiry *q, lb_plan *plan, const bool *excluded, 
     if (plan->memory_bytes && held)
         plan->memory_bytes -= held < plan->memory_bytes ? held : plan->memory_bytes - 1;
     lb_monitor_reset(q->monitor, q->mode, excluded);
-    lb_status status = run_watched(q, plan, false, summary, &why);
+    lb_status status = run_watched(q, plan, q->changed, summary, &why);
     if (status == LB_ERR_LIMIT && held) {
         lb_rerun_release(q);
         plan->from = NULL;
         plan->memory_bytes = q->options->memory_bytes;
         why = (lb_err)LB_ERR_INIT;
         lb_monitor_reset(q->monitor, q->mode, excluded);
-        status = run_watched(q, plan, false, summary, &why);
+        if (q->changed) lb_trace_clear(q->changed);
+        status = run_watched(q, plan, q->changed, summary, &why);
     }
     return status == LB_OK ? LB_OK : lb_fail(err, status, "%s", why.message);
 }
@@ -247,7 +248,7 @@ lb_status lb_inquiry_retrace(lb_inquiry *q, lb_replay_summary *summary, lb_err *
         lb_trace_clear(q->trace);
         lb_monitor_reset(q->monitor, q->mode, excluded);
         lb_monitor_collect(q->monitor, true);
-        status = run_watched(q, &plan, true, summary, err);
+        status = run_watched(q, &plan, q->trace, summary, err);
     }
     if (status == LB_OK) {
         q->failure = *lb_monitor_failure(q->monitor);

@@ -136,7 +136,7 @@ static lb_status end_cleared(lb_inquiry *q, const char *outcome, const char *not
     return LB_OK;
 }
 
-lb_status lb_stage_precision(lb_inquiry *q, bool *found, lb_err *err)
+static lb_status run_precision(lb_inquiry *q, bool *found, lb_err *err)
 {
     lb_region region = {LB_SWAP_PRECISION, "f32", "in f32", LB_AXIS_PRECISION, narrow_op, gives_narrow};
     lb_outcome wide = LB_OUTCOME_SAME, bf16 = LB_OUTCOME_SAME;
@@ -160,4 +160,13 @@ lb_status lb_stage_precision(lb_inquiry *q, bool *found, lb_err *err)
         return end_cleared(q, "undecided", "could not be run with f32 in place of every float below it", err);
     return end_cleared(q, "cleared",
                        "fails with f32 in place of every float below it, and with bf16 everywhere", err);
+}
+
+lb_status lb_stage_precision(lb_inquiry *q, bool *found, lb_err *err)
+{
+    lb_status status = lb_trace_new(q->capture, q->steps[0], q->steps[q->n_steps - 1], &q->changed, err);
+    if (status == LB_OK) status = run_precision(q, found, err);
+    lb_trace_free(q->changed);
+    q->changed = NULL;
+    return status;
 }

@@ -104,6 +104,7 @@ lb_status lb_try(lb_inquiry *q, const lb_sites *sites, const uint64_t *set, cons
     if (more) b->trials = more;
     char *text = more ? lb_change_text(q, sites, set) : NULL;
     if (!text) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (q->changed) lb_trace_clear(q->changed);
     if (tried_before(b, text, outcome)) {
         free(text);
         return LB_OK;
