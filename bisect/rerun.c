@@ -59,11 +59,18 @@ typedef struct watcher {
     lb_err err;
 } watcher;
 
+/* Of a changed run what is asked for stands where the numbers went bad, or where they fail. */
+static bool is_traced(const watcher *w, int64_t step)
+{
+    const lb_inquiry *q = w->q;
+    return w->trace == q->trace || step == q->failure.step || (q->out->origin.op != LB_NONE && step == q->out->origin.step);
+}
+
 static bool watch_op(void *context, const lb_event *event)
 {
     watcher *w = context;
     if (w->status != LB_OK) return false;
-    if (w->trace) lb_trace_op(w->trace, event);
+    if (w->trace && is_traced(w, event->step)) lb_trace_op(w->trace, event);
     return lb_monitor_op(w->q->monitor, event);
 }
 

@@ -40,7 +40,7 @@ typedef struct lb_inquiry {
     uint64_t blind;     /* watched results that it could not compute: their bytes lack */
     uint64_t unrecorded, judged; /* of the recording: watched results without statistics, and those with */
     lb_trace *trace;    /* of the unchanged replay, up to the failing step */
-    lb_trace *changed;  /* of the trial before, where a stage wants to know what its ops gave; NULL: nobody does */
+    lb_trace *changed;  /* of the trial before in the steps that count, where a stage wants to know what its ops gave; NULL: none does */
     const int32_t *ranks;
     uint32_t n_ranks;
     const int64_t *steps; /* of the window, ascending */

@@ -18,7 +18,7 @@ def both(lastbit, capture, *options, expect=1):
     ("tests/programs/failing_llama.py", ["half"], "precision"),
     pytest.param("tests/programs/failing_llama.py", ["overflow"], "block", marks=pytest.mark.full),
     pytest.param("tests/programs/hard_cases.py", ["two-axes"], "precision", marks=pytest.mark.full),
-    pytest.param("tests/programs/hard_cases.py", ["spike"], "block", marks=pytest.mark.full),
+    pytest.param("tests/programs/hard_cases.py", ["spike"], "source", marks=pytest.mark.full),
     pytest.param("tests/programs/failing_gpt.py", ["adam-eps"], "block", marks=pytest.mark.full),
 ])
 def test_trials_from_a_checkpoint_give_what_whole_ones_give(program, arguments, axis, lastbit, tmp_path):
