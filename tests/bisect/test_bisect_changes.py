@@ -8,7 +8,7 @@ CASES = {
     "scale": ("block", "blocks.0.attn", "aten::div.Tensor", "forward", "called with other arguments"),
     "eps": ("block", "blocks.1.n1", "aten::native_layer_norm", "forward", "called with other arguments"),
     "init": ("source", "blocks.1.mlp.down", "lb::source", "forward", "blocks.1.mlp.down.weight"),
-    "decay": ("block", "", "aten::mul_.Tensor", "optimizer", "called with other arguments"),
+    "decay": ("source", "emb", "aten::mul_.Tensor", "optimizer", "called with other arguments"),
     "dropped-z-loss": ("block", "", "aten::logsumexp", "forward", "alone runs"),
     "unclipped": ("block", "", "aten::_foreach_norm.Scalar", "optimizer", "alone runs"),
 }
