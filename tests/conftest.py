@@ -24,15 +24,8 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "full: long; runs with tests/run.sh --full (LASTBIT_FULL=1)")
 
 
-# Answers that are known to be wrong or undecided today, by the end of a test's name: they run, and say so when they come right.
-OPEN = {
-}
-
-
 def pytest_collection_modifyitems(items):
     for item in items:
-        if item.name in OPEN:
-            item.add_marker(pytest.mark.xfail(reason="open: " + OPEN[item.name], strict=False))
         if "full" in item.keywords and not FULL:
             item.add_marker(pytest.mark.skip(reason="long: run tests/run.sh --full"))
 
