@@ -104,16 +104,16 @@ static int64_t settle(const uint8_t *flipped, int64_t rows, int64_t n, const dou
 }
 
 /* Several choices of as many rows (two layers of experts) explain together what none explains alone. */
-int64_t lb_flips_settle(const lb_flips *flips, uint32_t op, const lb_layout *layout, const double *a, double *b, double noise)
+int64_t lb_flips_settle(const lb_flips *flips, uint64_t which, const lb_layout *layout, const double *a, double *b, double noise)
 {
     const int64_t n = lb_layout_numel(layout);
-    for (uint32_t i = 0; i < flips->n && flips->list[i].op < op; i++) {
+    for (uint32_t i = 0; i < flips->n; i++) {
         const int64_t rows = flips->list[i].rows;
-        if (n <= 0 || n % rows || !has_rows(layout, rows)) continue;
+        if (!(which & lb_flips_bit(i)) || n <= 0 || n % rows || !has_rows(layout, rows)) continue;
         uint8_t *any = calloc((size_t)rows, 1);
         if (!any) return 0;
-        for (uint32_t k = 0; k < flips->n && flips->list[k].op < op; k++)
-            for (int64_t r = 0; flips->list[k].rows == rows && r < rows; r++) any[r] |= flips->list[k].flipped[r];
+        for (uint32_t k = 0; k < flips->n; k++)
+            for (int64_t r = 0; which & lb_flips_bit(k) && flips->list[k].rows == rows && r < rows; r++) any[r] |= flips->list[k].flipped[r];
         const int64_t settled = settle(any, rows, n, a, b, noise);
         free(any);
         if (settled) return settled;

@@ -30,8 +30,13 @@ typedef struct lb_flips {
 /* Aligned choices whose recorded integers are not the same, in the order of B's ops. LB_ERR_NOMEM is the only failure. */
 lb_status lb_flips_find(const lb_side *a, const lb_side *b, const lb_alignment *alignment, lb_flips *flips, lb_err *err);
 void lb_flips_release(lb_flips *flips);
-/* `a` and `b`: n elements of a result of that layout. Where a choice before op `op` of B explains every row that is not the same, these
- * rows of `b` become A's, and their number comes back; 0: none does. `noise`: as lb_shadow_numbers_agree takes it. */
-int64_t lb_flips_settle(const lb_flips *flips, uint32_t op, const lb_layout *layout, const double *a, double *b, double noise);
+/* A set of choices, one bit each; those behind the 63rd share the last. */
+static inline uint64_t lb_flips_bit(uint32_t row)
+{
+    return UINT64_C(1) << (row < 63 ? row : 63);
+}
+/* `a` and `b`: the elements of a result of that layout. Where some of the choices `which` explain every row that is not the same, these rows
+ * of `b` become A's, and their number comes back; 0: they do not. `noise`: as lb_shadow_numbers_agree takes it. */
+int64_t lb_flips_settle(const lb_flips *flips, uint64_t which, const lb_layout *layout, const double *a, double *b, double noise);
 
 #endif

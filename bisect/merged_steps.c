@@ -237,10 +237,10 @@ static bool is_unread(const maker *m, const lb_node *node)
 static bool add_nodes(maker *m)
 {
     for (uint32_t i = 0; i < m->out->merged.n_nodes; i++) {
-        const lb_node *node = &m->out->nodes[i];
+        lb_node *node = &m->out->nodes[i];
+        node->flipped = node->state == LB_NODE_SAME && !is_source(m, 0, m->out->ops[node->first[0]]) && decides(m, node);
         if (is_doubtful(m, node)) continue;
         const bool rebased = is_rebased(m, node);
-        m->out->nodes[i].flipped = node->state == LB_NODE_SAME && !is_source(m, 0, m->out->ops[node->first[0]]) && decides(m, node);
         if (rebased && !add_sink(m, (lb_sink){i, true, {LB_NONE, LB_NONE}}, LB_NONE, LB_NONE)) return false;
         if (node->state == LB_NODE_APART && (is_unread(m, node) || !m->differs[m->out->ops[node->first[0]]]) &&
             !add_sink(m, (lb_sink){i, false, {LB_NONE, LB_NONE}}, LB_NONE, LB_NONE))

@@ -46,10 +46,9 @@ enum { RUN_A, RUN_DISTURBED, RUN_B };
 typedef struct flip_reach {
     lb_flips flips;
     lb_flow *flow;
-    uint8_t *state; /* per op of B: REACH_… */
+    uint64_t *which; /* per op of B: the choices that it follows from (lb_flips_bit) */
+    uint8_t *asked;  /* per op of B: `which` is known */
 } flip_reach;
-
-enum { REACH_UNASKED, REACH_CLEAN, REACH_FLIPPED };
 
 typedef struct runner {
     const lb_side *side, *other;
@@ -180,21 +179,23 @@ static void measure_noise(runner *s, uint32_t row, const lb_event *event)
     }
 }
 
-static bool is_flip(const lb_flips *flips, uint32_t op)
+static uint64_t flips_of(const lb_flips *flips, uint32_t op)
 {
+    uint64_t which = 0;
     for (uint32_t i = 0; i < flips->n; i++)
-        if (flips->list[i].op == op) return true;
-    return false;
+        if (flips->list[i].op == op) which |= lb_flips_bit(i);
+    return which;
 }
 
 /* Ops that have no event (views) hand on what they read. */
-static uint8_t reach_of(flip_reach *r, uint32_t op)
+static uint64_t reach_of(flip_reach *r, uint32_t op)
 {
-    if (r->state[op] != REACH_UNASKED) return r->state[op];
-    uint8_t state = is_flip(&r->flips, op) ? REACH_FLIPPED : REACH_CLEAN;
-    for (uint32_t k = r->flow->first_def[op]; k < r->flow->first_def[op + 1] && state == REACH_CLEAN; k++)
-        if (r->flow->defs[k] < op) state = reach_of(r, r->flow->defs[k]);
-    return r->state[op] = state;
+    if (r->asked[op]) return r->which[op];
+    uint64_t which = flips_of(&r->flips, op);
+    for (uint32_t k = r->flow->first_def[op]; k < r->flow->first_def[op + 1]; k++)
+        if (r->flow->defs[k] < op) which |= reach_of(r, r->flow->defs[k]);
+    r->asked[op] = 1;
+    return r->which[op] = which;
 }
 
 /* A result of B that a choice made otherwise explains takes A's numbers where it does, and both shadows go on from there. */
@@ -202,8 +203,8 @@ static int64_t settle_flips(runner *s, uint32_t op, const lb_tensor *shadow, con
 {
     const uint8_t phase = s->side->program->ops[op].phase;
     if (!s->reach->flips.n || (phase != LB_PHASE_FORWARD && phase != LB_PHASE_BACKWARD)) return 0;
-    if (reach_of(s->reach, op) != REACH_FLIPPED) return 0;
-    const int64_t settled = lb_flips_settle(&s->reach->flips, op, &shadow->layout, a, b, noise);
+    const uint64_t which = reach_of(s->reach, op);
+    const int64_t settled = which ? lb_flips_settle(&s->reach->flips, which, &shadow->layout, a, b, noise) : 0;
     if (settled) lb_shadow_put(shadow, b);
     return settled;
 }
@@ -217,6 +218,8 @@ static void meet_shadow(runner *s, uint32_t row, uint32_t op, const lb_event *ev
     lb_agreement agreement = k->n_results == event->n_results ? LB_SHADOW_AGREES : LB_SHADOW_UNKNOWN;
     int64_t at = 0;
     bool any = false;
+    bool real = false; /* masks and counts were taken over with the choice: that they agree says nothing */
+    const int64_t before = out->flipped;
     for (uint32_t i = 0; i < k->n_results && agreement == LB_SHADOW_AGREES;
          at += k->elements[i] > 0 ? k->elements[i] : 0, i++) {
         const int64_t n = k->elements[i];
@@ -232,10 +235,13 @@ static void meet_shadow(runner *s, uint32_t row, uint32_t op, const lb_event *ev
             if (!settled) agreement = LB_SHADOW_DISAGREES, out->outcome = i;
         }
         any = true;
+        for (int64_t e = 0; e < n && !real; e++) real = b[e] != nearbyint(b[e]);
         free(b);
     }
     if (any) out->agreement = agreement;
-    if (any && agreement == LB_SHADOW_AGREES && s->reach->flips.n && !is_flip(&s->reach->flips, op)) s->reach->state[op] = REACH_CLEAN;
+    /* What was settled here may be a sum that is not complete yet: the choice is over where the sides agree by themselves. */
+    if (any && real && agreement == LB_SHADOW_AGREES && out->flipped == before && s->reach->flips.n)
+        s->reach->asked[op] = 1, s->reach->which[op] = flips_of(&s->reach->flips, op);
     drop_shadow(s, k);
 }
 
@@ -677,8 +683,8 @@ static lb_status open_runs(runs *r, const lb_side *a, const lb_side *b, const lb
     if (!r->input_casts[0] || !r->input_casts[1]) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", n);
     if (r->reach.flips.n) {
         LB_TRY(lb_flow_new(b->program, &r->reach.flow, err));
-        r->reach.state = calloc(b->program->n_ops + 1, 1);
-        if (!r->reach.state) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", b->program->n_ops);
+        r->reach.asked = calloc(b->program->n_ops + 1, 1), r->reach.which = calloc(b->program->n_ops + 1, sizeof *r->reach.which);
+        if (!r->reach.asked || !r->reach.which) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", b->program->n_ops);
     }
     for (int i = 0; i < 2; i++)
         r->sides[i] = (runner){.side = i ? b : a, .other = i ? a : b, .alignment = alignment, .wanted = wanted,
@@ -698,7 +704,7 @@ static void close_runs(runs *r, const lb_shadow_pair *out, const lb_alignment *a
     free_values(r->finals, out->n_finals), free_values(r->results, n_exits);
     for (int i = 0; i < 3; i++) free_values(r->images[i], out->n_finals);
     lb_exact_match_release(&r->match);
-    lb_flips_release(&r->reach.flips), lb_flow_free(r->reach.flow), free(r->reach.state);
+    lb_flips_release(&r->reach.flips), lb_flow_free(r->reach.flow), free(r->reach.asked), free(r->reach.which);
     free(r->input_casts[0]), free(r->input_casts[1]);
 }
 
