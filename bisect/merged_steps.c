@@ -124,6 +124,15 @@ static uint32_t meets(const maker *m, int side, uint32_t op)
     return m->shadows->meets[side] ? m->shadows->meets[side][op] : LB_NONE;
 }
 
+/* In an update that the sides write by other ops, names alone make pairs of what has nothing to do with each other: a root divided by its
+ * correction here, a moment by its own there. Other arguments and other exact values: they are no pair. */
+static bool is_no_pair(const maker *m, uint32_t a, uint32_t b)
+{
+    const lb_op *x = op_of(m, 0, a), *y = op_of(m, 1, b);
+    return x->phase == LB_PHASE_OPTIMIZER && m->al->irregular[a] && m->differs[a] && m->shadows->rows &&
+           m->shadows->rows[a].agreement == LB_SHADOW_DISAGREES && !lb_op_same_args(m->sides[0]->program, x, m->sides[1]->program, y, 0);
+}
+
 static void make_nodes(maker *m)
 {
     const lb_alignment *al = m->al;
@@ -134,7 +143,7 @@ static void make_nodes(maker *m)
             continue;
         }
         b = al->b_of_a[a] != LB_NONE ? al->b_of_a[a] : al->source_b_of_a[a];
-        if (b != LB_NONE && meets(m, 1, b) == LB_NONE) add_node(m, a, &b, 1, state_of(m, a));
+        if (b != LB_NONE && meets(m, 1, b) == LB_NONE && !is_no_pair(m, a, b)) add_node(m, a, &b, 1, state_of(m, a));
         if (b != LB_NONE || al->join_of_a[a] == LB_NONE) continue;
         const lb_join *join = &al->joins.list[al->join_of_a[a]];
         add_node(m, a, al->joins.part_ops + join->first, join->parts, state_of(m, a));
