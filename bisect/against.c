@@ -140,12 +140,33 @@ static bool is_overwritten(lb_inquiry *q, const lb_diff_row *cause)
     return cause->phase == LB_PHASE_OTHER || (p->n_groups && !is_in_group(p, row)) || replaces(p, row);
 }
 
+/* Does no op of the optimizer phase write that parameter? */
+static bool is_idle(const lb_program *p, const char *parameter)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        for (uint32_t w = 0; p->ops[i].phase == LB_PHASE_OPTIMIZER && w < p->ops[i].written; w++) {
+            const uint32_t v = lb_op_written(p, &p->ops[i])[w];
+            if (v != LB_NONE && p->values[v].flags & LB_VALUE_PARAMETER && !strcmp(lb_program_text(p, p->values[v].name), parameter)) return false;
+        }
+    return true;
+}
+
+/* A parameter that one side's optimizer passes over: it got no gradient, or is in no group. */
+static bool is_passed_over(lb_inquiry *q, const lb_diff_row *cause)
+{
+    const lb_program *p = lb_inquiry_program(q, cause->rank, cause->step), *other;
+    const char *parameter = cause->parameter ? cause->parameter : cause->value ? cause->layer : NULL;
+    if (cause->phase != LB_PHASE_OPTIMIZER || !parameter || !p) return false;
+    if (lb_capture_program(q->options->against, cause->other_rank, cause->step, &other, NULL) != LB_OK) return false;
+    return is_idle(p, parameter) != is_idle(other, parameter);
+}
+
 static lb_axis axis_of(lb_inquiry *q, const lb_diff_report *r, const lb_diff_row *cause, uint32_t ranks)
 {
     if (q->n_ranks > 1 && ranks < q->n_ranks && cause->verdict == LB_VERDICT_DIVERGED) return LB_AXIS_RANK;
     if (cause->verdict == LB_VERDICT_DIVERGED) {
         if (is_source(cause) || is_draw(q, cause)) return LB_AXIS_SOURCE;
-        if (is_overwritten(q, cause)) return LB_AXIS_SOURCE;
+        if (is_overwritten(q, cause) || is_passed_over(q, cause)) return LB_AXIS_SOURCE;
         return cause->phase == LB_PHASE_OPTIMIZER && groups_differ(q, cause) ? LB_AXIS_SOURCE : LB_AXIS_BLOCK;
     }
     const lb_diff_structure *s = structure_at(r, cause);

@@ -262,10 +262,14 @@ def ask_all(binary, folder, truth):
 # ---- judging
 
 
-def placed(truth, layer, step, phase):
-    """How well a place agrees: exact, partly or wrong."""
+def names_group(parameter):
+    return (parameter or "").startswith(("the parameters of group", "all parameters"))
+
+
+def placed(truth, layer, step, phase, parameter=None):
+    """How well a place agrees: exact, partly or wrong. A fault of a whole group is in it, not in one of its parameters."""
     layer = layer or ""
-    here = any(fnmatch.fnmatchcase(layer, place) for place in truth["exact"])
+    here = any(fnmatch.fnmatchcase(layer, place) for place in truth["exact"]) or (truth.get("group", False) and names_group(parameter))
     near = layer in truth["near"]
     in_time = [step, phase] in truth["moments"] or (truth["step"] < step <= truth["step"] + truth["delay"] and phase == truth["phase"])
     if here and in_time:
@@ -291,7 +295,7 @@ def judge_diff(truth, code, answer):
         return "undecided", said
     if verdict not in truth["verdict"]:
         return "wrong", said
-    return of_rank(truth, placed(truth, first.get("layer"), first.get("step", -1), first.get("phase")), [first.get("rank")]), said
+    return of_rank(truth, placed(truth, first.get("layer"), first.get("step", -1), first.get("phase"), first.get("parameter")), [first.get("rank")]), said
 
 
 def judge_bisect(truth, code, answer):
@@ -307,7 +311,7 @@ def judge_bisect(truth, code, answer):
         return "exact" if harmless else "wrong", said
     if outcome == "clean" or (harmless and culprit.get("axis") not in truth["axis"]):
         return "wrong", said
-    place = of_rank(truth, placed(truth, culprit.get("layer"), culprit.get("step", -1), culprit.get("phase")), culprit.get("ranks") or [])
+    place = of_rank(truth, placed(truth, culprit.get("layer"), culprit.get("step", -1), culprit.get("phase"), culprit.get("parameter")), culprit.get("ranks") or [])
     return ("partly" if place == "exact" and truth["axis"] and culprit["axis"] not in truth["axis"] else place), said
 
 

@@ -23,7 +23,7 @@ def group_option(run, draw, key, change, first=0, **more):
     def plant():
         made["group"] = group_of(run, draw)[1]
         made["right"] = made["group"].get(key)
-        found.update(optimizer_truth(run, names_in(run, made["group"]), step, **more))
+        found.update(optimizer_truth(run, names_in(run, made["group"]), step, **more), group=True)
 
     def switch():
         if made["right"] is not None:
