@@ -378,6 +378,37 @@ def test_each_iteration_of_a_real_loop_is_a_step(loop, record):
     assert coverage["unseen_writes"] == 0 and "skipped" not in coverage["notes"]
 
 
+def test_a_weight_that_modules_compute_is_read_without_a_step(record):
+    """Initialisation, logging and weight decay by hand read the weight of a parametrized layer: modules run, but no step."""
+    capture = record("""
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv = nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 4, 3, padding=1))
+                self.bound = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))
+                self.head = nn.Linear(4, 2)
+                self.conv.weight.sum(), self.bound.weight.sum()
+
+            def forward(self, x):
+                return self.head(self.bound(self.conv(x).mean(-1)))
+
+        net = Net()
+        net.conv.weight.norm()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for _ in range(3):
+            loss = net(torch.randn(2, 4, 8)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            net.conv.weight.norm().item()
+    """, level="stats")
+    assert capture.steps == [0, 1, 2]
+    assert all(len(program.ops) > 30 for program in capture.programs[0].values())
+
+
 def test_thirty_skipped_iterations_are_thirty_steps(record):
     """A scaler that never finds a finite gradient: no optimizer ever steps."""
     capture = record("""

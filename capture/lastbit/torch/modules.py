@@ -8,6 +8,7 @@ import threading
 import weakref
 
 import torch
+from torch.nn.utils.parametrize import ParametrizationList
 
 from .names import Family
 
@@ -27,6 +28,7 @@ class _Thread(threading.local):
 
     def __init__(self):
         self.stack = []
+        self.reading = None  # a parametrization that computes a weight which is read outside every module
         self.told = None  # an outermost module whose call is known already: see watch_roots
 
 
@@ -244,6 +246,8 @@ class Modules:
             return
         try:
             stack = self.thread.stack
+            if not stack and self.is_read(module):
+                return
             if not stack:
                 self.threads.add(threading.get_ident())
             if session.marks.name:
@@ -265,6 +269,16 @@ class Modules:
         except Exception as error:
             session.fail(error)
 
+    def is_read(self, module):
+        """Does reading a weight call it, and no forward? Reading `layer.weight` of a parametrized layer (weight_norm, LoRA as a
+        parametrization) runs modules; while a model is built or looked at that is no step."""
+        thread = self.thread
+        if isinstance(module, ParametrizationList):
+            thread.reading = module
+        elif thread.reading is not None and not any(module is part for part in thread.reading.modules()):
+            thread.reading = None  # an exception had left it
+        return thread.reading is not None
+
     def leave(self, module, args, output):
         if torch.compiler.is_compiling():
             return
@@ -273,6 +287,10 @@ class Modules:
             return
         try:
             stack = self.thread.stack
+            if self.thread.reading is not None and not stack:
+                if module is self.thread.reading:
+                    self.thread.reading = None
+                return
             depth = len(stack)
             while depth and stack[depth - 1][0] is not module:  # modules that an exception left
                 depth -= 1
