@@ -150,6 +150,26 @@ static tally count(const lb_routing_report *report, const char *layer)
     return t;
 }
 
+/* "; token 17: expert 5 to 6 by 0.007, …": the widest margins first; NAMED_FLIPS of them. */
+static void list_flips(const lb_routing_report *report, const char *layer, char *text, size_t size)
+{
+    enum { NAMED_FLIPS = 3 };
+    uint32_t named = 0;
+    size_t used = 0;
+    *text = '\0';
+    for (uint32_t i = 0; i < report->n_flips && used < size; i++) {
+        const lb_routing_flip *f = &report->flips[i];
+        if (strcmp(report->layers[f->layer].layer, layer)) continue;
+        if (named++ == NAMED_FLIPS) {
+            snprintf(text + used, size - used, ", …");
+            return;
+        }
+        used += (size_t)snprintf(text + used, size - used, "%s token %lld: expert %lld to ", named > 1 ? "," : ";", (long long)f->token, (long long)f->lost);
+        if (used < size) used += (size_t)(f->won < 0 ? snprintf(text + used, size - used, "none") : snprintf(text + used, size - used, "%lld", (long long)f->won));
+        if (used < size && f->margin == f->margin) used += (size_t)snprintf(text + used, size - used, " by %.3g", f->margin);
+    }
+}
+
 static const char *name_of(const tally *t)
 {
     if (t->routers) return "another router";
@@ -157,18 +177,19 @@ static const char *name_of(const tally *t)
     return t->upstream ? "upstream" : "near ties";
 }
 
-static lb_status add_layer(lb_explain_session *session, const lb_scene *s, const lb_routing_layer *layer,
-                           const tally *t, lb_err *err)
+static lb_status add_layer(lb_explain_session *session, const lb_scene *s, const lb_routing_report *report,
+                           const lb_routing_layer *layer, const tally *t, lb_err *err)
 {
     const lb_program *p = s->sides[0].program;
     lb_explain_report *r = session->report;
-    char why[400];
+    char why[640], which[240];
+    list_flips(report, layer->layer, which, sizeof which);
     snprintf(why, sizeof why,
              "%lld of %lld choices fall on other experts, the largest margin is %.3g: %lld are near ties, %lld follow from "
              "what the router was given (its scores move by more than the margin over the second side's hidden states), "
-             "%lld do not: the router itself is another; %lld cannot be judged",
+             "%lld do not: the router itself is another; %lld cannot be judged%s",
              (long long)t->flips, (long long)t->choices, t->margin, (long long)t->ties, (long long)t->upstream,
-             (long long)t->routers, (long long)t->unjudged);
+             (long long)t->routers, (long long)t->unjudged, which);
     const lb_explain_finding row = {.step = p->step,
                                     .rank = p->rank,
                                     .phase = LB_PHASE_FORWARD,
@@ -198,7 +219,7 @@ static lb_status add_layers(lb_explain_session *session, const lb_scene *s, cons
         bool first = true;
         for (uint32_t k = 0; k < i && first; k++) first = strcmp(report->layers[k].layer, report->layers[i].layer) != 0;
         const tally t = count(report, report->layers[i].layer);
-        if (first && t.flips) LB_TRY(add_layer(session, s, &report->layers[i], &t, err));
+        if (first && t.flips) LB_TRY(add_layer(session, s, report, &report->layers[i], &t, err));
     }
     return LB_OK;
 }

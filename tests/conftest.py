@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,8 @@ FULL = os.environ.get("LASTBIT_FULL", "0") not in ("", "0")
 # PyTorch's OpenMP threads spin: two processes on two cores would run ten times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# A shell starts what runs in its background with SIGINT ignored, and programs inherit that; those of the tests are interrupted.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config):
