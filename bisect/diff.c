@@ -3,6 +3,7 @@
  * Per aligned step and rank: digests are compared op by op; only if something differs are both sides replayed
  * (shadow_pair.h); then one walk over A's program spreads the answers (diff_walk.h).
  */
+#include "diff_orders.h"
 #include "diff_values.h"
 #include "exits.h"
 
@@ -196,6 +197,7 @@ typedef struct session {
     const lb_map_rules *rules;
     lb_diff_report *report;
     lb_diff_report *quiet; /* of steps before the window that was asked for: what they leave is known, and nothing is said; or NULL */
+    bool swapped;    /* the last pair was turned round */
     uint64_t shared; /* steps that both sides have */
     lb_lack lacks[2]; /* bytes that either side did not keep, and for want of which something could not be judged */
 } session;
@@ -423,7 +425,7 @@ static bool is_swapped(const half *first, const half *second)
 
 static lb_status diff_halves(session *s, half *first, half *second, lb_walk_past *past, lb_err *err)
 {
-    const bool swapped = is_swapped(first, second);
+    const bool swapped = s->swapped = is_swapped(first, second);
     lb_taints storages[2] = {past->storages[swapped], past->storages[!swapped]};
     lb_walk w = {.a = swapped ? &second->side : &first->side,
                  .b = swapped ? &first->side : &second->side,
@@ -582,6 +584,7 @@ lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *optio
     if (status == LB_OK && s.report->n_missing)
         s.report->verdict = lb_report_worse(s.report->verdict, LB_VERDICT_MISSING);
     if (status == LB_OK) lb_parity_finish(s.report);
+    if (status == LB_OK) lb_diff_name_orders(s.report, a, b, options, s.swapped);
     if (status == LB_OK)
         *out = s.report;
     else

@@ -261,6 +261,7 @@ static void settle_lone(lb_walk *w, const lb_inflow *in, lb_verdict verdict)
     lb_diff_row row = lb_walk_row(w, a, a == LB_NONE ? b : LB_NONE);
     char why[240], narrowing[80] = "";
     row.local = row.verdict = verdict;
+    w->report->rewritten += verdict == LB_VERDICT_ROUNDING;
     if (verdict == LB_VERDICT_ROUNDING) lb_narrowing_text(w, row.layer, (uint8_t)row.phase, narrowing, sizeof narrowing);
     snprintf(why, sizeof why, "this layer is computed in other ops on the two sides, and what leaves it %s%s",
              verdict == LB_VERDICT_MISSING ? "differs, and could not be run exactly: whether that is rounding cannot be told"

@@ -120,6 +120,7 @@ typedef struct lb_diff_report {
     lb_diff_routing *routings;
     uint32_t n_routings;     /* one per (step, rank, layer) */
     uint64_t ops, identical; /* aligned computing ops; of them with equal digests */
+    uint64_t rewritten; /* layers that the sides compute in other ops, and that leave the same in exact arithmetic */
     uint64_t sources, sources_identical; /* parameters, states and inputs that both sides have */
     void *store;
 } lb_diff_report;

@@ -1,0 +1,17 @@
+/* Rounding that has a name: layers that the sides compute in other ops are `reordered` where the search of explain.h proves, bit by bit, that
+ * they add the same terms in another order.
+ *
+ *      A   mean                           torch:1 gives A's bits
+ *      B   add x 23, div                  sequential gives B's, for all elements: reordered
+ *
+ * All that differs has to be accounted for: by such an order, or as what follows from one. Private to diff*.c. */
+#ifndef LB_BISECT_DIFF_ORDERS_H
+#define LB_BISECT_DIFF_ORDERS_H
+
+#include "diff_report.h"
+
+/* `swapped`: the sides are asked about the other way round, so that the answer does not depend on which is named first. What cannot be
+ * proven, and what fails, leaves the report as it is. */
+void lb_diff_name_orders(lb_diff_report *report, lb_capture *a, lb_capture *b, const lb_diff_options *options, bool swapped);
+
+#endif
