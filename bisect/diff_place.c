@@ -251,7 +251,7 @@ static lb_diff_row lone_row(lb_walk *w, const lb_divergence *o)
 
 bool lb_place_is_unknown(const lb_divergence *o, const char **why)
 {
-    const bool sources = o->sources[0] && o->sources[1], flipped = o->flipped && (o->n[0] || o->n[1]);
+    const bool sources = o->sources[0] && o->sources[1], flipped = o->flipped && (o->n[0] || o->n[1] || o->integers);
     if (why) *why = sources ? LB_WHY_UNKNOWN_SOURCES : LB_WHY_FLIPPED;
     return sources || flipped;
 }

@@ -157,7 +157,7 @@ static void search_sink(search *s, uint32_t row)
 
 static void search_node(search *s, uint32_t node)
 {
-    lb_divergence o = {.node = node, .sink = LB_NONE};
+    lb_divergence o = {.node = node, .sink = LB_NONE, .integers = s->m->nodes[node].integers};
     begin(s, node);
     visit_node(s, node);
     walk_back(s, &o);

@@ -32,6 +32,7 @@ typedef struct lb_node {
     uint8_t state;
     bool flipped; /* integers that are not the same although exact arithmetic agrees: a decision that the sides made otherwise, or what follows
                      from one. Both shadows go on from one side's; what depends on its shape cannot */
+    bool integers; /* integers or bools of it are not the same on both sides */
 } lb_node;
 
 /* Can an op that stands on one side only be to blame? */
@@ -68,6 +69,7 @@ typedef struct lb_merged {
 typedef struct lb_divergence {
     uint32_t node, sink; /* the node; LB_NONE: the sink with that row is itself what differs first */
     bool flipped;            /* it follows from a decision that the sides made otherwise */
+    bool integers;           /* the node's */
     bool sources[2];         /* a source that has no partner is among what it follows from, per side */
     uint32_t first[2], n[2]; /* rows of lb_divergences.lone: what one side alone runs between it and what is the same, in order */
 } lb_divergence;

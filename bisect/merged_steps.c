@@ -95,7 +95,7 @@ static void add_node(maker *m, uint32_t a, const uint32_t *b, uint32_t n, lb_nod
 {
     lb_merged_steps *o = m->out;
     lb_node *node = &o->nodes[o->merged.n_nodes];
-    *node = (lb_node){{m->n_ops, m->n_ops + 1}, {1, n}, (uint8_t)state, false};
+    *node = (lb_node){.first = {m->n_ops, m->n_ops + 1}, .n = {1, n}, .state = (uint8_t)state};
     o->ops[m->n_ops++] = a;
     o->node_of[0][a] = o->merged.n_nodes;
     for (uint32_t k = 0; k < n; k++) {
@@ -247,7 +247,8 @@ static bool add_nodes(maker *m)
 {
     for (uint32_t i = 0; i < m->out->merged.n_nodes; i++) {
         lb_node *node = &m->out->nodes[i];
-        node->flipped = node->state == LB_NODE_SAME && !is_source(m, 0, m->out->ops[node->first[0]]) && decides(m, node);
+        node->integers = !is_source(m, 0, m->out->ops[node->first[0]]) && decides(m, node);
+        node->flipped = node->state == LB_NODE_SAME && node->integers;
         if (is_doubtful(m, node)) continue;
         const bool rebased = is_rebased(m, node);
         if (rebased && !add_sink(m, (lb_sink){i, true, {LB_NONE, LB_NONE}}, LB_NONE, LB_NONE)) return false;

@@ -169,6 +169,21 @@ static void note_input(void *context, uint32_t value)
     in->n++;
 }
 
+/* What gave the value in the first place: casts and copies hand on what they read, and one side may have some that the other has not. */
+static uint32_t origin_of(const lb_program *p, uint32_t value, uint32_t end)
+{
+    static const char *const same[] = {"aten::_to_copy", "aten::clone", "aten::contiguous", "aten::detach"};
+    uint32_t op = lb_giver_of(p, value, end);
+    for (bool more = true; more && op != LB_NONE;) {
+        const lb_arg *args = lb_op_args(p, &p->ops[op]);
+        more = false;
+        for (size_t i = 0; i < sizeof same / sizeof *same && !more; i++)
+            more = !strcmp(lb_op_name(p, &p->ops[op]), same[i]) && p->ops[op].args && args[0].tag == LB_ARG_VALUE && args[0].u.value != LB_NONE;
+        if (more) op = lb_giver_of(p, args[0].u.value, op);
+    }
+    return op;
+}
+
 /* Partners by their names alone are partners by what they read, too, when partners gave it. */
 static bool read_alike(const lb_alignment *al, const lb_program *pa, uint32_t ia, const lb_program *pb, uint32_t ib)
 {
@@ -180,7 +195,7 @@ static bool read_alike(const lb_alignment *al, const lb_program *pa, uint32_t ia
             if (x.list[k] != y.list[k]) return false;
             continue;
         }
-        const uint32_t a = lb_giver_of(pa, x.list[k], ia), b = lb_giver_of(pb, y.list[k], ib);
+        const uint32_t a = origin_of(pa, x.list[k], ia), b = origin_of(pb, y.list[k], ib);
         if (a == LB_NONE || b == LB_NONE || (al->b_of_a[a] != b && al->source_b_of_a[a] != b)) return false;
     }
     return true;
