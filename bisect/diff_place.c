@@ -149,7 +149,27 @@ static uint8_t phase_of_lone(const lb_walk *w, const lb_divergence *o, int side)
     return phase == LB_PHASE_COMMUNICATION ? LB_PHASE_BACKWARD : phase;
 }
 
-/* Where both sides run ops of their own, that one has the word whose begin in the earlier phase, then that in whose layer the other's stand,
+/* Where an op of B alone stands among A's: behind the partner of the last op before it that has one. */
+static uint32_t order_in_a(const lb_walk *w, uint32_t b)
+{
+    const lb_alignment *al = &w->alignment;
+    for (uint32_t i = b; i-- > 0;) {
+        if (al->a_of_b[i] != LB_NONE) return al->a_of_b[i];
+        if (al->join_of_b[i] != LB_NONE) return al->joins.list[al->join_of_b[i]].whole;
+    }
+    return 0;
+}
+
+/* In the same way of an op of A alone. */
+static uint32_t order_of_lone(const lb_walk *w, uint32_t a)
+{
+    const lb_alignment *al = &w->alignment;
+    for (uint32_t i = a; i-- > 0;)
+        if (al->b_of_a[i] != LB_NONE || al->join_of_a[i] != LB_NONE) return i;
+    return 0;
+}
+
+/* Where both sides run ops of their own, that one has the word whose begin in the earlier phase, or behind an earlier op, then that in whose layer the other's stand,
  * or else A. Whichever side is named first, the place is the same. */
 static int place_side(const lb_walk *w, const lb_divergence *o)
 {
@@ -157,6 +177,8 @@ static int place_side(const lb_walk *w, const lb_divergence *o)
     if (a == LB_NONE || b == LB_NONE) return a == LB_NONE;
     const uint8_t phases[] = {phase_of_lone(w, o, 0), phase_of_lone(w, o, 1)};
     if (phases[0] != phases[1]) return phases[1] < phases[0];
+    const uint32_t before[] = {order_of_lone(w, a), order_in_a(w, b)};
+    if (before[0] != before[1]) return before[1] < before[0];
     const char *x = lb_op_layer(w->pa, &w->pa->ops[a]), *y = lb_op_layer(w->pb, &w->pb->ops[b]);
     return strcmp(x, y) && is_around(y, x);
 }
@@ -182,7 +204,8 @@ static uint32_t count_detached(const lb_program *p, const char *layer)
 static uint32_t find_cut(const lb_walk *w, const lb_divergence *o, int side)
 {
     const lb_program *p = lb_walk_side(w, !side), *other = lb_walk_side(w, side);
-    if (phase_of_lone(w, o, side) != LB_PHASE_BACKWARD || (o->n[!side] && phase_of_lone(w, o, !side) <= LB_PHASE_BACKWARD)) return LB_NONE;
+    if (other->ops[first_lone(w, o, side)].phase != LB_PHASE_BACKWARD) return LB_NONE; /* a collective that is left out cuts no gradient */
+    if (o->n[!side] && phase_of_lone(w, o, !side) <= LB_PHASE_BACKWARD) return LB_NONE;
     for (uint32_t i = p->n_ops; i-- > 0;) {
         const lb_op *op = &p->ops[i];
         if (op->phase != LB_PHASE_FORWARD || strcmp(lb_op_name(p, op), "aten::detach")) continue;
@@ -190,17 +213,6 @@ static uint32_t find_cut(const lb_walk *w, const lb_divergence *o, int side)
         if (count_detached(p, layer) > count_detached(other, layer)) return i;
     }
     return LB_NONE;
-}
-
-/* Where an op of B alone stands among A's: behind the partner of the last op before it that has one. */
-static uint32_t order_in_a(const lb_walk *w, uint32_t b)
-{
-    const lb_alignment *al = &w->alignment;
-    for (uint32_t i = b; i-- > 0;) {
-        if (al->a_of_b[i] != LB_NONE) return al->a_of_b[i];
-        if (al->join_of_b[i] != LB_NONE) return al->joins.list[al->join_of_b[i]].whole;
-    }
-    return 0;
 }
 
 void lb_place_order(const lb_walk *w, lb_diff_row *row)
@@ -249,9 +261,33 @@ static lb_diff_row lone_row(lb_walk *w, const lb_divergence *o)
 
 /* ---- divergences ---- */
 
-bool lb_place_is_unknown(const lb_divergence *o, const char **why)
+/* Where Python reads how many tokens each expert has, the same ops run in other shapes. */
+static bool is_same_in_other_shapes(const lb_walk *w, const lb_divergence *o)
 {
-    const bool sources = o->sources[0] && o->sources[1], flipped = o->flipped && (o->n[0] || o->n[1] || o->integers);
+    if (w->shadows.first_flip == LB_NONE || !o->n[0] || o->n[0] != o->n[1]) return false;
+    for (uint32_t k = 0; k < o->n[0]; k++) {
+        const uint32_t a = w->divergences.lone[o->first[0] + k], b = w->divergences.lone[o->first[1] + k];
+        if (b < w->shadows.first_flip) return false;
+        if (strcmp(lb_op_name(w->pa, &w->pa->ops[a]), lb_op_name(w->pb, &w->pb->ops[b]))) return false;
+        if (!lb_op_same_args(w->pa, &w->pa->ops[a], w->pb, &w->pb->ops[b], 0)) return false;
+    }
+    return true;
+}
+
+/* A pair in a layer that runs in other shapes behind a choice: as many tokens as on the other side need not be the same ones. */
+static bool is_among_other_shapes(const lb_walk *w, const lb_divergence *o)
+{
+    if (w->shadows.first_flip == LB_NONE || o->node == LB_NONE || !w->merged.nodes[o->node].n[1]) return false;
+    const lb_node *node = &w->merged.nodes[o->node];
+    const uint32_t a = w->merged.ops[node->first[0]], b = w->merged.ops[node->first[1]];
+    return b > w->shadows.first_flip && w->alignment.irregular[a] && w->pa->ops[a].phase <= LB_PHASE_BACKWARD &&
+           lb_op_same_args(w->pa, &w->pa->ops[a], w->pb, &w->pb->ops[b], 0);
+}
+
+bool lb_place_is_unknown(const lb_walk *w, const lb_divergence *o, const char **why)
+{
+    const bool sources = o->sources[0] && o->sources[1], flipped = (o->flipped && (o->n[0] || o->n[1] || o->integers)) || is_same_in_other_shapes(w, o) ||
+                         (!o->n[0] && !o->n[1] && is_among_other_shapes(w, o));
     if (why) *why = sources ? LB_WHY_UNKNOWN_SOURCES : LB_WHY_FLIPPED;
     return sources || flipped;
 }
@@ -261,7 +297,7 @@ void lb_place_divergence(lb_walk *w, const lb_divergence *o, uint32_t ia, const 
     const bool lone = o->n[0] || o->n[1], other_args = !e->same_args && !e->args_follow;
     if (e->own[0] == LB_VERDICT_DIVERGED || e->own[1] == LB_VERDICT_DIVERGED) return; /* said by the op itself */
     const char *why;
-    if (lb_place_is_unknown(o, &why)) {
+    if (lb_place_is_unknown(w, o, &why)) {
         row->local = LB_VERDICT_MISSING, row->why = why;
         return;
     }

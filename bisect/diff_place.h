@@ -8,7 +8,7 @@
 
 /* Nobody knows whether it is one: weights or states that either side holds otherwise lead to it, or a choice that rounding changed, behind
  * which the sides compute other shapes. `*why` (may be NULL): which. */
-bool lb_place_is_unknown(const lb_divergence *divergence, const char **why);
+bool lb_place_is_unknown(const lb_walk *walk, const lb_divergence *divergence, const char **why);
 #define LB_WHY_FLIPPED "it follows from a choice that the sides made otherwise, and what is computed of it has other shapes: whether that is rounding cannot be told"
 #define LB_WHY_UNKNOWN_SOURCES "it follows from weights or states that the two sides hold in other tensors, and which are not known to be the same"
 /* `row` is that of the pair (or join) `ia`, whose node is a divergence. Where one side runs ops of its own between what is the same and the

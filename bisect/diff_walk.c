@@ -630,7 +630,7 @@ static void judge_final(lb_walk *w, uint32_t f, const lb_taint *t, lb_diff_row *
     if (final->agreement == LB_SHADOW_AGREES) {
         row->local = LB_VERDICT_ROUNDING, row->inherited = t->carried;
         row->why = "in exact arithmetic both sides update it alike";
-    } else if (divergence && lb_place_is_unknown(divergence, &row->why)) {
+    } else if (divergence && lb_place_is_unknown(w, divergence, &row->why)) {
         row->local = LB_VERDICT_MISSING, row->inherited = t->carried;
     } else if (divergence) {
         row->local = LB_VERDICT_DIVERGED, row->inherited = t->carried;
@@ -687,7 +687,7 @@ static const char *why_exit(const lb_exit *exit)
 
 static void judge_exit(lb_walk *w, const lb_exit *exit, const lb_divergence *divergence, lb_diff_row *row)
 {
-    if (divergence && lb_place_is_unknown(divergence, &row->why)) {
+    if (divergence && lb_place_is_unknown(w, divergence, &row->why)) {
         row->local = LB_VERDICT_MISSING;
     } else if (divergence) {
         row->local = LB_VERDICT_DIVERGED, row->why = why_exit(exit);
@@ -727,7 +727,7 @@ static void walk_lone_results(lb_walk *w)
         const lb_divergence *o = &w->divergences.list[i];
         if (o->node != LB_NONE || w->merged.sink_final[o->sink] != LB_NONE || w->merged.sink_exit[o->sink] != LB_NONE) continue;
         const lb_sink *sink = &w->merged.sinks[o->sink];
-        if (sink->op[0] == LB_NONE || lb_place_is_unknown(o, NULL)) continue;
+        if (sink->op[0] == LB_NONE || lb_place_is_unknown(w, o, NULL)) continue;
         lb_diff_row row = lb_walk_row(w, sink->op[0], sink->op[1]);
         row.local = LB_VERDICT_DIVERGED, row.why = "computed by other ops, and in exact arithmetic not the same";
         lb_place_final(w, o, &row);
@@ -767,7 +767,7 @@ static lb_status open_walk(lb_walk *w, uint32_t **at, lb_err *err)
     memset(w->divergence_of, 0xFF, (w->merged.merged.n_nodes + 1) * sizeof *w->divergence_of);
     w->led = LB_VERDICT_MISSING;
     for (uint32_t i = 0; i < w->divergences.n; i++)
-        if (!lb_place_is_unknown(&w->divergences.list[i], NULL)) w->led = LB_VERDICT_DIVERGED;
+        if (!lb_place_is_unknown(w, &w->divergences.list[i], NULL)) w->led = LB_VERDICT_DIVERGED;
     for (uint32_t i = 0; i < w->divergences.n; i++)
         if (w->divergences.list[i].node != LB_NONE) w->divergence_of[w->divergences.list[i].node] = i;
     for (uint32_t p = 0; p < w->b->n_parts; p++) (*at)[p] = w->b->parts[p].first_op;

@@ -124,12 +124,13 @@ static uint32_t meets(const maker *m, int side, uint32_t op)
     return m->shadows->meets[side] ? m->shadows->meets[side][op] : LB_NONE;
 }
 
-/* In an update that the sides write by other ops, names alone make pairs of what has nothing to do with each other: a root divided by its
- * correction here, a moment by its own there. Other arguments and other exact values: they are no pair. */
+/* In a layer or an update that the sides write by other ops, names alone make pairs of what has nothing to do with each other: a root divided
+ * by its correction here, a moment by its own there; scores masked by block here, all at once there. Other arguments and other exact values:
+ * they are no pair. */
 static bool is_no_pair(const maker *m, uint32_t a, uint32_t b)
 {
     const lb_op *x = op_of(m, 0, a), *y = op_of(m, 1, b);
-    return x->phase == LB_PHASE_OPTIMIZER && m->al->irregular[a] && m->differs[a] && m->shadows->rows &&
+    return m->al->irregular[a] && m->differs[a] && m->shadows->rows &&
            m->shadows->rows[a].agreement == LB_SHADOW_DISAGREES && !lb_op_same_args(m->sides[0]->program, x, m->sides[1]->program, y, 0);
 }
 

@@ -85,6 +85,7 @@ lb_status lb_shadow_pair_init(const lb_side *side_a, const lb_side *side_b, cons
 {
     const lb_program *pa = side_a->program, *pb = side_b->program;
     memset(out, 0, sizeof *out);
+    out->first_flip = LB_NONE;
     out->finals = calloc(pa->n_ops + 1, sizeof *out->finals);
     out->final_parts = calloc(pb->n_ops + 1, sizeof *out->final_parts);
     uint32_t *values = calloc(pb->n_ops + 1, sizeof *values);

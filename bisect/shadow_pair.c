@@ -679,6 +679,7 @@ static lb_status open_runs(runs *r, const lb_side *a, const lb_side *b, const lb
         out->rows[i] = (lb_shadow_row){.own = {LB_VERDICT_MISSING, LB_VERDICT_MISSING}, .bound_ratio = {NAN, NAN}};
     LB_TRY(lb_exact_match_init(a, b, alignment, &r->match, err));
     LB_TRY(lb_flips_find(a, b, alignment, &r->reach.flips, err));
+    out->first_flip = r->reach.flips.n ? r->reach.flips.list[0].op : LB_NONE;
     r->input_casts[0] = lb_input_casts_find(a, b), r->input_casts[1] = lb_input_casts_find(b, a);
     if (!r->input_casts[0] || !r->input_casts[1]) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", n);
     if (r->reach.flips.n) {

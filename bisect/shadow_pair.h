@@ -67,6 +67,7 @@ typedef struct lb_shadow_pair {
     uint32_t n_final_parts;
     uint32_t *meets[2]; /* per op of A (of B): the op of B (of A) that gives the same in exact arithmetic although it is no partner, or
                            the partner disagrees; LB_NONE: none */
+    uint32_t first_flip; /* of B: the first choice that the sides made otherwise (flips.h); LB_NONE */
     bool undecided[2]; /* a chain ended before the end of the step */
     bool over_memory;  /* some shadows were not kept: their rows stay unknown */
 } lb_shadow_pair;
