@@ -346,7 +346,6 @@ static bool has_lone_ops(const lb_walk *w)
 static lb_status find_exits(lb_walk *w, const lb_map_rules *rules_a, const lb_map_rules *rules_b, lb_err *err)
 {
     char lone[300], text[400];
-    if (w->uneven) return LB_OK;
     LB_TRY(lb_exits_find(w->a, w->b, rules_a, rules_b, &w->alignment, &w->exits, lone, sizeof lone, err));
     snprintf(text, sizeof text, "step %lld, rank %d: %s", (long long)w->pa->step, w->pa->rank, lone);
     if (*lone) lb_report_finding(w->report, text);

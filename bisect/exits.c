@@ -72,6 +72,13 @@ static bool is_same(const result *x, const result *y)
     return x->part == y->part && x->call == y->call && x->position == y->position && !strcmp(x->path, y->path);
 }
 
+static uint32_t count_calls(const results *r)
+{
+    uint32_t calls = 0;
+    for (uint32_t i = 0; i < r->n; i++) calls += r->list[i].position == 0;
+    return calls;
+}
+
 static const result *find(const results *r, const result *like)
 {
     for (uint32_t i = 0; i < r->n; i++)
@@ -252,6 +259,10 @@ lb_status lb_exits_find(const lb_side *a, const lb_side *b, const lb_map_rules *
     *exits = (lb_exits){0}, *lone = '\0';
     if (a->n_parts != b->n_parts) return LB_OK;
     bool done = list_results(a, rules_a, &ra) && list_results(b, rules_b, &rb);
+    if (done && count_calls(&ra) != count_calls(&rb)) { /* a batch in micro-batches: no result of one is one of the other's */
+        free_results(&ra), free_results(&rb);
+        return LB_OK;
+    }
     if (done) exits->list = calloc(ra.n + 1, sizeof *exits->list);
     done = done && exits->list;
     if (done) pair_results(a, b, &ra, &rb, exits), note_lone(&ra, &rb, lone, lone_size);
