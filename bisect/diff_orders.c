@@ -41,8 +41,9 @@ static void rename_row(lb_diff_row *row)
 static void name_order(lb_diff_report *report, const lb_explain_finding *f)
 {
     char why[400];
-    snprintf(why, sizeof why, "the same terms in another order: %s as %s, on the other side by %s%s%s (%lld element%s)", f->op, *f->first ? f->first : "its own",
-             *f->other_op ? f->other_op : f->op, " as ", f->schedule, (long long)f->elements, f->elements == 1 ? "" : "s");
+    snprintf(why, sizeof why, "the same terms in another order: %s as %s, on the other side by %s as %s (%lld element%s)", f->op,
+             *f->first ? f->first : "its own", *f->other_op ? f->other_op : f->op, f->schedule, (long long)f->elements,
+             f->elements == 1 ? "" : "s");
     report->verdict = LB_VERDICT_REORDERED;
     for (uint32_t i = 0; i < report->n_layers; i++) rename_row(&report->layers[i]);
     lb_diff_row *const rows[] = {report->has_first ? &report->first : NULL, report->has_earliest ? &report->earliest : NULL};

@@ -169,8 +169,8 @@ static uint32_t order_of_lone(const lb_walk *w, uint32_t a)
     return 0;
 }
 
-/* Where both sides run ops of their own, that one has the word whose begin in the earlier phase, or behind an earlier op, then that in whose layer the other's stand,
- * or else A. Whichever side is named first, the place is the same. */
+/* Where both sides run ops of their own, that one has the word whose begin in the earlier phase, or behind an earlier op, then that in whose
+ * layer the other's stand, or else A. Whichever side is named first, the place is the same. */
 static int place_side(const lb_walk *w, const lb_divergence *o)
 {
     const uint32_t a = first_lone(w, o, 0), b = first_lone(w, o, 1);
@@ -286,8 +286,8 @@ static bool is_among_other_shapes(const lb_walk *w, const lb_divergence *o)
 
 bool lb_place_is_unknown(const lb_walk *w, const lb_divergence *o, const char **why)
 {
-    const bool sources = o->sources[0] && o->sources[1], flipped = (o->flipped && (o->n[0] || o->n[1] || o->integers)) || is_same_in_other_shapes(w, o) ||
-                         (!o->n[0] && !o->n[1] && is_among_other_shapes(w, o));
+    const bool sources = o->sources[0] && o->sources[1], lone = o->n[0] || o->n[1];
+    const bool flipped = (o->flipped && (lone || o->integers)) || (lone ? is_same_in_other_shapes(w, o) : is_among_other_shapes(w, o));
     if (why) *why = sources ? LB_WHY_UNKNOWN_SOURCES : LB_WHY_FLIPPED;
     return sources || flipped;
 }
@@ -323,6 +323,7 @@ void lb_place_divergence(lb_walk *w, const lb_divergence *o, uint32_t ia, const 
 static void take_over(lb_walk *w, const lb_diff_row *place, lb_diff_row *row)
 {
     row->op = place->op, row->phase = place->phase, row->index = place->index, row->other = place->other;
+    row->order = place->order, row->lone = place->lone;
     row->parameter = lb_report_keep(w->report, bare_name(row->layer));
 }
 

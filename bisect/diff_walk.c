@@ -674,6 +674,7 @@ static void walk_finals(lb_walk *w)
         const lb_value *v = &w->pa->values[final->whole.value];
         const lb_taint t = *lb_taint_of(&w->storages[0], v->storage);
         lb_diff_row row = row_of(w, final->whole.op);
+        row.order = w->pa->n_ops; /* what is left at the end, where no op of the update is known to be the place */
         const char *name = lb_program_text(w->pa, w->pa->values[lb_op_results(w->pa, &w->pa->ops[final->sources[0]])[0]].name);
         if (*name) row.layer = lb_report_keep(w->report, name), row.value = true;
         judge_final(w, f, &t, &row);
