@@ -49,8 +49,14 @@ class Trace:
             if p.grad is not None:
                 self.events[self.run.now, "backward", "gradient", name, 0] = p.grad.detach().clone()
 
+    def is_used(self, name, p):
+        """Does some module that ran hold it, or did it get a gradient? What no step reads leaves none."""
+        return p.grad is not None or any(key[3] == name.rpartition(".")[0] for key in self.calls)
+
     def parameters(self):
         for name, p in self.run.model.named_parameters():
+            if not self.is_used(name, p):
+                continue
             self.events[self.run.now, "optimizer", "parameter", name, 0] = p.detach().clone()
         names = {id(p): n for n, p in self.run.model.named_parameters()}
         for optimizer in self.run.optimizers:
