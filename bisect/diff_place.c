@@ -12,6 +12,14 @@ enum { NAMED = 4 };
 
 /* ---- arguments ---- */
 
+/* A number that somebody wrote down: six digits say it all. What was computed of a number that Python read has seventeen. */
+static bool is_literal(double x)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.6g", x);
+    return strtod(text, NULL) == x;
+}
+
 static bool follows(const lb_read_numbers *read, const lb_walk *w, const lb_arg *a, uint32_t na, const lb_arg *b, uint32_t nb)
 {
     if (na != nb) return read->integers;
@@ -21,6 +29,7 @@ static bool follows(const lb_read_numbers *read, const lb_walk *w, const lb_arg 
             if (!follows(read, w, w->pa->args + a[i].u.first, a[i].count, w->pb->args + b[i].u.first, b[i].count)) return false;
         } else if (a[i].tag == LB_ARG_FLOAT) {
             const double x = a[i].u.f, y = b[i].u.f;
+            if (x != y && is_literal(x) && is_literal(y) && !read->integers) return false;
             if (x != y && !(fabs(x - y) <= 8 * read->ratio * fmax(fabs(x), fabs(y)))) return false;
         } else if ((a[i].tag == LB_ARG_INT || a[i].tag == LB_ARG_BOOL) && a[i].u.i != b[i].u.i && !read->integers) {
             return false;
