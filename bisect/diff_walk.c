@@ -337,11 +337,11 @@ static bool follows_lone(const lb_walk *w, const lb_inflow *in)
 
 /* An input has other bits, and nothing that was judged made them, or not all of them: ops that the other side has not, and that nobody can
  * run. That something else before them was rounding says nothing of these. */
-static bool is_unaccounted(const lb_walk *w, const lb_evidence *e, const lb_inflow *in)
+static bool is_unaccounted(const lb_walk *w, uint32_t ia, const lb_evidence *e, const lb_inflow *in)
 {
     if (e->agreement != LB_SHADOW_UNKNOWN || !e->replayed || !in->differ || e->decides) return false;
     if (in->verdict == LB_VERDICT_IDENTICAL && in->carried == LB_VERDICT_IDENTICAL) return true;
-    return follows_lone(w, in) && !w->shadows.over_memory && e->own[0] != LB_VERDICT_OPAQUE && e->own[1] != LB_VERDICT_OPAQUE;
+    return follows_lone(w, in) && !w->shadows.over_memory && !w->shadows.rows[ia].other_counts && e->own[0] != LB_VERDICT_OPAQUE && e->own[1] != LB_VERDICT_OPAQUE;
 }
 
 /* What a collective whose other members were not recorded gives follows from them, too. */
@@ -365,7 +365,7 @@ static void judge_local(lb_walk *w, uint32_t ia, const lb_evidence *e, const lb_
 {
     row->local = lb_judge_pair(e, &row->why);
     note_flipped_rows(w, ia, row);
-    if (is_unaccounted(w, e, in) && row->local != LB_VERDICT_DIVERGED)
+    if (is_unaccounted(w, ia, e, in) && row->local != LB_VERDICT_DIVERGED)
         row->local = LB_VERDICT_MISSING,
         row->why = "an input differs, made by ops that could not be run exactly: whether that is rounding cannot be told";
     if (waits_for_others(w, ia) && row->local != LB_VERDICT_DIVERGED && !in->differ)

@@ -218,6 +218,7 @@ static void meet_shadow(runner *s, uint32_t row, uint32_t op, const lb_event *ev
     lb_agreement agreement = k->n_results == event->n_results ? LB_SHADOW_AGREES : LB_SHADOW_UNKNOWN;
     int64_t at = 0;
     bool any = false;
+    out->other_counts = k->n_results != event->n_results;
     bool real = false; /* masks and counts were taken over with the choice: that they agree says nothing */
     const int64_t before = out->flipped;
     for (uint32_t i = 0; i < k->n_results && agreement == LB_SHADOW_AGREES;
@@ -226,6 +227,7 @@ static void meet_shadow(runner *s, uint32_t row, uint32_t op, const lb_event *ev
         if (n < 0) continue;
         double *b = elements_of(event, i) == n ? numbers_in(&event->shadow[i], n) : NULL;
         if (!b) {
+            out->other_counts = elements_of(event, i) >= 0;
             agreement = LB_SHADOW_UNKNOWN;
             break;
         }
