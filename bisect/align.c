@@ -357,8 +357,7 @@ static bool can_join(const aligner *al, const lb_join *join, uint32_t *values)
     const lb_op *whole = &al->a->ops[join->whole];
     if (is_mixed(al, join)) return false;
     for (uint32_t i = 0; i < whole->results + whole->written; i++) {
-        uint32_t v = i < whole->results ? lb_op_results(al->a, whole)[i]
-                                        : lb_op_written(al->a, whole)[i - whole->results];
+        uint32_t v = lb_op_outcome(al->a, whole, i);
         if (v == LB_NONE) continue;
         if (!lb_join_values(&al->out->joins, join, al->b, i, values)) return false;
         if (lb_join_dim(al->out->joins.rows, al->a, v, al->b, values, join->parts) == LB_JOIN_NONE)

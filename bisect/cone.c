@@ -33,7 +33,7 @@ static lb_status list_writers(lb_cone_part *t, lb_err *err)
         const lb_op *op = &p->ops[i];
         if (op->flags & LB_OP_VIEW) continue;
         for (uint32_t r = 0; r < op->results + op->written; r++) {
-            uint32_t v = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
+            uint32_t v = lb_op_outcome(p, op, r);
             if (v == LB_NONE) continue;
             if (t->n_writers == room) {
                 room = room ? 2 * room : 1024;

@@ -223,8 +223,8 @@ static uint8_t *list_wanted(lb_walk *w)
     for (uint32_t i = 0; wanted && x.read && i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
         wanted[i] = w->differs[i];
-        for (uint32_t k = 0; w->differs[i] && k < lb_outcomes(op); k++)
-            if (lb_outcome(p, op, k) != LB_NONE) x.read[lb_outcome(p, op, k)] = 1;
+        for (uint32_t k = 0; w->differs[i] && k < lb_op_outcomes(op); k++)
+            if (lb_op_outcome(p, op, k) != LB_NONE) x.read[lb_op_outcome(p, op, k)] = 1;
         if (w->differs[i] || w->alignment.b_of_a[i] == LB_NONE || w->alignment.irregular[i] || w->uneven) continue;
         x.any = false;
         lb_op_each_input(p, op, note_wanted, &x);

@@ -73,7 +73,7 @@ static bool covers(const lb_walk *w, int side, const lb_value *v)
 void lb_flow_out(lb_walk *w, int side, uint32_t op, uint32_t i, const lb_inflow *left)
 {
     const lb_program *p = lb_walk_side(w, side);
-    const uint32_t value = lb_outcome(p, &p->ops[op], i);
+    const uint32_t value = lb_op_outcome(p, &p->ops[op], i);
     if (value == LB_NONE) return;
     const lb_value *v = &p->values[value];
     lb_taint *t = lb_taint_of(&w->storages[side], v->storage);

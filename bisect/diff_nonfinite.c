@@ -25,8 +25,8 @@ static bool is_bad(const lb_side *side, uint32_t value)
 static bool gives_bad(const lb_side *side, uint32_t op)
 {
     const lb_op *o = &side->program->ops[op];
-    for (uint32_t i = 0; i < lb_outcomes(o); i++)
-        if (is_bad(side, lb_outcome(side->program, o, i))) return true;
+    for (uint32_t i = 0; i < lb_op_outcomes(o); i++)
+        if (is_bad(side, lb_op_outcome(side->program, o, i))) return true;
     return false;
 }
 

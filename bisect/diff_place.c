@@ -72,7 +72,7 @@ static void name_owner(lb_walk *w, int side, uint32_t op, uint32_t outcome, lb_d
     const lb_program *p = lb_walk_side(w, side);
     const lb_owners *owners = *lb_op_layer(p, &p->ops[op]) ? NULL : owners_of(w, side);
     if (!owners) return;
-    const uint32_t value = outcome < lb_outcomes(&p->ops[op]) ? lb_outcome(p, &p->ops[op], outcome) : LB_NONE;
+    const uint32_t value = outcome < lb_op_outcomes(&p->ops[op]) ? lb_op_outcome(p, &p->ops[op], outcome) : LB_NONE;
     const uint32_t element = value == LB_NONE ? LB_OWNER_WHOLE : lb_owner_element(owners, op, value);
     const char *name = lb_owner_of(owners, op, element);
     if (!*name) return;

@@ -21,9 +21,9 @@ bool lb_walk_value_differs(const lb_walk *w, uint32_t va, uint32_t vb)
 bool lb_walk_pair_differs(const lb_walk *w, uint32_t ia, uint32_t ib)
 {
     const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
-    if (lb_outcomes(a) != lb_outcomes(b)) return true;
-    for (uint32_t i = 0; i < lb_outcomes(a); i++)
-        if (lb_walk_value_differs(w, lb_outcome(w->pa, a, i), lb_outcome(w->pb, b, i))) return true;
+    if (lb_op_outcomes(a) != lb_op_outcomes(b)) return true;
+    for (uint32_t i = 0; i < lb_op_outcomes(a); i++)
+        if (lb_walk_value_differs(w, lb_op_outcome(w->pa, a, i), lb_op_outcome(w->pb, b, i))) return true;
     return false;
 }
 
@@ -96,8 +96,8 @@ bool lb_walk_measure_pair(lb_walk *w, uint32_t ia, uint32_t ib, lb_diff_row *row
 {
     const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
     measurement m = {w, row, true};
-    for (uint32_t i = 0; i < lb_outcomes(a) && i < lb_outcomes(b); i++)
-        add_values(&m, lb_outcome(w->pa, a, i), lb_outcome(w->pb, b, i));
+    for (uint32_t i = 0; i < lb_op_outcomes(a) && i < lb_op_outcomes(b); i++)
+        add_values(&m, lb_op_outcome(w->pa, a, i), lb_op_outcome(w->pb, b, i));
     return row->measured && m.inside_noise;
 }
 
@@ -116,7 +116,7 @@ static bool assemble(const lb_walk *w, const lb_join *join, uint32_t i, uint32_t
                      lb_tensor *a, lb_tensor *b)
 {
     const lb_joining how = {.b = w->b};
-    *va = lb_outcome(w->pa, &w->pa->ops[join->whole], i);
+    *va = lb_op_outcome(w->pa, &w->pa->ops[join->whole], i);
     bool done = values && *va != LB_NONE && lb_join_values(&w->alignment.joins, join, w->pb, i, values);
     if (done) {
         int dim = lb_join_dim(NULL, w->pa, *va, w->pb, values, join->parts);
@@ -130,10 +130,10 @@ static bool assemble(const lb_walk *w, const lb_join *join, uint32_t i, uint32_t
 static void add_unlike_part(measurement *m, const lb_join *join, uint32_t i)
 {
     const lb_walk *w = m->w;
-    uint32_t va = lb_outcome(w->pa, &w->pa->ops[join->whole], i);
+    uint32_t va = lb_op_outcome(w->pa, &w->pa->ops[join->whole], i);
     for (uint32_t k = 0; k < join->parts && !m->row->measured; k++) {
         const lb_op *part = &w->pb->ops[w->alignment.joins.part_ops[join->first + k]];
-        add_values(m, va, lb_outcome(w->pb, part, i));
+        add_values(m, va, lb_op_outcome(w->pb, part, i));
     }
 }
 
@@ -141,10 +141,10 @@ static void add_unlike_part(measurement *m, const lb_join *join, uint32_t i)
 static bool each_is_whole(const lb_walk *w, const lb_join *join, uint32_t i)
 {
     const lb_op *whole = &w->pa->ops[join->whole];
-    uint32_t va = lb_outcome(w->pa, whole, i);
+    uint32_t va = lb_op_outcome(w->pa, whole, i);
     for (uint32_t k = 0; k < join->parts; k++) {
         const lb_op *part = &w->pb->ops[w->alignment.joins.part_ops[join->first + k]];
-        uint32_t vb = i < lb_outcomes(part) ? lb_outcome(w->pb, part, i) : LB_NONE;
+        uint32_t vb = i < lb_op_outcomes(part) ? lb_op_outcome(w->pb, part, i) : LB_NONE;
         if (va == LB_NONE || vb == LB_NONE) return va == vb;
         if (lb_digest_is_none(w->pa->values[va].logical) || lb_walk_value_differs(w, va, vb)) return false;
     }
@@ -155,7 +155,7 @@ bool lb_walk_join_differs(const lb_walk *w, const lb_join *join)
 {
     uint32_t *values = malloc((join->parts + 1) * sizeof *values), va;
     bool same = true;
-    for (uint32_t i = 0; i < lb_outcomes(&w->pa->ops[join->whole]) && same; i++) {
+    for (uint32_t i = 0; i < lb_op_outcomes(&w->pa->ops[join->whole]) && same; i++) {
         lb_tensor a, b;
         if (each_is_whole(w, join, i)) continue;
         same = assemble(w, join, i, &va, values, &a, &b);
@@ -172,7 +172,7 @@ bool lb_walk_measure_join(lb_walk *w, const lb_join *join, lb_diff_row *row)
     measurement m = {w, row, true};
     bool source = strcmp(row->op, "lb::source") == 0;
     uint32_t *values = malloc((join->parts + 1) * sizeof *values), va;
-    for (uint32_t i = 0; i < lb_outcomes(&w->pa->ops[join->whole]); i++) {
+    for (uint32_t i = 0; i < lb_op_outcomes(&w->pa->ops[join->whole]); i++) {
         lb_tensor a, b;
         if (!assemble(w, join, i, &va, values, &a, &b)) {
             if (source) add_unlike_part(&m, join, i);

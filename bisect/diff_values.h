@@ -4,16 +4,6 @@
 
 #include "diff_walk.h"
 
-/* Results and written values of an op, as one list. */
-static inline uint32_t lb_outcomes(const lb_op *op)
-{
-    return op->results + op->written;
-}
-static inline uint32_t lb_outcome(const lb_program *p, const lb_op *op, uint32_t i)
-{
-    return i < op->results ? lb_op_results(p, op)[i] : lb_op_written(p, op)[i - op->results];
-}
-
 /* By digests, and where these differ by what was kept: NaNs are equal to each other. Undefined bytes are no finding. LB_NONE differs from
  * a value. */
 bool lb_walk_value_differs(const lb_walk *walk, uint32_t value_a, uint32_t value_b);

@@ -135,7 +135,7 @@ static void meet(lb_walk *w, const lb_meeting *meeting)
 static void flow_out_all(lb_walk *w, int side, uint32_t op, const lb_inflow *left)
 {
     const lb_program *p = lb_walk_side(w, side);
-    for (uint32_t i = 0; i < lb_outcomes(&p->ops[op]); i++) lb_flow_out(w, side, op, i, left);
+    for (uint32_t i = 0; i < lb_op_outcomes(&p->ops[op]); i++) lb_flow_out(w, side, op, i, left);
 }
 
 /* Into the outcomes of a pair (or join) that have other bits; the others are clean. */
@@ -145,9 +145,9 @@ static void flow_out_pair(lb_walk *w, uint32_t ia, const lb_inflow *left)
     const lb_op *a = &w->pa->ops[ia];
     const uint32_t ib = al->b_of_a[ia];
     const lb_inflow clean = LB_INFLOW_NONE;
-    for (uint32_t i = 0; ib != LB_NONE && i < lb_outcomes(a); i++) {
-        const uint32_t va = lb_outcome(w->pa, a, i),
-                       vb = i < lb_outcomes(&w->pb->ops[ib]) ? lb_outcome(w->pb, &w->pb->ops[ib], i) : LB_NONE;
+    for (uint32_t i = 0; ib != LB_NONE && i < lb_op_outcomes(a); i++) {
+        const uint32_t va = lb_op_outcome(w->pa, a, i),
+                       vb = i < lb_op_outcomes(&w->pb->ops[ib]) ? lb_op_outcome(w->pb, &w->pb->ops[ib], i) : LB_NONE;
         const bool same = va != LB_NONE && vb != LB_NONE && !lb_digest_is_none(w->pa->values[va].logical) &&
                           !lb_walk_value_differs(w, va, vb);
         lb_flow_out(w, 0, ia, i, same ? &clean : left);
@@ -198,11 +198,11 @@ static bool decides(const lb_walk *w, uint32_t ia)
 {
     const lb_op *a = &w->pa->ops[ia];
     const uint32_t ib = w->alignment.b_of_a[ia];
-    for (uint32_t i = 0; i < lb_outcomes(a); i++) {
-        const uint32_t va = lb_outcome(w->pa, a, i);
+    for (uint32_t i = 0; i < lb_op_outcomes(a); i++) {
+        const uint32_t va = lb_op_outcome(w->pa, a, i);
         if (va == LB_NONE || !lb_dtype_is_integer(lb_dtype_part(w->pa->values[va].dtype))) continue;
-        if (ib == LB_NONE || i >= lb_outcomes(&w->pb->ops[ib])) return true;
-        if (lb_walk_value_differs(w, va, lb_outcome(w->pb, &w->pb->ops[ib], i))) return true;
+        if (ib == LB_NONE || i >= lb_op_outcomes(&w->pb->ops[ib])) return true;
+        if (lb_walk_value_differs(w, va, lb_op_outcome(w->pb, &w->pb->ops[ib], i))) return true;
     }
     return false;
 }
@@ -285,9 +285,9 @@ static void meet_again(lb_inflow *in)
 static int64_t outcome_elements(const lb_walk *w, const lb_op *op)
 {
     int64_t n = 0;
-    for (uint32_t i = 0; i < lb_outcomes(op); i++)
-        if (lb_outcome(w->pa, op, i) != LB_NONE)
-            n += lb_layout_numel(&w->pa->values[lb_outcome(w->pa, op, i)].layout);
+    for (uint32_t i = 0; i < lb_op_outcomes(op); i++)
+        if (lb_op_outcome(w->pa, op, i) != LB_NONE)
+            n += lb_layout_numel(&w->pa->values[lb_op_outcome(w->pa, op, i)].layout);
     return n;
 }
 
@@ -398,7 +398,7 @@ static lb_inflow left_by(const lb_walk *w, uint32_t ia, const lb_evidence *e, co
 static void flow_out_elements(lb_walk *w, uint32_t ia, const lb_evidence *e, lb_verdict local)
 {
     const lb_op *a = &w->pa->ops[ia];
-    const uint32_t ib = w->alignment.b_of_a[ia], n = lb_outcomes(a);
+    const uint32_t ib = w->alignment.b_of_a[ia], n = lb_op_outcomes(a);
     const lb_inflow clean = LB_INFLOW_NONE;
     const uint32_t lists = a->written ? a->written : a->results;
     for (uint32_t i = 0; i < n; i++) {
@@ -407,7 +407,7 @@ static void flow_out_elements(lb_walk *w, uint32_t ia, const lb_evidence *e, lb_
         lb_inflow in = inflow_of(w, ia, length ? (int)(i % length) : (int)i);
         if (e->agreement == LB_SHADOW_AGREES) meet_again(&in);
         const lb_inflow left = left_by(w, ia, e, &in, local);
-        const uint32_t va = lb_outcome(w->pa, a, i), vb = i < lb_outcomes(&w->pb->ops[ib]) ? lb_outcome(w->pb, &w->pb->ops[ib], i) : LB_NONE;
+        const uint32_t va = lb_op_outcome(w->pa, a, i), vb = i < lb_op_outcomes(&w->pb->ops[ib]) ? lb_op_outcome(w->pb, &w->pb->ops[ib], i) : LB_NONE;
         const bool same = va != LB_NONE && vb != LB_NONE && !lb_digest_is_none(w->pa->values[va].logical) && !lb_walk_value_differs(w, va, vb);
         lb_flow_out(w, 0, ia, i, same ? &clean : &left);
         if (vb != LB_NONE) lb_flow_out(w, 1, ib, i, same ? &clean : &left);
@@ -501,8 +501,8 @@ static bool counts_anew(const lb_walk *w, const lb_op *op)
 {
     count inputs = {0};
     lb_op_each_input(w->pa, op, count_input, &inputs);
-    for (uint32_t i = 0; i < lb_outcomes(op); i++) {
-        uint32_t v = lb_outcome(w->pa, op, i);
+    for (uint32_t i = 0; i < lb_op_outcomes(op); i++) {
+        uint32_t v = lb_op_outcome(w->pa, op, i);
         if (v != LB_NONE && lb_dtype_is_float(w->pa->values[v].dtype)) return false;
     }
     return inputs.n == 0 && !(op->flags & LB_OP_RANDOM);

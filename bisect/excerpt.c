@@ -164,7 +164,7 @@ lb_status lb_excerpt_needs(const lb_program *p, const uint8_t *fates, int64_t wa
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
         for (uint32_t k = 0; k < op->results + op->written && fates[i] != LB_EXCERPT_DROP; k++) {
-            uint32_t v = k < op->results ? lb_op_results(p, op)[k] : lb_op_written(p, op)[k - op->results];
+            uint32_t v = lb_op_outcome(p, op, k);
             if (v == LB_NONE) continue;
             bool stands_in = fates[i] == LB_EXCERPT_SOURCE || fates[i] == LB_EXCERPT_CARRIED;
             needed[v] |=

@@ -26,7 +26,7 @@ bool lb_explain_meets(const lb_explain_session *session, const lb_scene *s, int 
         const lb_op *op = &p->ops[x->op];
         bool gives = false, all = x->ranks > 1 && lb_exchange_knows(lb_op_name(p, op));
         for (uint32_t k = 0; k < op->results + op->written; k++)
-            gives |= (k < op->results ? lb_op_results(p, op)[k] : lb_op_written(p, op)[k - op->results]) == row;
+            gives |= (lb_op_outcome(p, op, k)) == row;
         for (uint32_t r = 0; gives && all && r < x->ranks; r++)
             for (int k = 0; k < 2; k++)
                 all &=

@@ -150,8 +150,7 @@ uint32_t lb_place_op(const lb_scene *s, const lb_stretch *stretch, int side)
     if (x->op != LB_NONE || !x->n_leaves) return x->op;
     for (uint32_t i = 0; i < p->n_ops; i++)
         for (uint32_t k = 0; k < p->ops[i].results + p->ops[i].written; k++)
-            if ((k < p->ops[i].results ? lb_op_results(p, &p->ops[i])[k]
-                                       : lb_op_written(p, &p->ops[i])[k - p->ops[i].results]) == x->leaves[0])
+            if ((lb_op_outcome(p, &p->ops[i], k)) == x->leaves[0])
                 return i;
     return LB_NONE;
 }

@@ -81,8 +81,7 @@ static uint32_t of_op(const lb_scene *s, uint32_t value)
     if (made_as(a, value, &i, &k) == LB_NONE) return LB_NONE;
     const uint32_t j = s->alignment.b_of_a[i] != LB_NONE ? s->alignment.b_of_a[i] : s->alignment.source_b_of_a[i];
     if (j == LB_NONE || k >= b->ops[j].results + b->ops[j].written) return LB_NONE;
-    return k < b->ops[j].results ? lb_op_results(b, &b->ops[j])[k]
-                                 : lb_op_written(b, &b->ops[j])[k - b->ops[j].results];
+    return lb_op_outcome(b, &b->ops[j], k);
 }
 
 /* ---- its bytes ---- */

@@ -531,7 +531,7 @@ static void judge_recorded_op(lb_monitor *m, lb_watched *w, uint32_t i)
     const lb_program *p = w->program;
     const lb_op *op = &p->ops[i];
     for (uint32_t r = 0; r < op->results + op->written; r++) {
-        uint32_t v = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
+        uint32_t v = lb_op_outcome(p, op, r);
         if (v == LB_NONE) continue;
         if (p->values[v].statistics == LB_NONE) {
             w->blind += lb_dtype_is_float(p->values[v].dtype) && lb_layout_numel(&p->values[v].layout) > 0 && !(op->flags & LB_OP_VIEW);

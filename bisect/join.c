@@ -19,8 +19,7 @@ bool lb_join_values(const lb_joins *joins, const lb_join *join, const lb_program
     for (uint32_t k = 0; k < join->parts; k++) {
         const lb_op *op = &pb->ops[joins->part_ops[join->first + k]];
         if (outcome >= op->results + op->written) return false;
-        values[k] = outcome < op->results ? lb_op_results(pb, op)[outcome]
-                                          : lb_op_written(pb, op)[outcome - op->results];
+        values[k] = lb_op_outcome(pb, op, outcome);
         if (values[k] == LB_NONE) return false;
     }
     return true;
@@ -70,8 +69,7 @@ int lb_join_outcome_dim(const lb_joins *joins, const lb_join *join, const lb_pro
                         uint32_t outcome, uint32_t place, int64_t *at)
 {
     const lb_op *whole = &pa->ops[join->whole];
-    uint32_t v = outcome < whole->results ? lb_op_results(pa, whole)[outcome]
-                                          : lb_op_written(pa, whole)[outcome - whole->results];
+    uint32_t v = lb_op_outcome(pa, whole, outcome);
     uint32_t *values = malloc((join->parts + 1) * sizeof *values);
     int dim = LB_JOIN_NONE;
     if (values && v != LB_NONE && lb_join_values(joins, join, pb, outcome, values))

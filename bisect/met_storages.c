@@ -10,7 +10,7 @@ static int64_t storage_of(const lb_program *p, uint32_t op, uint32_t outcome)
 {
     const lb_op *o = &p->ops[op];
     if (outcome >= o->results + o->written) return -1;
-    const uint32_t v = outcome < o->results ? lb_op_results(p, o)[outcome] : lb_op_written(p, o)[outcome - o->results];
+    const uint32_t v = lb_op_outcome(p, o, outcome);
     return v == LB_NONE ? -1 : p->values[v].storage;
 }
 

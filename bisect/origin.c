@@ -53,7 +53,7 @@ static uint32_t last_write(const lb_trace_row *row, int64_t storage, condition b
         const lb_op *op = &p->ops[i];
         for (uint32_t k = 0; k < op->results + op->written; k++) {
             const uint32_t v =
-                k < op->results ? lb_op_results(p, op)[k] : lb_op_written(p, op)[k - op->results];
+                lb_op_outcome(p, op, k);
             if (v == LB_NONE || p->values[v].storage != storage || op->flags & LB_OP_VIEW) continue;
             return bad(row, i) ? i : LB_NONE;
         }
@@ -109,7 +109,7 @@ static void take_input(void *context, uint32_t v)
 static const char *dtype_of_result(const lb_program *p, const lb_op *op)
 {
     for (uint32_t i = 0; i < op->results + op->written; i++) {
-        const uint32_t v = i < op->results ? lb_op_results(p, op)[i] : lb_op_written(p, op)[i - op->results];
+        const uint32_t v = lb_op_outcome(p, op, i);
         if (v != LB_NONE && lb_dtype_is_float(p->values[v].dtype)) return lb_dtype_name(p->values[v].dtype);
     }
     return "";

@@ -291,7 +291,7 @@ typedef struct chain_list {
 static lb_dtype dtype_given(const lb_program *p, const lb_op *op)
 {
     for (uint32_t r = 0; r < op->results + op->written; r++) {
-        const uint32_t v = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
+        const uint32_t v = lb_op_outcome(p, op, r);
         if (v != LB_NONE && lb_dtype_is_float(p->values[v].dtype)) return p->values[v].dtype;
     }
     return LB_F64;

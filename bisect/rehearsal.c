@@ -196,8 +196,7 @@ static bool computed_by(const lb_rehearsal_parts *parts, uint32_t value)
         const lb_op *op = &parts->program->ops[parts->ops[i]];
         if (op->flags & LB_OP_VIEW) continue;
         for (uint32_t k = 0; k < op->results + op->written; k++)
-            if ((k < op->results ? lb_op_results(parts->program, op)[k]
-                                 : lb_op_written(parts->program, op)[k - op->results]) == value)
+            if ((lb_op_outcome(parts->program, op, k)) == value)
                 return true;
     }
     return false;

@@ -97,7 +97,7 @@ static bool gives(const lb_event *event, const lb_program *p, const lb_op *op)
 {
     bool any = false;
     for (uint32_t i = 0; i < event->n_results; i++) {
-        uint32_t v = i < op->results ? lb_op_results(p, op)[i] : lb_op_written(p, op)[i - op->results];
+        uint32_t v = lb_op_outcome(p, op, i);
         if (v == LB_NONE || event->values[i] == LB_NONE || lb_digest_is_none(p->values[v].logical)) continue;
         if (!event->computed[i].data || event->computed[i].dtype != p->values[v].dtype) return false;
         if (!lb_digest_equal(lb_digest_tensor(&event->computed[i]), p->values[v].logical)) return false;

@@ -266,7 +266,7 @@ static void add_part(runner *s, const lb_join *join, assembly *y, const kept *k,
     if (!x) return;
     const lb_op *whole = &pa->ops[join->whole];
     uint32_t v =
-        i < whole->results ? lb_op_results(pa, whole)[i] : lb_op_written(pa, whole)[i - whole->results];
+        lb_op_outcome(pa, whole, i);
     if (dim >= 0) {
         const lb_join_piece piece = {.to = at, .size = event->shadow[i].layout.shape[dim]};
         const lb_layout all = lb_layout_parts(&pa->values[v].layout, pa->values[v].dtype);
@@ -599,7 +599,7 @@ static bool steps(const lb_program *p, const lb_op *op)
     const uint32_t wanted = LB_ROW_DISCONTINUOUS | LB_ROW_ELEMENTWISE;
     if (!row || (row->flags & wanted) != wanted || op->flags & LB_OP_DECISION) return false;
     for (uint32_t i = 0; i < op->results + op->written; i++) {
-        const uint32_t v = i < op->results ? lb_op_results(p, op)[i] : lb_op_written(p, op)[i - op->results];
+        const uint32_t v = lb_op_outcome(p, op, i);
         if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype)) return false;
     }
     return true;

@@ -50,7 +50,7 @@ static uint32_t last_writer(const lb_trace_row *row, int64_t storage)
         const lb_op *op = &p->ops[i];
         for (uint32_t r = 0; r < op->results + op->written && !(op->flags & LB_OP_VIEW); r++) {
             const uint32_t v =
-                r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
+                lb_op_outcome(p, op, r);
             if (v != LB_NONE && p->values[v].storage == storage && holds_mask(row, i)) return i;
         }
     }

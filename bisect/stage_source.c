@@ -72,7 +72,7 @@ static bool writes(const lb_program *p, uint32_t op, int64_t storage)
 {
     const lb_op *o = &p->ops[op];
     for (uint32_t r = 0; r < o->results + o->written && !(o->flags & LB_OP_VIEW); r++) {
-        uint32_t v = r < o->results ? lb_op_results(p, o)[r] : lb_op_written(p, o)[r - o->results];
+        uint32_t v = lb_op_outcome(p, o, r);
         if (v != LB_NONE && p->values[v].storage == storage) return true;
     }
     return false;

@@ -35,7 +35,7 @@ static uint32_t bad_element(const lb_program *p, const lb_owners *owners, uint32
 {
     const lb_op *op = &p->ops[row];
     for (uint32_t r = 0; r < op->results + op->written; r++) {
-        const uint32_t v = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
+        const uint32_t v = lb_op_outcome(p, op, r);
         if (recorded_bad(p, v)) return lb_owner_element(owners, row, v);
     }
     return LB_OWNER_WHOLE;

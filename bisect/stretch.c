@@ -130,8 +130,8 @@ static bool pair_outcomes(lb_finder *f, uint32_t i, uint32_t j, lb_value_list *m
 {
     const lb_op *a = &f->p[0]->ops[i], *b = &f->p[1]->ops[j];
     bool differs = false;
-    for (uint32_t k = 0; k < lb_outcomes(a) && k < lb_outcomes(b); k++) {
-        uint32_t va = lb_outcome(f->p[0], a, k), vb = lb_outcome(f->p[1], b, k);
+    for (uint32_t k = 0; k < lb_op_outcomes(a) && k < lb_op_outcomes(b); k++) {
+        uint32_t va = lb_op_outcome(f->p[0], a, k), vb = lb_op_outcome(f->p[1], b, k);
         if (va == LB_NONE || vb == LB_NONE || !lb_finder_same_shape(f, va, vb)) continue;
         if ((f->p[0]->values[va].flags | f->p[1]->values[vb].flags) & LB_VALUE_UNDEFINED) continue;
         if (lb_value_list_has(mine, va)) continue;
@@ -193,8 +193,8 @@ static bool rows_outcomes(lb_finder *f, uint32_t i, lb_value_list *mine, lb_valu
     const uint32_t other = al->joins.part_ops[al->joins.list[al->join_of_a[i]].first];
     const bool reads = lb_alignment_reads_rows(al, f->p[0], i, f->p[1], other);
     bool differs = false, over_others = false;
-    for (uint32_t k = 0; k < lb_outcomes(op); k++) {
-        const uint32_t va = lb_outcome(f->p[0], op, k), vb = lb_finder_joined_outcome(f, i, k);
+    for (uint32_t k = 0; k < lb_op_outcomes(op); k++) {
+        const uint32_t va = lb_op_outcome(f->p[0], op, k), vb = lb_finder_joined_outcome(f, i, k);
         if (va == LB_NONE || vb == LB_NONE || lb_value_list_has(mine, va)) continue;
         const lb_value *theirs_row = lb_stretch_value(f->source, 1, vb);
         if ((f->p[0]->values[va].flags | theirs_row->flags) & LB_VALUE_UNDEFINED) continue;
@@ -240,7 +240,7 @@ static void look_at_join(lb_finder *f, uint32_t i)
         if (other != LB_NONE && lb_finder_make_slice(f, 0, i, i, in.list[k], &s.sides[0]))
             add_joined(f, &s, other, join, false);
     }
-    const uint32_t mine = lb_outcomes(op) ? lb_outcome(f->p[0], op, 0) : LB_NONE,
+    const uint32_t mine = lb_op_outcomes(op) ? lb_op_outcome(f->p[0], op, 0) : LB_NONE,
                    theirs = lb_finder_joined_outcome(f, i, 0);
     lb_stretch s = {0};
     if (f->source->alignment->joins.rows)

@@ -135,7 +135,7 @@ uint32_t lb_finder_joined_outcome(lb_finder *f, uint32_t i, uint32_t k)
     if (al->join_of_a[i] == LB_NONE) return LB_NONE;
     const lb_join *join = &al->joins.list[al->join_of_a[i]];
     uint32_t *parts = malloc(join->parts * sizeof *parts), value = LB_NONE,
-             whole = lb_outcome(f->p[0], &f->p[0]->ops[i], k);
+             whole = lb_op_outcome(f->p[0], &f->p[0]->ops[i], k);
     f->failed |= !parts;
     if (parts && whole != LB_NONE && lb_join_values(&al->joins, join, f->p[1], k, parts))
         value = lb_assemblies_value(f->source->assemblies, f->p[0], whole, parts, join->parts);
@@ -294,7 +294,7 @@ static bool is_over_others(lb_finder *f, uint32_t i)
 {
     const lb_alignment *al = f->source->alignment;
     const lb_join *join = &al->joins.list[al->join_of_a[i]];
-    if (!al->joins.rows || !lb_outcomes(&f->p[0]->ops[i])) return false;
+    if (!al->joins.rows || !lb_op_outcomes(&f->p[0]->ops[i])) return false;
     const uint32_t value = lb_finder_joined_outcome(f, i, 0);
     return value < f->p[1]->n_values &&
            lb_alignment_reads_rows(al, f->p[0], i, f->p[1], al->joins.part_ops[join->first]);
@@ -337,10 +337,10 @@ bool lb_finder_is_trusted(lb_finder *f, uint32_t i)
     if (j == LB_NONE && al->join_of_a[i] == LB_NONE) return false;
     if (f->trust[i] == UNKNOWN) {
         const lb_op *a = &f->p[0]->ops[i], *b = j == LB_NONE ? NULL : &f->p[1]->ops[j];
-        bool sure = !al->irregular[i] || !lb_outcomes(a);
-        if (sure && lb_outcomes(a) &&
-            lb_finder_is_moved(f, a->scope, a->phase, lb_outcome(f->p[0], a, 0),
-                               b ? lb_outcomes(b) ? lb_outcome(f->p[1], b, 0) : LB_NONE : lb_finder_joined_outcome(f, i, 0))) {
+        bool sure = !al->irregular[i] || !lb_op_outcomes(a);
+        if (sure && lb_op_outcomes(a) &&
+            lb_finder_is_moved(f, a->scope, a->phase, lb_op_outcome(f->p[0], a, 0),
+                               b ? lb_op_outcomes(b) ? lb_op_outcome(f->p[1], b, 0) : LB_NONE : lb_finder_joined_outcome(f, i, 0))) {
             f->trust[i] = DOUBTED;
             return false;
         }
@@ -354,9 +354,9 @@ bool lb_finder_is_trusted(lb_finder *f, uint32_t i)
             return false;
         }
         sure |= over_others;
-        if (!sure && !b) sure = lb_finder_is_near(f, lb_outcome(f->p[0], a, 0), lb_finder_joined_outcome(f, i, 0));
-        if (!sure && b && lb_outcomes(a) == lb_outcomes(b))
-            sure = lb_finder_is_near(f, lb_outcome(f->p[0], a, 0), lb_outcome(f->p[1], b, 0)) && !reads_other_numbers(f, i, j);
+        if (!sure && !b) sure = lb_finder_is_near(f, lb_op_outcome(f->p[0], a, 0), lb_finder_joined_outcome(f, i, 0));
+        if (!sure && b && lb_op_outcomes(a) == lb_op_outcomes(b))
+            sure = lb_finder_is_near(f, lb_op_outcome(f->p[0], a, 0), lb_op_outcome(f->p[1], b, 0)) && !reads_other_numbers(f, i, j);
         f->trust[i] = sure ? SURE : DOUBTED;
     }
     return f->trust[i] == SURE;

@@ -31,17 +31,6 @@ typedef struct lb_value_list {
     bool failed;
 } lb_value_list;
 
-static inline uint32_t lb_outcomes(const lb_op *op)
-{
-    return op->results + op->written;
-}
-
-/* Result, then written value `i` of an op. */
-static inline uint32_t lb_outcome(const lb_program *p, const lb_op *op, uint32_t i)
-{
-    return i < op->results ? lb_op_results(p, op)[i] : lb_op_written(p, op)[i - op->results];
-}
-
 void lb_value_list_add(void *rows, uint32_t value); /* `rows`: lb_value_list */
 bool lb_value_list_has(const lb_value_list *rows, uint32_t value);
 

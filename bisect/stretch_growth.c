@@ -111,8 +111,8 @@ static void grow_to_gathered(lb_finder *f, lb_stretch *s)
             uint32_t at = p->n_ops;
             while (at-- > 0 && !x->n_ops) {
                 bool gives = false;
-                for (uint32_t k = 0; k < lb_outcomes(&p->ops[at]) && lb_op_defines(p, &p->ops[at]); k++)
-                    gives |= x->n_leaves == 1 && lb_outcome(p, &p->ops[at], k) == x->leaves[0];
+                for (uint32_t k = 0; k < lb_op_outcomes(&p->ops[at]) && lb_op_defines(p, &p->ops[at]); k++)
+                    gives |= x->n_leaves == 1 && lb_op_outcome(p, &p->ops[at], k) == x->leaves[0];
                 if (gives) break;
             }
             w.op = at < p->n_ops ? at : LB_NONE;

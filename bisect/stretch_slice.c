@@ -20,10 +20,10 @@ static void add_leaf(lb_finder *f, int side, const lb_op *op, uint32_t at, int64
     uint32_t other = lb_finder_partner_op(f, side, at);
     if (other == LB_NONE) other = lb_finder_end(f, side, at);
     const lb_op *o = other == LB_NONE ? NULL : &f->p[!side]->ops[other];
-    for (uint32_t k = 0; k < lb_outcomes(op); k++) {
-        uint32_t v = lb_outcome(f->p[side], op, k), w = LB_NONE;
+    for (uint32_t k = 0; k < lb_op_outcomes(op); k++) {
+        uint32_t v = lb_op_outcome(f->p[side], op, k), w = LB_NONE;
         if (v == LB_NONE || f->p[side]->values[v].storage != storage || lb_value_list_has(leaves, v)) continue;
-        if (o && k < lb_outcomes(o)) w = lb_outcome(f->p[!side], o, k);
+        if (o && k < lb_op_outcomes(o)) w = lb_op_outcome(f->p[!side], o, k);
         if (!o && !side && lb_finder_is_joined(f, at)) w = lb_finder_joined_outcome(f, at, k);
         lb_value_list_add(leaves, v), lb_value_list_add(partners, w);
     }
@@ -106,8 +106,8 @@ bool lb_finder_make_slice(lb_finder *f, int side, uint32_t reader, uint32_t befo
     else
         for (uint32_t i = before; i-- > 0;) {
             bool gives = false;
-            for (uint32_t k = 0; k < lb_outcomes(&p->ops[i]) && lb_op_defines(p, &p->ops[i]); k++) {
-                uint32_t v = lb_outcome(p, &p->ops[i], k);
+            for (uint32_t k = 0; k < lb_op_outcomes(&p->ops[i]) && lb_op_defines(p, &p->ops[i]); k++) {
+                uint32_t v = lb_op_outcome(p, &p->ops[i], k);
                 gives |= v != LB_NONE && p->values[v].storage == storage;
             }
             if (!gives) continue;

@@ -62,9 +62,9 @@ static operand_pair pair_of(lb_finder *f, uint32_t i, const lb_value_list *in, c
         return (operand_pair){in->list[k], lb_finder_joined_input(f, join, in->list[k], k, in->n)};
     }
     k -= in->n;
-    if (!other) return (operand_pair){lb_outcome(f->p[0], op, k), lb_finder_joined_outcome(f, i, k)};
-    return (operand_pair){lb_outcome(f->p[0], op, k),
-                          k < lb_outcomes(other) ? lb_outcome(f->p[1], other, k) : LB_NONE};
+    if (!other) return (operand_pair){lb_op_outcome(f->p[0], op, k), lb_finder_joined_outcome(f, i, k)};
+    return (operand_pair){lb_op_outcome(f->p[0], op, k),
+                          k < lb_op_outcomes(other) ? lb_op_outcome(f->p[1], other, k) : LB_NONE};
 }
 
 /* Does what an op made of sorted rows stand where it should? */
@@ -106,7 +106,7 @@ bool lb_finder_sorts(lb_finder *f, uint32_t i)
     lb_op_each_input(f->p[0], op, lb_value_list_add, &in);
     if (j != LB_NONE) lb_op_each_input(f->p[1], &f->p[1]->ops[j], lb_value_list_add, &others);
     for (uint32_t k = 0; k < in.n && !reads; k++) reads = sorted_where(f, i, in.list[k]);
-    for (uint32_t k = 0; k < in.n + lb_outcomes(op) && !gives; k++) {
+    for (uint32_t k = 0; k < in.n + lb_op_outcomes(op) && !gives; k++) {
         const operand_pair p = pair_of(f, i, &in, &others, k);
         uint32_t *there = k < in.n ? &reads : &gives;
         if (*there) continue;

@@ -15,7 +15,7 @@ uint32_t lb_giver_of_storage(const lb_program *p, int64_t storage, uint32_t end,
         const lb_op *op = &p->ops[i];
         if (op->flags & (LB_OP_VIEW | LB_OP_FAILED)) continue;
         for (uint32_t k = 0; k < op->results + op->written; k++) {
-            uint32_t v = k < op->results ? lb_op_results(p, op)[k] : lb_op_written(p, op)[k - op->results];
+            uint32_t v = lb_op_outcome(p, op, k);
             if (v == LB_NONE || p->values[v].storage != storage) continue;
             *value = v;
             return i;
@@ -151,11 +151,6 @@ static bool can_slice(const lb_program *p, const lb_op *op, int dim)
     return strcmp(lb_op_name(p, op), "aten::topk") == 0 && v != LB_NONE && dim < p->values[v].layout.ndim - 1;
 }
 
-static uint32_t outcome_of(const lb_program *p, const lb_op *op, uint32_t i)
-{
-    return i < op->results ? lb_op_results(p, op)[i] : lb_op_written(p, op)[i - op->results];
-}
-
 /* ---- pairs in layers that the sides compute in other ops ---- */
 
 typedef struct inputs {
@@ -236,13 +231,13 @@ static void map_pairs(lb_taking *s)
         if (j == LB_NONE || !may_stand_in(s, i, j)) continue;
         const lb_op *a = &pa->ops[i], *b = &pb->ops[j];
         for (uint32_t k = 0; k < a->results + a->written; k++) {
-            const uint32_t va = outcome_of(pa, a, k);
+            const uint32_t va = lb_op_outcome(pa, a, k);
             if (s->parts)
-                map_outcome(s, va, outcome_of(pb, b, k), -1, 0);
+                map_outcome(s, va, lb_op_outcome(pb, b, k), -1, 0);
             else if (va != LB_NONE && s->taken[va].value == LB_NONE)
                 s->taken[va].own = true;
-            if (s->parts && outcome_of(pb, b, k) != LB_NONE && s->taken[outcome_of(pb, b, k)].value == LB_NONE)
-                s->taken[outcome_of(pb, b, k)].own = true; /* the same bits */
+            if (s->parts && lb_op_outcome(pb, b, k) != LB_NONE && s->taken[lb_op_outcome(pb, b, k)].value == LB_NONE)
+                s->taken[lb_op_outcome(pb, b, k)].own = true; /* the same bits */
         }
     }
 }

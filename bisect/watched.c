@@ -104,7 +104,7 @@ static uint8_t bits_of_flags(const lb_program *p, const lb_op *op)
 {
     uint8_t bits = 0;
     for (uint32_t r = 0; r < op->results + op->written; r++) {
-        uint32_t value = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
+        uint32_t value = lb_op_outcome(p, op, r);
         if (!float_value(p, value)) continue;
         uint32_t flags = p->values[value].flags;
         if (flags & LB_VALUE_PARAMETER) bits |= LB_WATCH_PARAMETER;
@@ -157,7 +157,7 @@ static bool leaves(const lb_program *p, const lb_op *op)
     if (op->flags & (LB_OP_COLLECTIVE | LB_OP_DECISION) || op->phase == LB_PHASE_OPTIMIZER) return true;
     if (strstr(lb_program_text(p, op->node_name), "AccumulateGrad")) return true;
     for (uint32_t r = 0; r < op->results + op->written && !(op->flags & LB_OP_VIEW); r++) {
-        const uint32_t v = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
+        const uint32_t v = lb_op_outcome(p, op, r);
         if (v != LB_NONE && p->values[v].flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE | LB_VALUE_GRADIENT)) return true;
     }
     return false;
@@ -183,7 +183,7 @@ static void mark_boundary(marker *m, const lb_boundary *row)
         const lb_op *op = &p->ops[i];
         if (!lb_op_defines(p, op)) continue;
         for (uint32_t r = 0; r < op->results + op->written; r++) {
-            uint32_t value = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
+            uint32_t value = lb_op_outcome(p, op, r);
             if (value == LB_NONE || p->values[value].storage != p->values[row->value].storage) continue;
             if (strcmp(lb_op_name(p, op), "lb::source") && (!m->leads || m->leads[i]))
                 m->w->marks[i] |=

@@ -32,7 +32,7 @@ static uint32_t base_of(const lb_program *p, uint32_t value)
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
         for (uint32_t k = 0; k < op->results + op->written && !(op->flags & LB_OP_VIEW); k++) {
-            uint32_t r = k < op->results ? lb_op_results(p, op)[k] : lb_op_written(p, op)[k - op->results];
+            uint32_t r = lb_op_outcome(p, op, k);
             if (r == value) return value;
             if (r == LB_NONE || p->values[r].storage != v->storage || p->values[r].version != v->version)
                 continue;

@@ -122,7 +122,7 @@ lb_status lb_anchor_outputs(lb_machine *machine, const lb_op *op)
 {
     const lb_program *program = machine->prepared->program;
     for (uint32_t i = 0; i < op->results + op->written; i++) {
-        uint32_t v = i < op->results ? lb_op_results(program, op)[i] : lb_op_written(program, op)[i - op->results];
+        uint32_t v = lb_op_outcome(program, op, i);
         if (v != LB_NONE) LB_TRY(lb_anchor_output(machine, v));
     }
     return LB_OK;
@@ -132,7 +132,7 @@ lb_status lb_anchor_decisions(lb_machine *machine, const lb_op *op)
 {
     const lb_program *program = machine->prepared->program;
     for (uint32_t i = 0; i < op->results + op->written; i++) {
-        uint32_t v = i < op->results ? lb_op_results(program, op)[i] : lb_op_written(program, op)[i - op->results];
+        uint32_t v = lb_op_outcome(program, op, i);
         lb_tensor recorded, decided;
         if (v == LB_NONE || !lb_anchor_recorded(machine, v, &recorded) || !lb_anchor_decided(machine, v, &decided)) continue;
         if (decided.data != recorded.data) LB_TRY(lb_anchor_put(machine, v, &decided));

@@ -86,7 +86,7 @@ static uint32_t def_before(const lb_flow *flow, uint32_t before, uint32_t lower,
         const lb_op *op = &p->ops[i];
         if (!lb_op_defines(p, op)) continue;
         for (uint32_t r = 0; r < op->results + op->written; r++) {
-            uint32_t w = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
+            uint32_t w = lb_op_outcome(p, op, r);
             if (w == LB_NONE || p->values[w].storage != v->storage) continue;
             int64_t wfirst, wlast;
             if (lb_layout_dense_range(&p->values[w].layout, &wfirst, &wlast, NULL) != LB_OK) continue;

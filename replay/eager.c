@@ -142,7 +142,7 @@ static lb_tensor operand_tensor(environment *e, const lb_op *op, uint32_t value)
     bool meets = false;
     for (uint32_t r = 0; r < op->results + op->written; r++) {
         const uint32_t v =
-            r < op->results ? lb_op_results(e->program, op)[r] : lb_op_written(e->program, op)[r - op->results];
+            lb_op_outcome(e->program, op, r);
         meets |= v != LB_NONE && e->program->values[v].storage == e->program->values[value].storage;
     }
     if (!meets) return t;
@@ -281,7 +281,7 @@ static void look(void *context, uint32_t value)
         const lb_op *op = &p->ops[c->composite->ops[k]];
         for (uint32_t r = 0; r < op->results + op->written; r++) {
             const uint32_t v =
-                r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
+                lb_op_outcome(p, op, r);
             known |= v != LB_NONE && p->values[v].storage == p->values[value].storage;
         }
     }

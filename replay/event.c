@@ -30,7 +30,7 @@ static lb_status open_account(lb_machine *machine, const lb_op *op, account *a)
     a->shadow = lb_machine_take(machine, tensors);
     if (!a->values || !a->computed || !a->recorded || !a->shadow) return LB_ERR_NOMEM;
     for (uint32_t i = 0; i < a->n; i++) {
-        a->values[i] = i < op->results ? lb_op_results(program, op)[i] : lb_op_written(program, op)[i - op->results];
+        a->values[i] = lb_op_outcome(program, op, i);
         a->computed[i].data = a->recorded[i].data = a->shadow[i].data = NULL;
     }
     return LB_OK;

@@ -85,7 +85,7 @@ static lb_status choose(fuse *f, const lb_swap *swap, lb_composite_kind *kind, c
 static bool writes(const lb_program *p, const lb_op *op, int64_t storage)
 {
     for (uint32_t r = 0; lb_op_defines(p, op) && r < op->results + op->written; r++) {
-        const uint32_t v = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
+        const uint32_t v = lb_op_outcome(p, op, r);
         if (v != LB_NONE && p->values[v].storage == storage) return true;
     }
     return false;

@@ -277,7 +277,7 @@ static bool shadow_takes_recorded(lb_machine *machine, const lb_op *op, const lb
     if (observer && observer->computes && observer->computes(observer->context, machine->rank, program->step, (uint32_t)(op - program->ops)))
         return false;
     for (uint32_t i = 0; i < op->results + op->written; i++) {
-        uint32_t v = i < op->results ? lb_op_results(program, op)[i] : lb_op_written(program, op)[i - op->results];
+        uint32_t v = lb_op_outcome(program, op, i);
         lb_tensor recorded;
         if (v != LB_NONE && !lb_anchor_recorded(machine, v, &recorded)) return false;
     }
@@ -315,7 +315,7 @@ static bool is_given(lb_machine *machine, const lb_op *op)
     const lb_program *program = machine->prepared->program;
     const lb_observer *observer = machine->run->observer;
     for (uint32_t i = 0; i < op->results + op->written; i++) {
-        uint32_t v = i < op->results ? lb_op_results(program, op)[i] : lb_op_written(program, op)[i - op->results];
+        uint32_t v = lb_op_outcome(program, op, i);
         lb_tensor recorded;
         if (v == LB_NONE || !lb_dtype_is_float(program->values[v].dtype)) continue;
         if (!observer || !observer->decided || !lb_anchor_recorded(machine, v, &recorded)) return false;

@@ -426,7 +426,7 @@ static uint8_t *internal_storages(const lb_program *p, const lb_flow *flow, cons
         const lb_op *op = &p->ops[i];
         if (!lb_op_defines(p, op)) continue;
         for (uint32_t r = 0; r < op->results + op->written; r++) {
-            uint32_t value = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
+            uint32_t value = lb_op_outcome(p, op, r);
             if (value != LB_NONE) (marks[i] & 1 ? inside : outside)[flow->storage_of[value]] = 1;
         }
     }

@@ -156,7 +156,7 @@ static loss_place find_loss(const lb_program *p)
         if (op->flags & LB_OP_VIEW) continue;
         for (uint32_t r = 0; r < op->results + op->written; r++) {
             const uint32_t v =
-                r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
+                lb_op_outcome(p, op, r);
             if (same_contents(p, v, value)) return (loss_place){p, i, r};
         }
     }

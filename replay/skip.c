@@ -238,7 +238,7 @@ static bool storage_is_older(const skip *s, uint32_t i, uint32_t value)
         const lb_op *op = &p->ops[k];
         if (s->fate[k] == DEAD || !lb_op_defines(p, op)) continue;
         for (uint32_t r = 0; r < op->results + op->written; r++) {
-            uint32_t w = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
+            uint32_t w = lb_op_outcome(p, op, r);
             if (w != LB_NONE && p->values[w].storage == p->values[value].storage) return true;
         }
     }
@@ -265,7 +265,7 @@ static void write_dead_op(skip *s, lb_rewrite *rw, uint32_t i)
     const lb_op *op = &p->ops[i];
     if (!lb_op_defines(p, op) || !read_by_living(s, i)) return;
     for (uint32_t r = 0; r < op->results + op->written; r++) {
-        uint32_t value = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
+        uint32_t value = lb_op_outcome(p, op, r);
         if (value == LB_NONE || storage_is_older(s, i, value)) continue;
         bool twice = false;
         for (uint32_t k = 0; k < r && k < op->results; k++) twice |= lb_op_results(p, op)[k] == value;

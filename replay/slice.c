@@ -227,7 +227,7 @@ static bool writes_window(const lb_program *p, const lb_op *op, int64_t storage,
 {
     bool hit = false;
     for (uint32_t r = 0; r < op->results + op->written; r++) {
-        uint32_t value = r < op->results ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r - op->results];
+        uint32_t value = lb_op_outcome(p, op, r);
         if (value == LB_NONE || p->values[value].storage != storage) continue;
         write w;
         extent(&p->values[value], &w.first, &w.last, &w.dense);

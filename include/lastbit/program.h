@@ -275,6 +275,15 @@ static inline const uint32_t *lb_op_written(const lb_program *program, const lb_
 {
     return program->refs ? program->refs + op->first_written : NULL;
 }
+/* Results, then written values, as one list. */
+static inline uint32_t lb_op_outcomes(const lb_op *op)
+{
+    return op->results + op->written;
+}
+static inline uint32_t lb_op_outcome(const lb_program *program, const lb_op *op, uint32_t i)
+{
+    return i < op->results ? lb_op_results(program, op)[i] : lb_op_written(program, op)[i - op->results];
+}
 /* Calls `visit` for every value among the args of an op, lists entered, in schema order. */
 LB_API void lb_op_each_input(const lb_program *program, const lb_op *op, void (*visit)(void *context, uint32_t value), void *context);
 /* The first value among them that lies in `storage`, and the value that the op writes there; LB_NONE for none. */
