@@ -209,12 +209,35 @@ static uint32_t count_detached(const lb_program *p, const char *layer)
     return n;
 }
 
+static uint32_t count_of_phase(const lb_program *p, const char *layer, int phase)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++) n += p->ops[i].phase == phase && !strcmp(lb_op_layer(p, &p->ops[i]), layer);
+    return n;
+}
+
+/* That side runs a layer backward which the other runs forward alone. Layers that one side calls under other names (one product in
+ * place of three) are run by it in no phase, so that a fusion beside the cut says nothing. */
+static bool lacks_a_backward(const lb_walk *w, const lb_divergence *o, int side)
+{
+    const lb_program *p = lb_walk_side(w, side), *other = lb_walk_side(w, !side);
+    const char *asked = NULL;
+    for (uint32_t i = 0; i < o->n[side]; i++) {
+        const lb_op *op = &p->ops[w->divergences.lone[o->first[side] + i]];
+        const char *layer = lb_op_layer(p, op);
+        if (op->phase != LB_PHASE_BACKWARD || !*layer || layer == asked) continue;
+        asked = layer;
+        if (count_of_phase(other, layer, LB_PHASE_FORWARD) && !count_of_phase(other, layer, LB_PHASE_BACKWARD)) return true;
+    }
+    return false;
+}
+
 /* A gradient that one side alone has, and a detach that the other alone runs: that is where it was cut. LB_NONE: nowhere. */
 static uint32_t find_cut(const lb_walk *w, const lb_divergence *o, int side)
 {
     const lb_program *p = lb_walk_side(w, !side), *other = lb_walk_side(w, side);
     if (other->ops[first_lone(w, o, side)].phase != LB_PHASE_BACKWARD) return LB_NONE; /* a collective that is left out cuts no gradient */
-    if (o->n[!side] && phase_of_lone(w, o, !side) <= LB_PHASE_BACKWARD) return LB_NONE;
+    if (o->n[!side] && phase_of_lone(w, o, !side) <= LB_PHASE_BACKWARD && !lacks_a_backward(w, o, side)) return LB_NONE;
     for (uint32_t i = p->n_ops; i-- > 0;) {
         const lb_op *op = &p->ops[i];
         if (op->phase != LB_PHASE_FORWARD || strcmp(lb_op_name(p, op), "aten::detach")) continue;
@@ -258,6 +281,8 @@ static lb_diff_row lone_row(lb_walk *w, const lb_divergence *o)
     const lb_program *p = lb_walk_side(w, side);
     const uint32_t cut = find_cut(w, o, side);
     if (cut != LB_NONE) return cut_row(w, o, side, cut);
+    const uint32_t hidden = o->n[!side] && lacks_a_backward(w, o, !side) ? find_cut(w, o, !side) : LB_NONE; /* beside a fusion of this side */
+    if (hidden != LB_NONE) return cut_row(w, o, !side, hidden);
     lb_diff_row row = lb_walk_row(w, side ? LB_NONE : a, side ? b : LB_NONE);
     row.index = a != LB_NONE ? a : next_shared(w, o, 0), row.other = b != LB_NONE ? b : next_shared(w, o, 1);
     order_lone(w, o, &row);
