@@ -320,7 +320,7 @@ static bool is_among_other_shapes(const lb_walk *w, const lb_divergence *o)
 
 bool lb_place_is_unknown(const lb_walk *w, const lb_divergence *o, const char **why)
 {
-    const bool sources = o->sources[0] && o->sources[1], lone = o->n[0] || o->n[1];
+    const bool sources = (o->sources[0] && o->sources[1]) || w->held_otherwise, lone = o->n[0] || o->n[1];
     const bool flipped = (o->flipped && (lone || o->integers)) || (lone ? is_same_in_other_shapes(w, o) : is_among_other_shapes(w, o));
     if (why) *why = sources ? LB_WHY_UNKNOWN_SOURCES : LB_WHY_FLIPPED;
     return sources || flipped;
@@ -333,6 +333,12 @@ void lb_place_divergence(lb_walk *w, const lb_divergence *o, uint32_t ia, const 
     const char *why;
     if (lb_place_is_unknown(w, o, &why)) {
         row->local = LB_VERDICT_MISSING, row->why = why;
+        return;
+    }
+    /* Exact values may part where no bit does, and meet an op whose bits part by rounding of its own. */
+    if (!lone && e->same_args && !e->inputs_differ && w->alignment.join_of_a[ia] == LB_NONE && e->own[0] <= LB_VERDICT_ROUNDING &&
+        e->own[1] <= LB_VERDICT_ROUNDING) {
+        row->local = LB_VERDICT_ROUNDING, row->why = "from the same bits each side's lie inside this op's error bound";
         return;
     }
     if (!lone && !e->same_args && e->args_follow) {

@@ -52,6 +52,7 @@ typedef struct lb_walk {
     bool have_shadows;
     lb_merged_steps merged;
     lb_divergences divergences;
+    bool held_otherwise; /* parameters without a partner on both sides, in a step behind the first */
     lb_verdict led;      /* what a difference that leads to a sink inherits: DIVERGED, or MISSING where nobody knows of any divergence whether it is one */
     lb_reordering *reorderings; /* per op of A, or NULL */
     lb_noise noise;             /* of other runs of the first side; no runs: none were given */

@@ -148,6 +148,21 @@ lb_status lb_fused_sources_join(lb_fused_sources *fused, const lb_side *a, const
     return f.failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for names") : LB_OK;
 }
 
+bool lb_fused_sources_apart(const lb_side *a, const lb_side *b, const lb_alignment *al)
+{
+    const finder f = {.a = a, .b = b, .al = (lb_alignment *)al};
+    bool free_a = false, free_b = false;
+    for (uint32_t i = 0; i < a->program->n_ops && !free_a; i++) {
+        const lb_value *v = source_value(a->program, i);
+        free_a = v && v->flags & LB_VALUE_PARAMETER && is_free_a(&f, i);
+    }
+    for (uint32_t i = 0; free_a && i < b->program->n_ops && !free_b; i++) {
+        const lb_value *v = source_value(b->program, i);
+        free_b = v && v->flags & LB_VALUE_PARAMETER && is_free_b(&f, i);
+    }
+    return free_b;
+}
+
 void lb_fused_sources_release(lb_fused_sources *fused)
 {
     for (uint32_t i = 0; i < fused->n; i++) {

@@ -23,6 +23,9 @@ typedef struct lb_fused_sources {
  * the only failure. */
 lb_status lb_fused_sources_join(lb_fused_sources *fused, const lb_side *a, const lb_side *b, lb_alignment *alignment, lb_err *err);
 void lb_fused_sources_release(lb_fused_sources *fused);
+/* Both sides have parameters without a partner: the shadows of both begin with what each side holds. So it is where one tensor of B stands for
+ * several of A (micro-batches of a model with one projection for q, k and v): which side is A follows from the calls first. */
+bool lb_fused_sources_apart(const lb_side *a, const lb_side *b, const lb_alignment *alignment);
 /* Sources that are parameters. */
 uint32_t lb_fused_sources_count(const lb_program *program);
 
