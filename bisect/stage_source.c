@@ -167,6 +167,30 @@ static bool spoilt(const lb_inquiry *q, const lb_program *p, uint32_t op, bool m
     return s.nan || s.pos_inf || (masks_too && s.neg_inf);
 }
 
+lb_status lb_stage_hidden(lb_inquiry *q, bool *found, lb_err *err)
+{
+    lb_culprit *c;
+    *found = false;
+    for (uint32_t s = 0; s < q->n_steps; s++)
+        for (uint32_t r = 0; r < q->n_ranks; r++) {
+            const lb_program *p = lb_inquiry_program(q, q->ranks[r], q->steps[s]);
+            for (uint32_t i = 0; p && i < p->n_ops; i++) {
+                if (!is_source(p, i) || !(value_of(p, i)->flags & LB_VALUE_PARAMETER) || !spoilt(q, p, i, false)) continue;
+                LB_TRY(lb_culprit_add(q, LB_AXIS_SOURCE, p->rank, p->step, i, &c, err));
+                lb_failure *failure = &q->out->failure;
+                *failure = (lb_failure){.kind = LB_FAILURE_PARAMETER, .step = p->step, .rank = p->rank, .op = i};
+                snprintf(failure->layer, sizeof failure->layer, "%s", c->layer);
+                snprintf(failure->name, sizeof failure->name, "%s", c->op);
+                snprintf(failure->what, sizeof failure->what, "a parameter holds numbers that are NaN or infinite: %.120s", c->parameter);
+                snprintf(c->why, sizeof c->why, "%s holds numbers that are NaN or infinite when step %lld begins, and what reads it hides them: no "
+                         "loss, gradient or output is anything but finite.", *c->parameter ? c->parameter : "a parameter", (long long)p->step);
+                *found = true;
+                return LB_OK;
+            }
+        }
+    return LB_OK;
+}
+
 static lb_status list_spoilt(lb_inquiry *q, bool masks_too, source_list *list, lb_err *err)
 {
     for (uint32_t s = 0; s < lb_steps_until_failure(q); s++)
@@ -240,7 +264,7 @@ static void say_what(const lb_inquiry *q, const source_row *row, bool finite, lb
     const lb_value *v = value_of(p, row->op);
     lb_statistics s = statistics_of(q, p, v);
     int64_t bad = lb_dtype_is_float(v->dtype) ? lb_statistics_nonfinite(&s) : 0;
-    char holds[120] = "", when[80], into[120] = "";
+    char holds[120] = "", when[80], into[200] = "";
     const bool written = *c->parameter && strcmp(c->parameter, lb_program_text(p, v->name)) != 0;
     bool late = c->between || after_optimizer(p, row->op);
     if (written) snprintf(into, sizeof into, " that is written to %s", c->parameter);

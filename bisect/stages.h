@@ -11,6 +11,8 @@ lb_status lb_stage_sanity(lb_inquiry *inquiry, bool *found, lb_err *err);
 /* Instead of all stages: replays once with options->changes, and says whether that fails. */
 lb_status lb_stage_check(lb_inquiry *inquiry, lb_err *err);
 /* Of stage 0: undoes the unseen writes of the window; `count` of them there are. */
+/* A parameter that is not finite, in a window where nothing that is watched shows it. */
+lb_status lb_stage_hidden(lb_inquiry *inquiry, bool *found, lb_err *err);
 lb_status lb_stage_unseen(lb_inquiry *inquiry, uint32_t *count, bool *found, lb_err *err);
 lb_status lb_stage_muon(lb_inquiry *inquiry, bool *found, lb_err *err);
 lb_status lb_stage_precision(lb_inquiry *inquiry, bool *found, lb_err *err);

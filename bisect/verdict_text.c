@@ -77,6 +77,15 @@ static bool replay_cures(const lb_bisection *b)
     return b->n_culprits && b->culprits[0].axis == LB_AXIS_KERNEL && !b->cure;
 }
 
+/* What a source holds shows it, and no replay does. */
+static char *show_source(const lb_bisection *b, const char *path)
+{
+    char which[260];
+    snprintf(which, sizeof which, "--step %" PRId64 " --rank %d --name %s", b->failure.step, b->failure.rank,
+             b->n_culprits ? b->culprits[0].parameter : "");
+    return command("show", path, which, NULL);
+}
+
 char *lb_bisection_show(const lb_bisection *b, const char *path)
 {
     if (b->command || b->failure.kind == LB_FAILURE_NONE) return b->command ? strdup(b->command) : NULL;
@@ -92,6 +101,7 @@ char *lb_bisection_show(const lb_bisection *b, const char *path)
         free(other);
         return both;
     }
+    if (!strcmp(b->failure.name, "lb::source")) return show_source(b, path);
     if (replay_cures(b)) return command("replay", path, NULL, NULL);
     if (b->reproducer) return command("bisect --check", b->reproducer, b->asked, NULL);
     return command("bisect --check", path, b->asked, NULL);

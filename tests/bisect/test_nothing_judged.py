@@ -80,6 +80,35 @@ def test_a_healthy_run_stays_clean_and_says_what_it_could_not_judge(lastbit, hea
     assert ("could not be judged" in verdict["stages"][0]["note"]) is (level == "sources")
 
 
+HIDDEN = """
+import sys, torch
+torch.manual_seed(0)
+hide = {"tanh": torch.tanh, "clamp": lambda x: x.clamp(-1, 1), "sigmoid": torch.sigmoid, "nan_to_num": lambda x: torch.nan_to_num(x, 0, 1, -1),
+        "maximum": lambda x: torch.maximum(x, torch.zeros_like(x)).clamp(max=2), "argmax": lambda x: x.argmax(-1).float(), "mask": torch.tanh}[sys.argv[1]]
+class Hide(torch.nn.Module):
+    forward = staticmethod(hide)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4), Hide())
+with torch.no_grad():
+    model[2].bias[1] = float("-inf" if sys.argv[1] == "mask" else "nan" if sys.argv[1] == "nan_to_num" else "inf")
+    for batch in list(torch.randn(2, 4, 8)):
+        print(model(batch).sum().item())
+"""
+
+
+@pytest.mark.parametrize("how", ["tanh", "clamp", "sigmoid", "nan_to_num", "maximum", "argmax", "mask"])
+def test_a_weight_that_is_not_finite_is_found_however_it_is_hidden(lastbit, tmp_path, how):
+    """-inf alone is a mask, as in an output."""
+    (tmp_path / "serve.py").write_text(HIDDEN)
+    lastbit.run("record", "-o", tmp_path / "run.lb", "--level", "ops", "--", *warm_python(), tmp_path / "serve.py", how, expect=0)
+    found = lastbit.json("bisect", "-q", tmp_path / "run.lb", expect=0 if how == "mask" else 1)
+    if how == "mask":
+        assert found["outcome"] == "clean"
+        return
+    assert found["culprit"]["axis"] == "source" and found["culprit"]["parameter"].endswith("2.bias") and found["failure"]["step"] == 0
+    shown = lastbit.run("show", tmp_path / "run.lb", "--name", found["culprit"]["parameter"], expect=0)
+    assert ("nan" if how == "nan_to_num" else "inf") in shown.stdout
+
+
 def entries(path):
     """One entry of each kind: its name, and where its bytes lie."""
     with tarfile.open(path) as tar:
