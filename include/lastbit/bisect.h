@@ -138,7 +138,7 @@ typedef struct lb_bisection {
 typedef struct lb_bisect_options {
     size_t size;                   /* sizeof(lb_bisect_options) */
     int64_t first_step, last_step; /* the window; INT64_MIN / INT64_MAX: all recorded */
-    const char *predicate;         /* NULL: the failures above; see bisect/failure.h for the language */
+    const char *predicate;         /* NULL: the failures above; see bisect/failure/failure.h for the language */
     lb_capture *against;           /* NULL, or the reference of a difference */
     const char *journal;           /* path, NULL: none is written */
     bool resume;                   /* take the answers that the journal has */

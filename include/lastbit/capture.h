@@ -187,7 +187,7 @@ typedef struct lb_call {
     uint32_t n_args;
     bool followed;       /* autograd made a node for it */
     bool after_backward; /* a backward ended, and no forward that computes gradients has begun since: outside every scope the recorder
-                            then takes the phase from what the op touches (see capture/phase.c) */
+                            then takes the phase from what the op touches (see capture/recorder/phase.c) */
 } lb_call;
 #define LB_CALL_INIT {sizeof(lb_call), NULL, {0, 0}, 0, LB_PHASE_FORWARD, 0, -1, NULL, NULL, 0, false, false}
 

@@ -6,10 +6,10 @@
  *   1. Do the recorded bits lie inside the op's own error bound, on each side, from that side's recorded inputs? (A/A)
  *   2. Do both sides compute the same real function of the same inputs? Both programs run in f64 with every float cast the
  *      identity (the exact shadow), B from A's sources, with A's draws and A's decisions. They agree when they differ by no more
- *      than f64 rounding explains, which is measured: a third run disturbs every number by 2^-44 (bisect/shadow_numbers.h).
+ *      than f64 rounding explains, which is measured: a third run disturbs every number by 2^-44 (bisect/pair/shadow_numbers.h).
  *   3. Does what leaves the step (parameters, states, results of outermost calls, what decisions and collectives read, results that
  *      nobody reads) agree? From what does not, the search goes back through both programs to where everything agrees: there the
- *      difference was made (bisect/divergence.h), at ops that one side alone runs, or at an op that gives something else.
+ *      difference was made (bisect/merged/divergence.h), at ops that one side alone runs, or at an op that gives something else.
  *
  * An inherited difference carries the worst verdict among its origins. Of what ops of the same step made, no more than
  * rounding is left where exact values meet again; of sources that differ (another batch, a parameter that the step before
@@ -79,7 +79,7 @@ typedef struct lb_diff_structure {
     const char *ops_a, *ops_b; /* comma-separated names with counts: "aten::bmm x2, aten::_softmax" */
 } lb_diff_structure;
 
-/* What both sides say of the tokens of one kind: definitions in bisect/parity.h. */
+/* What both sides say of the tokens of one kind: definitions in bisect/diff/parity.h. */
 typedef struct lb_diff_tokens {
     const char *
         kind; /* "text", "ignored" (the target is the loss's ignore_index), "greedy" (no targets), or a name given */
@@ -88,7 +88,7 @@ typedef struct lb_diff_tokens {
     double k3, kl, top1, max_abs, mean_abs;
 } lb_diff_tokens;
 
-/* Choices of experts that differ in one layer: definitions in bisect/routing_diff.h. */
+/* Choices of experts that differ in one layer: definitions in bisect/diff/routing_diff.h. */
 typedef struct lb_diff_routing {
     int64_t step;
     int32_t rank;

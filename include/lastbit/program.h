@@ -216,7 +216,7 @@ typedef struct lb_program {
     lb_group_param *group_params; uint32_t n_group_params;
     lb_notice *notices;       uint32_t n_notices;
 
-    struct lb_program_store *store; /* growth and interning; private to formats/program.c */
+    struct lb_program_store *store; /* growth and interning; private to formats/program/program.c */
 } lb_program;
 
 /* ---- life-cycle ------------------------------------------------------------------------------------------------ */

@@ -22,7 +22,7 @@ typedef enum lb_replay_mode { LB_REPLAY_ISOLATED, LB_REPLAY_LAYER, LB_REPLAY_CHA
 typedef enum lb_swap_kind {
     LB_SWAP_PRECISION, /* argument "f64", "f32", "bf16", …: a region, values stay wide inside, rounded at its border;
                           "tf32[:rz|rna|rne]": what products read is rounded to TF32, and nothing else changes; compute,
-                          accumulate and storage types each by itself, or a recipe: see replay/recipe.h */
+                          accumulate and storage types each by itself, or a recipe: see replay/precision/recipe.h */
     LB_SWAP_KERNEL,    /* a named kernel: "openblas"; "finite": the op's own, with 0 for NaN and infinities in its results; "torch":
                           plan.backend computes the op */
     LB_SWAP_ORDER,     /* a schedule: "sequential", "pairwise", "blocked:64", "ring", … */

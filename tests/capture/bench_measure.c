@@ -1,7 +1,7 @@
 /* How fast a value is digested and summarised, against reading it: `cmake --build --preset release --target bench_measure`.
  *
  * Each rate is the best of several rounds over a working set of that size; ratios are to a plain sum of the same words. */
-#include "../../capture/measure.h"
+#include "measure.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Values measured beside the run: the same numbers as at once, the caller's help included, and bytes are let go when done. */
-#include "../../capture/backlog.h"
+#include "backlog.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

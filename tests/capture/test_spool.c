@@ -1,7 +1,7 @@
 /* Records that are written while the host goes on: all of them arrive, in order, whatever the host does to its bytes. */
 #include "../formats/cmocka_first.h"
 #include "../formats/scratch_folder.h"
-#include "../../capture/spool.h"
+#include "spool.h"
 
 #include <lastbit/maintenance.h>
 

@@ -2,7 +2,7 @@
  * stays behind. */
 #include "../formats/cmocka_first.h"
 #include "../formats/scratch_folder.h"
-#include "../../capture/stage.h"
+#include "stage.h"
 
 #include <lastbit/archive.h>
 #include <lastbit/capture.h>

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "../../replay/matmul.h"
+#include "matmul.h"
 #if __has_include(<cblas.h>)
 #include <cblas.h>
 extern void openblas_set_num_threads(int);

@@ -1,4 +1,4 @@
-"""ctypes mirror of replay/ops.h: runs one op of the table on torch tensors' memory."""
+"""ctypes mirror of replay/kernel/ops.h: runs one op of the table on torch tensors' memory."""
 import ctypes as C
 import math
 import os
@@ -72,7 +72,7 @@ def load():
     lib.harness_roundings.restype = C.c_double
     sizes = (C.c_uint64 * 4)()
     lib.harness_sizes(sizes)
-    assert list(sizes) == [C.sizeof(t) for t in (Tensor, Operand, Row, Method)], "op_harness.py is behind replay/ops.h"
+    assert list(sizes) == [C.sizeof(t) for t in (Tensor, Operand, Row, Method)], "op_harness.py is behind replay/kernel/ops.h"
     return lib
 
 

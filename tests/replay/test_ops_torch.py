@@ -42,7 +42,7 @@ def cases(name, seed=0):
 # ---- comparing -------------------------------------------------------------------------------------------------------
 
 def allowed(row, y, twin, dtype, terms):
-    """The bound of ops.h, per element (replay/bound.c evaluates it for users)."""
+    """The bound of ops.h, per element (replay/machine/bound.c evaluates it for users)."""
     u = 2.0**-53 if dtype == torch.float64 else 2.0**-24
     tiny = 2.0**-1074 if dtype == torch.float64 else 2.0**-149
     factor = row.contents.roundings + row.contents.roundings_per_term * max(terms, 0)
@@ -109,7 +109,7 @@ def check_shadow(case):
             continue
         room = allowed(case.row, y, torch.maximum(w, y.abs()), torch.float64, terms) + 8 * 2.0**-53 * torch.maximum(w, y.abs())
         bad = ~(((y - t).abs() <= room) | (y == t) | (torch.isnan(y) & torch.isnan(t)))
-        bad &= w < 2.0**128  # a finite twin of that size says nothing (replay/pointwise.h)
+        bad &= w < 2.0**128  # a finite twin of that size says nothing (replay/kernel/pointwise.h)
         bad &= ~((torch.isinf(y) | torch.isinf(t)) & (torch.minimum(y.abs(), t.abs()) > 1e308))
         if bool(bad.any()):
             report(case, "shadow differs from torch.float64", bad, ("shadow", y), ("torch", t), ("twin", w))

@@ -1,4 +1,4 @@
-"""Tensor-core products against a model of their definition in Python's integers (replay/tensor_core.h), bit for bit."""
+"""Tensor-core products against a model of their definition in Python's integers (replay/orders/tensor_core.h), bit for bit."""
 import math
 import struct
 

@@ -1,6 +1,6 @@
 """What a schema tells about an op, worked out once, and the dispatch mode.
 
-The mode's handler is C (capture/python_dispatch.c): it sees every op below autograd, runs it and records what it was.
+The mode's handler is C (capture/binding/python_dispatch.c): it sees every op below autograd, runs it and records what it was.
 """
 import sys
 
@@ -33,7 +33,7 @@ _REBINDING = {"_wrap_tensor_autograd", "set_"}
 # Ops that are a few lines of Python and hide what they write: op -> where those lines are. They are run under the mode.
 _LINES = {"fsdp::all_gather_copy_in": ("torch.distributed.fsdp._fully_shard._fsdp_collectives", "all_gather_copy_in_cuda")}
 _COLLECTIVE_SPACES = {"c10d", "_c10d_functional", "_c10d_functional_autograd"}
-# Custom ops that are collectives: op -> the arguments that hold garbage before. replay/exchange.c has what they do.
+# Custom ops that are collectives: op -> the arguments that hold garbage before. replay/ranks/exchange.c has what they do.
 _CUSTOM_COLLECTIVES = {
     **dict.fromkeys(("vllm::all_reduce", "vllm::inplace_all_reduce", "vllm::outplace_all_reduce", "vllm::all_gather", "vllm::reduce_scatter",
                      "_C::shm_allreduce", "sglang::inplace_all_reduce", "sglang::outplace_all_reduce", "sgl_kernel::shm_allreduce",
@@ -44,7 +44,7 @@ _CUSTOM_COLLECTIVES = {
 
 
 def describe(func, writing=False):
-    """The plan of an op (lb_plan in capture/python_binding.h). `writing`: as it is when it writes what its schema hides."""
+    """The plan of an op (lb_plan in capture/binding/python_binding.h). `writing`: as it is when it writes what its schema hides."""
     schema = func._schema
     space, _, base = schema.name.partition("::")
     arguments = schema.arguments

@@ -1,6 +1,6 @@
 """The C recorder, loaded by ctypes. No torch C++ ABI is involved, and no Python header was compiled in.
 
-Its calls are builtin functions of its own making (capture/python_recording.c and python_program.c say what each takes):
+Its calls are builtin functions of its own making (capture/binding/python_recording.c and python_program.c say what each takes):
 calling one costs what a method of a list costs, and failures arrive as exceptions. `bind` gives them all as attributes of
 one object.
 """

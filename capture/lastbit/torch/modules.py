@@ -1,7 +1,7 @@
 """Where an op belongs: module scopes, calls, phases, autograd nodes.
 
 Global module hooks tell the recorder which module a thread is in (global, because a hook on a module changes what some
-modules run). How an op of backward finds its module stands in capture/python_place.c.
+modules run). How an op of backward finds its module stands in capture/binding/python_place.c.
 """
 import sys
 import threading

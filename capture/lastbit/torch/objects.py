@@ -19,7 +19,7 @@ def dtypes():
 
 
 def given():
-    """What the recorder needs of Python and torch, but for the callbacks; see LB_PYTHON_OBJECTS in capture/python_binding.h."""
+    """What the recorder needs of Python and torch, but for the callbacks; see LB_PYTHON_OBJECTS in capture/binding/python_binding.h."""
     storage = torch.UntypedStorage
     for name in ("_weak_ref", "_expired", "_free_weak_ref"):
         if getattr(storage, name, None) is None:

@@ -1,0 +1,303 @@
+/* lastbit order: the order in which a live kernel adds up, found from outside. */
+#include "command_line.h"
+
+#include <lastbit/order.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct options {
+    char *python, *library, *symbol, *engine, *tree;
+    char *form, *dtype, *result, *arrays, *interpreter, *output, *expect;
+    int n, rows, columns, threads, seed, sample, timeout;
+} options;
+
+/* ---- what is probed ---------------------------------------------------------------------------------------------- */
+
+static lb_status parse_dtype(const char *text, lb_dtype *dtype, lb_err *err)
+{
+    *dtype = lb_dtype_parse(text);
+    if (*dtype == LB_F64 || *dtype == LB_F32 || *dtype == LB_BF16 || *dtype == LB_F16) return LB_OK;
+    return lb_fail(err, LB_ERR_INVALID, "\"%s\": terms and sums are f64, f32, bf16 or f16", text);
+}
+
+static lb_status make_shape(const options *o, lb_probe_shape *s, lb_err *err)
+{
+    *s = (lb_probe_shape){LB_PROBE_SUM, LB_F32, LB_NO_DTYPE, (uint32_t)o->n, 1, 1};
+    if (o->form && !lb_probe_form_parse(o->form, &s->form))
+        return lb_fail(err, LB_ERR_INVALID, "--as %s: a kernel is called as sum, rows, columns, dot or matmul", o->form);
+    if (o->dtype) LB_TRY(parse_dtype(o->dtype, &s->dtype, err));
+    if (o->result) LB_TRY(parse_dtype(o->result, &s->result, err));
+    const bool many = s->form != LB_PROBE_SUM && s->form != LB_PROBE_DOT;
+    if (many) s->rows = o->rows ? (uint32_t)o->rows : 64;
+    if (s->form == LB_PROBE_MATMUL) s->columns = o->columns ? (uint32_t)o->columns : 64;
+    if (o->n < 1 || o->n > (int)LB_TREE_MAX_LEAVES) return lb_fail(err, LB_ERR_INVALID, "-n %d: from 1 to %u terms", o->n, LB_TREE_MAX_LEAVES);
+    if (o->rows < 0 || o->columns < 0 || (!many && o->rows) || (s->form != LB_PROBE_MATMUL && o->columns))
+        return lb_fail(err, LB_ERR_INVALID, "--rows are of rows, columns and matmul, --columns of matmul");
+    if ((uint64_t)s->rows * s->n > 1u << 28 || (uint64_t)s->columns * s->n > 1u << 28)
+        return lb_fail(err, LB_ERR_INVALID, "a call of that kernel takes too much memory: fewer rows, columns or terms");
+    return LB_OK;
+}
+
+static lb_status make_kernel(const options *o, const lb_probe_shape *s, lb_probe_kernel *kernel, lb_err *err)
+{
+    if (o->engine) return lb_probe_schedule(s, strcmp(o->engine, "default") ? o->engine : "", kernel, err);
+    if (o->library) return lb_probe_library(s, o->library, o->symbol, o->timeout, kernel, err);
+    char *folder = lb_command_python_folder();
+    const lb_status status = lb_probe_python(s, o->interpreter, folder ? folder : ".", o->python, o->arrays, o->threads, kernel, err);
+    free(folder);
+    return status;
+}
+
+static const char *target(const options *o)
+{
+    return o->engine ? o->engine : o->python ? o->python : o->symbol;
+}
+
+/* ---- what was expected ------------------------------------------------------------------------------------------- */
+
+static lb_sum_of sum_of(lb_probe_form form)
+{
+    return form == LB_PROBE_COLUMNS ? LB_SUM_COLUMN : form >= LB_PROBE_DOT ? LB_SUM_PRODUCT : LB_SUM_ROW;
+}
+
+/* --expect: a named order, or the file of a tree. */
+static lb_status expected_tree(const options *o, const lb_probe_shape *s, lb_sum_tree **tree, lb_err *err)
+{
+    *tree = NULL;
+    if (!o->expect) return LB_OK;
+    if (access(o->expect, R_OK) == 0) return lb_sum_tree_read(o->expect, tree, err);
+    return lb_sum_tree_named(o->expect, s->n, sum_of(s->form), s->dtype, tree, err);
+}
+
+static bool as_expected(const lb_probe_report *r, const lb_sum_tree *tree)
+{
+    bool same = r->n_groups == 1 && r->outcome == LB_PROBE_TREE;
+    if (same && r->sample) {
+        lb_sum_tree *cut = lb_sum_tree_sampled(tree, r->sample, r->n_sample);
+        same = cut && lb_sum_tree_equal(cut, r->groups[0].tree);
+        lb_sum_tree_free(cut);
+    } else if (same)
+        same = lb_sum_tree_equal(tree, r->groups[0].tree);
+    return same;
+}
+
+/* ---- printing ---------------------------------------------------------------------------------------------------- */
+
+enum { SHORT_TEXT = 2000 };
+
+static void print_group(const lb_probe_group *g, const lb_probe_report *r, const lb_probe_shape *s)
+{
+    if (r->n_groups > 1)
+        printf("%s%u of %u results (row %u, column %u, …)\n", g == r->groups ? "" : "\n", g->positions, s->rows * s->columns, g->row, g->column);
+    if (g->outcome != LB_PROBE_TREE) {
+        printf("no tree:     %s: %s\n", lb_probe_outcome_name(g->outcome), g->reason);
+        return;
+    }
+    printf("order:       %s\n", *g->names ? g->names : "unnamed");
+    if (*g->arithmetic) printf("additions:   %s (%u of %u sums of random terms have these bits)\n", g->arithmetic, g->confirmed, g->tried);
+    else printf("additions:   of no known kind: at best %u of %u sums of random terms have the bits\n", g->confirmed, g->tried);
+    char *text = lb_sum_tree_print(g->tree);
+    if (text && strlen(text) <= SHORT_TEXT) printf("tree:        %s\n", text);
+    else if (text) printf("tree:        %.*s … (%zu characters: -o FILE stores it, --json prints it)\n", SHORT_TEXT, text, strlen(text));
+    free(text);
+}
+
+static void print_text(const options *o, const lb_probe_shape *s, const lb_probe_report *r)
+{
+    printf("kernel:      %s, %s of %u %s", target(o), lb_probe_form_name(s->form), s->n, lb_dtype_name(s->dtype));
+    if (s->rows > 1) printf(", %u rows", s->rows);
+    if (s->columns > 1) printf(" by %u columns", s->columns);
+    printf("\nprobes:      %llu sums in %llu calls, %.2f s\n", (unsigned long long)r->probes, (unsigned long long)r->calls, r->seconds);
+    if (r->sample) printf("sample:      %u of the terms; the tree is numbered by them, a name stands for all\n", r->n_sample);
+    for (uint32_t i = 0; i < r->n_groups; i++) print_group(&r->groups[i], r, s);
+    if (r->groups_left_out) printf("\n%u more orders at other results\n", r->groups_left_out);
+}
+
+static json_t *tree_json(const lb_sum_tree *tree, const char *name)
+{
+    char *text = tree ? lb_sum_tree_to_json(tree, name && *name ? name : NULL) : NULL;
+    json_t *json = text ? json_loads(text, 0, NULL) : NULL;
+    free(text);
+    return json ? json : json_null();
+}
+
+static json_t *name_json(const char *names)
+{
+    const char *end = strstr(names, " = ");
+    return *names ? json_stringn(names, end ? (size_t)(end - names) : strlen(names)) : json_null();
+}
+
+static json_t *names_json(const char *names)
+{
+    json_t *list = json_array();
+    while (*names) {
+        const char *end = strstr(names, " = ");
+        json_array_append_new(list, json_stringn(names, end ? (size_t)(end - names) : strlen(names)));
+        names = end ? end + 3 : "";
+    }
+    return list;
+}
+
+static json_t *group_json(const lb_probe_group *g)
+{
+    return json_pack("{s:s, s:s?, s:o, s:o, s:s?, s:i, s:i, s:i, s:i, s:i, s:o}", "outcome", lb_probe_outcome_name(g->outcome), "reason",
+                     *g->reason ? g->reason : NULL, "name", name_json(g->names), "names", names_json(g->names), "arithmetic",
+                     *g->arithmetic ? g->arithmetic : NULL, "confirmed", (int)g->confirmed, "tried", (int)g->tried, "row", (int)g->row,
+                     "column", (int)g->column, "positions", (int)g->positions, "tree", tree_json(g->tree, g->names));
+}
+
+static json_t *report_json(const options *o, const lb_probe_shape *s, const lb_probe_report *r, const bool *same)
+{
+    json_t *groups = json_array(), *sample = r->sample ? json_array() : json_null();
+    for (uint32_t i = 0; i < r->n_groups; i++) json_array_append_new(groups, group_json(&r->groups[i]));
+    for (uint32_t i = 0; i < r->n_sample; i++) json_array_append_new(sample, json_integer(r->sample[i]));
+    json_t *all = json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:o, s:i, s:o, s:I, s:I, s:f}", "kernel", target(o), "form",
+                            lb_probe_form_name(s->form), "dtype", lb_dtype_name(s->dtype), "n", (int)s->n, "rows", (int)s->rows, "columns",
+                            (int)s->columns, "outcome", lb_probe_outcome_name(r->outcome), "groups", groups, "groups_left_out",
+                            (int)r->groups_left_out, "sample", sample, "probes", (json_int_t)r->probes, "calls", (json_int_t)r->calls,
+                            "seconds", r->seconds);
+    if (o->expect) json_object_set_new(all, "expected", json_string(o->expect));
+    if (same) json_object_set_new(all, "as_expected", json_boolean(*same));
+    return all;
+}
+
+static lb_status store(const char *path, const lb_probe_group *g, lb_err *err)
+{
+    char *text = g->tree ? lb_sum_tree_to_json(g->tree, *g->names ? g->names : NULL) : NULL;
+    if (!text) return lb_fail(err, LB_ERR_INVALID, "there is no tree to store in %s", path);
+    FILE *file = fopen(path, "w");
+    bool fine = file && fputs(text, file) >= 0 && fputc('\n', file) >= 0;
+    if (file) fine &= !fclose(file);
+    free(text);
+    return fine ? LB_OK : lb_fail(err, LB_ERR_IO, "%s: %s", path, strerror(errno));
+}
+
+/* ---- the command -------------------------------------------------------------------------------------------------- */
+
+static void progress(void *context, uint64_t done, uint64_t total)
+{
+    (void)context;
+    lb_progress("probing", done, total);
+}
+
+/* --tree: names and prints one that was stored. */
+static int show_tree(const options *o, bool json)
+{
+    lb_err err = LB_ERR_INIT;
+    lb_sum_tree *tree;
+    lb_probe_shape s;
+    options plain = *o;
+    plain.n = 1;
+    char names[256];
+    if (make_shape(&plain, &s, &err) != LB_OK) return lb_command_misused("order", "%s", err.message);
+    if (lb_sum_tree_read(o->tree, &tree, &err) != LB_OK) return lb_command_fail("order", &err);
+    lb_sum_tree_name(tree, sum_of(s.form), s.dtype, names, sizeof names);
+    if (json) {
+        lb_print_json("order", json_pack("{s:s, s:o, s:o, s:o}", "outcome", "tree", "name", name_json(names), "names", names_json(names), "tree",
+                                         tree_json(tree, names)));
+    } else {
+        char *text = lb_sum_tree_print(tree);
+        printf("order:       %s\ntree:        %s\n", *names ? names : "unnamed", text ? text : "");
+        free(text);
+    }
+    lb_sum_tree_free(tree);
+    return LB_EXIT_SAME;
+}
+
+static int exit_code(const lb_probe_report *r, const bool *same)
+{
+    if (r->outcome != LB_PROBE_TREE) return LB_EXIT_UNTESTABLE;
+    return (same && !*same) || r->n_groups > 1 || r->groups_left_out ? LB_EXIT_DIFFERENT : LB_EXIT_SAME;
+}
+
+static int run(const options *o, const lb_probe_shape *s, bool json)
+{
+    lb_err err = LB_ERR_INIT;
+    lb_probe_kernel kernel = {0};
+    lb_probe_report report = {0};
+    lb_sum_tree *expected = NULL;
+    lb_probe_options options = LB_PROBE_OPTIONS_INIT;
+    options.seed = (uint64_t)o->seed;
+    options.sample = (uint32_t)o->sample;
+    options.progress = progress;
+    if (expected_tree(o, s, &expected, &err) != LB_OK) return lb_command_misused("order", "--expect: %s", err.message);
+    lb_status status = make_kernel(o, s, &kernel, &err);
+    if (status == LB_OK) status = lb_probe_run(&kernel, &options, &report, &err);
+    lb_progress_end();
+    int code = LB_EXIT_FAILED;
+    if (status == LB_OK) {
+        const bool same = expected && as_expected(&report, expected);
+        if (json) lb_print_json("order", report_json(o, s, &report, expected ? &same : NULL));
+        else print_text(o, s, &report);
+        if (expected && !json) printf("expected:    %s: %s\n", o->expect, same ? "the same" : "another order");
+        code = exit_code(&report, expected ? &same : NULL);
+        if (o->output) status = store(o->output, &report.groups[0], &err);
+    }
+    if (status != LB_OK) code = lb_command_fail("order", &err);
+    lb_sum_tree_free(expected);
+    lb_probe_report_release(&report);
+    lb_probe_kernel_release(&kernel);
+    return code;
+}
+
+int lb_cmd_order(int argc, const char **argv)
+{
+    options o = {.seed = 1, .timeout = LB_PROBE_SECONDS};
+    const struct poptOption table[] = {
+        {"python", 0, POPT_ARG_STRING, &o.python, 0, "a Python callable, with literal keyword arguments: numpy:sum, 'torch:sum(dim=1)'", "MODULE:FUNCTION"},
+        {"so", 0, POPT_ARG_STRING, &o.library, 0, "a shared object; its function is named by --symbol", "FILE"},
+        {"symbol", 0, POPT_ARG_STRING, &o.symbol, 0, "the function of the shared object", "NAME"},
+        {"engine", 0, POPT_ARG_STRING, &o.engine, 0, "lastbit's own sums and products in an order, or default", "ORDER"},
+        {"tree", 0, POPT_ARG_STRING, &o.tree, 0, "probe nothing: name and print a stored tree", "FILE"},
+        {"as", 0, POPT_ARG_STRING, &o.form, 0, "how it is called: sum, rows, columns, dot, matmul", "FORM"},
+        {NULL, 'n', POPT_ARG_INT, &o.n, 0, "terms of a sum (k of a product)", "N"},
+        {"rows", 0, POPT_ARG_INT, &o.rows, 0, "rows, columns or m of the matrix (64)", "M"},
+        {"columns", 0, POPT_ARG_INT, &o.columns, 0, "n of a product (64)", "N"},
+        {"dtype", 0, POPT_ARG_STRING, &o.dtype, 0, "f64, f32 (default), bf16, f16", "DTYPE"},
+        {"result", 0, POPT_ARG_STRING, &o.result, 0, "dtype of the sums where it is another one", "DTYPE"},
+        {"arrays", 0, POPT_ARG_STRING, &o.arrays, 0, "give a Python callable numpy or torch arrays", "KIND"},
+        {"interpreter", 0, POPT_ARG_STRING, &o.interpreter, 0, "the Python to call it by (python3)", "PATH"},
+        {"threads", 0, POPT_ARG_INT, &o.threads, 0, "threads of the Python process", "N"},
+        {"timeout", 0, POPT_ARG_INT, &o.timeout, 0, "seconds that one call of a shared object's function may take (60)", "SECONDS"},
+        {"sample", 0, POPT_ARG_INT, &o.sample, 0, "probe no more than this many of the terms (1024 where there are over 4096)", "N"},
+        {"seed", 0, POPT_ARG_INT, &o.seed, 0, "of pivots and random terms (1)", "N"},
+        {"expect", 0, POPT_ARG_STRING, &o.expect, 0, "exit with 1 if the order is another one than this", "ORDER|FILE"},
+        {"output", 'o', POPT_ARG_STRING, &o.output, 0, "store the tree as JSON: `lastbit replay --order SEL=tree:FILE` sums along it", "FILE"},
+        POPT_TABLEEND,
+    };
+    static const char about[] =
+        "Finds the order in which a kernel adds up, from outside: what a sum of huge and small terms loses tells which\n"
+        "terms meet first. Prints the order as a tree, the names of orders that make this tree, and the arithmetic of the\n"
+        "additions as random terms confirm it.\n\n"
+        "A function of a shared object is, with T float, double or the bits of a 16-bit float,\n"
+        "  sum      T f(const T *x, int64_t n)\n"
+        "  rows     void f(const T *x, int64_t rows, int64_t n, T *out)\n"
+        "  columns  void f(const T *x, int64_t n, int64_t columns, T *out)\n"
+        "  dot      T f(const T *x, const T *y, int64_t n)\n"
+        "  matmul   void f(const T *a, const T *b, T *c, int64_t m, int64_t n, int64_t k)\n"
+        "and runs in a process of its own: if it crashes or does not return, that is what is said.\n\n"
+        "Exits with 0 for one tree, 1 where results have different orders or another than expected, 125 if it is no tree.";
+    static const char example[] = "  lastbit order --python numpy:sum -n 1000\n"
+                                  "  lastbit order --python 'torch:matmul' --as matmul -n 512 --dtype bf16 -o tree.json\n"
+                                  "  lastbit order --so ./mysum.so --symbol mysum -n 300 --expect pairwise";
+    const lb_command command = {.name = "order", .synopsis = "", .about = about, .example = example, .options = table};
+    lb_arguments arguments;
+    int code = lb_arguments_parse(&command, argc, argv, &arguments);
+    if (code >= 0) return code;
+    lb_err err = LB_ERR_INIT;
+    lb_probe_shape shape;
+    const int targets = !!o.python + !!o.library + !!o.engine + !!o.tree;
+    if (targets != 1) code = lb_command_misused("order", "one of --python, --so, --engine and --tree says what to probe");
+    else if (!!o.library != !!o.symbol) code = lb_command_misused("order", "--so and --symbol belong together");
+    else if (o.timeout < 1 || o.timeout > LB_PROBE_LONGEST || (o.timeout != LB_PROBE_SECONDS && !o.library))
+        code = lb_command_misused("order", "--timeout %d: a number of seconds from 1 to %d, with --so", o.timeout, LB_PROBE_LONGEST);
+    else if (o.tree) code = show_tree(&o, arguments.json);
+    else if (make_shape(&o, &shape, &err) != LB_OK) code = lb_command_misused("order", "%s", err.message);
+    else code = run(&o, &shape, arguments.json);
+    lb_arguments_release(&arguments);
+    return code;
+}

@@ -1,0 +1,524 @@
+/* lastbit replay: re-execute recorded steps, as they were or under swaps, and say how they compare with the recording. */
+#include "command_line.h"
+#include "cmd_coverage.h"
+#include "cmd_effect.h"
+#include "cmd_kernels.h"
+#include "cmd_missing.h"
+#include "cmd_plan.h"
+#include "cmd_routing.h"
+#include "cmd_switches.h"
+#include "cmd_tensorfile.h"
+
+#include <lastbit/precision.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WORST = 10 };
+
+typedef struct finding {
+    lb_verdict verdict;
+    double ratio;
+    int64_t step;
+    int32_t rank;
+    uint32_t index;
+    const char *op, *layer, *phase;
+    double max_abs;
+} finding;
+
+typedef struct report {
+    finding *worst;
+    uint32_t n_worst, room;
+    uint64_t verdicts[LB_VERDICT_SWAPPED + 1];
+    lb_coverage *coverage;
+    lb_missing missing;
+    char *missing_text; /* NULL: nothing is */
+    uint64_t done;
+    struct found {
+        uint64_t ops;
+        finding first;
+    } nan, inf;
+    lb_tensorfile *file; /* of --write, or NULL */
+    bool wants_digest;
+    lb_digest digest; /* of everything computed, in order */
+    lb_precision_table *table; /* --table */
+    lb_effects *effects; /* of swaps; NULL: none, or op by op */
+} report;
+
+/* ---- watching a run ---------------------------------------------------------------------------------------------- */
+
+static int severity(lb_verdict verdict)
+{
+    return verdict == LB_VERDICT_DIVERGED   ? 4
+           : verdict == LB_VERDICT_SWAPPED  ? 3
+           : verdict == LB_VERDICT_ROUNDING ? 2
+           : verdict == LB_VERDICT_REORDERED ? 1 : 0;
+}
+
+static bool worse(const finding *a, const finding *b)
+{
+    if (severity(a->verdict) != severity(b->verdict)) return severity(a->verdict) > severity(b->verdict);
+    return a->ratio > b->ratio || (!isnan(a->ratio) && isnan(b->ratio));
+}
+
+static void keep_worst(report *r, const finding *f)
+{
+    uint32_t at = r->n_worst < r->room ? r->n_worst++ : r->room;
+    if (!r->room || (at == r->room && !worse(f, &r->worst[r->room - 1]))) return;
+    if (at == r->room) at--;
+    for (; at > 0 && worse(f, &r->worst[at - 1]); at--) r->worst[at] = r->worst[at - 1];
+    r->worst[at] = *f;
+}
+
+/* Largest absolute difference over the results of an op. */
+static double max_abs(const lb_event *event)
+{
+    double worst = 0;
+    for (uint32_t i = 0; i < event->n_results; i++) {
+        const lb_tensor *a = &event->computed[i], *b = &event->recorded[i];
+        if (!a->data || !b->data || lb_dtype_bits(a->dtype) < 8 || lb_dtype_bits(b->dtype) < 8) continue;
+        size_t size_a = lb_dtype_bits(a->dtype) / 8, size_b = lb_dtype_bits(b->dtype) / 8;
+        int64_t numel = lb_layout_numel(&a->layout), index[LB_MAX_DIMS] = {0}, at_a = 0, at_b = 0;
+        for (int64_t n = 0; n < numel; n++) {
+            double x = lb_to_f64(a->dtype, (char *)a->data + at_a * (int64_t)size_a);
+            double y = lb_to_f64(b->dtype, (char *)b->data + at_b * (int64_t)size_b);
+            if (x != y && !(isnan(x) && isnan(y)) && !(fabs(x - y) <= worst)) worst = isnan(x - y) ? INFINITY : fabs(x - y);
+            for (int d = a->layout.ndim - 1; d >= 0; d--) {
+                at_a += a->layout.stride[d];
+                at_b += b->layout.stride[d];
+                if (++index[d] < a->layout.shape[d]) break;
+                at_a -= a->layout.stride[d] * a->layout.shape[d];
+                at_b -= b->layout.stride[d] * a->layout.shape[d];
+                index[d] = 0;
+            }
+        }
+    }
+    return worst;
+}
+
+static void chain_digest(report *r, const lb_event *event)
+{
+    for (uint32_t i = 0; i < event->n_results; i++) {
+        if (!event->computed[i].data) continue;
+        lb_digest pair[2] = {r->digest, lb_digest_tensor(&event->computed[i])};
+        r->digest = lb_digest_bytes(pair, sizeof pair);
+    }
+}
+
+/* Masks of forwards are made of -inf: it counts in other phases only. */
+static void look_for_nonfinite(report *r, const lb_event *event, const finding *f)
+{
+    bool nan = false, inf = false;
+    for (uint32_t i = 0; i < event->n_results; i++) {
+        if (!event->computed[i].data || !lb_dtype_is_float(event->computed[i].dtype)) continue;
+        const lb_statistics s = lb_statistics_of(&event->computed[i]);
+        nan |= s.nan > 0;
+        inf |= s.pos_inf > 0 || (s.neg_inf > 0 && event->program->ops[event->op].phase != LB_PHASE_FORWARD);
+    }
+    if (nan && r->nan.ops++ == 0) r->nan.first = *f;
+    if (inf && r->inf.ops++ == 0) r->inf.first = *f;
+}
+
+static bool watch(void *context, const lb_event *event)
+{
+    report *r = context;
+    const lb_op *op = &event->program->ops[event->op];
+    r->verdicts[event->verdict]++;
+    if (r->table) lb_precision_table_event(r->table, event, true);
+    if (++r->done % 256 == 0) lb_progress("replaying", r->done, 0);
+    lb_coverage_add(r->coverage, event);
+    finding f = {event->verdict, event->bound_ratio, event->step, event->rank, event->op, lb_op_name(event->program, op),
+                 lb_op_layer(event->program, op), lb_phase_name((lb_phase)op->phase), NAN};
+    if (r->wants_digest) chain_digest(r, event);
+    if (r->effects) lb_effects_op(r->effects, event);
+    if (r->file && event->selected) lb_tensorfile_add(r->file, event);
+    look_for_nonfinite(r, event, &f);
+    lb_missing_add(&r->missing, event);
+    if (!severity(event->verdict)) return true;
+    bool kept = r->n_worst < r->room || (r->room && worse(&f, &r->worst[r->room - 1]));
+    if (kept) f.max_abs = max_abs(event);
+    keep_worst(r, &f);
+    return true;
+}
+
+static void watch_quantised(void *context, const lb_quantisation *q)
+{
+    lb_precision_table_add(((report *)context)->table, q);
+}
+
+static bool watch_plain(void *context, const lb_event *event)
+{
+    lb_precision_table_event(context, event, false);
+    return true;
+}
+
+/* ---- printing ---------------------------------------------------------------------------------------------------- */
+
+static const char *mode_name(lb_replay_mode mode)
+{
+    return mode == LB_REPLAY_ISOLATED ? "isolated" : mode == LB_REPLAY_LAYER ? "layer" : "chained";
+}
+
+static json_t *number(double x) { return isfinite(x) ? json_real(x) : isinf(x) ? json_string("inf") : json_null(); }
+
+static json_t *found_json(const struct found *found)
+{
+    const finding *f = &found->first;
+    if (!found->ops) return json_pack("{s:i}", "ops", 0);
+    return json_pack("{s:I, s:{s:s, s:s, s:s, s:I, s:i, s:i}}", "ops", (json_int_t)found->ops, "first", "op", f->op, "layer",
+                     f->layer, "phase", f->phase, "step", (json_int_t)f->step, "rank", (int)f->rank, "index", (int)f->index);
+}
+
+static json_t *swaps_json(const lb_plan *plan)
+{
+    json_t *swaps = json_array();
+    for (uint32_t i = 0; i < plan->n_swaps; i++)
+        json_array_append_new(swaps, json_pack("{s:s, s:s, s:s, s:I}", "swap", lb_swap_option(plan->swaps[i].kind), "selector",
+                                               plan->swaps[i].selector, "argument", plan->swaps[i].argument, "touched",
+                                               (json_int_t)plan->touched[i]));
+    return swaps;
+}
+
+static double percent(uint64_t part, uint64_t whole) { return whole ? 100.0 * (double)part / (double)whole : 0; }
+
+static json_t *table_json(const lb_precision_table *table)
+{
+    json_t *rows = json_array();
+    for (uint32_t i = 0; i < table->n_rows; i++) {
+        const lb_precision_row *row = &table->rows[i];
+        const lb_rounding_loss *loss = &row->loss;
+        json_array_append_new(
+            rows, json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:f, s:f, s:o, s:o, s:[o, o]}", "layer", row->layer, "role",
+                            lb_role_name(row->role), "format", row->format, "tensors", (json_int_t)row->tensors, "elements",
+                            (json_int_t)loss->elements, "nonfinite", (json_int_t)loss->nonfinite, "spoiled", (json_int_t)loss->spoiled,
+                            "masked", (json_int_t)loss->masked, "amax", number(loss->amax),
+                            "underflow", percent(loss->underflow, loss->nonzero), "overflow",
+                            percent(loss->overflow, loss->elements), "mse", number(lb_rounding_loss_mse(loss)), "sqnr",
+                            number(lb_rounding_loss_sqnr(loss)), "scale", number(loss->scale_low), number(loss->scale_high)));
+    }
+    return rows;
+}
+
+static json_t *effects_json(const lb_precision_table *table)
+{
+    json_t *rows = json_array();
+    for (uint32_t i = 0; i < table->n_effects; i++) {
+        const lb_precision_effect *e = &table->effects[i];
+        json_array_append_new(rows, json_pack("{s:I, s:i, s:o, s:o, s:o, s:o}", "step", (json_int_t)e->step, "rank", (int)e->rank,
+                                              "recorded", number(e->recorded), "plain", number(e->plain), "swapped",
+                                              number(e->swapped), "difference", number(e->swapped - e->plain)));
+    }
+    return rows;
+}
+
+static json_t *as_json(const lb_plan *plan, const lb_replay_summary *s, const report *r, bool coverage)
+{
+    json_t *worst = json_array(), *opaque = lb_coverage_json(r->coverage, true), *verdicts = json_object();
+    for (uint32_t i = 0; i < r->n_worst; i++) {
+        const finding *f = &r->worst[i];
+        json_array_append_new(worst, json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:o, s:o}", "op", f->op, "layer", f->layer,
+                                               "phase", f->phase, "verdict", lb_verdict_name(f->verdict), "step",
+                                               (json_int_t)f->step, "rank", (int)f->rank, "index", (int)f->index, "bound_ratio",
+                                               number(f->ratio), "max_abs", number(f->max_abs)));
+    }
+    for (int v = 0; v <= LB_VERDICT_SWAPPED; v++)
+        json_object_set_new(verdicts, lb_verdict_name((lb_verdict)v), json_integer((json_int_t)r->verdicts[v]));
+    json_t *all = json_pack("{s:s, s:{s:I, s:I, s:I, s:I}, s:I, s:I, s:s, s:o, s:o, s:o, s:b, s:s, s:f, s:o}", "mode", mode_name(plan->mode),
+                     "ops", "total", (json_int_t)s->ops, "native", (json_int_t)s->native, "opaque", (json_int_t)s->opaque,
+                     "views", (json_int_t)s->views, "bitwise", (json_int_t)s->bitwise, "compared", (json_int_t)s->compared,
+                     "verdict", lb_verdict_name(s->verdict), "verdicts", verdicts, "worst", worst, "opaque_ops", opaque,
+                     "undecided", s->undecided, "undecided_at", s->undecided_at, "seconds", s->seconds, "nan", found_json(&r->nan));
+    if (plan->backend) json_object_set_new(json_object_get(all, "ops"), "backend", json_integer((json_int_t)s->backend));
+    json_object_set_new(all, "inf", found_json(&r->inf));
+    json_object_set_new(all, "regenerated", json_integer((json_int_t)s->regenerated));
+    if (r->missing_text) json_object_set_new(all, "missing", json_string(r->missing_text));
+    json_object_set_new(all, "swaps", swaps_json(plan));
+    if (plan->n_swaps) json_object_set_new(all, "effect", lb_effects_json(r->effects));
+    if (coverage) json_object_set_new(all, "coverage", lb_coverage_json(r->coverage, false));
+    if (*s->note) json_object_set_new(all, "note", json_string(s->note));
+    json_object_set_new(all, "peak_bytes", json_integer((json_int_t)s->peak_bytes));
+    json_object_set_new(all, "live_bytes", json_integer((json_int_t)s->live_bytes));
+    if (r->table) {
+        json_object_set_new(all, "table", table_json(r->table));
+        json_object_set_new(all, "loss", effects_json(r->table));
+    }
+    char text[33];
+    lb_digest_format(r->digest, text);
+    if (r->wants_digest) json_object_set_new(all, "digest", json_string(text));
+    return all;
+}
+
+static void print_found(const char *what, const struct found *found)
+{
+    const finding *f = &found->first;
+    if (found->ops)
+        printf("%s in the results of %llu ops, first in op %u %s of \"%s\" (%s, step %lld, rank %d)\n", what,
+               (unsigned long long)found->ops, f->index, f->op, f->layer, f->phase, (long long)f->step, (int)f->rank);
+}
+
+static void print_text(const lb_plan *plan, const lb_replay_summary *s, const report *r, bool coverage)
+{
+    printf("%s replay of %llu ops (%llu native, %llu opaque", mode_name(plan->mode), (unsigned long long)s->ops,
+           (unsigned long long)s->native, (unsigned long long)s->opaque);
+    if (plan->backend) printf(", %llu by PyTorch", (unsigned long long)s->backend);
+    printf("; %llu views besides) in %.2f s\n", (unsigned long long)s->views, s->seconds);
+    if (s->compared)
+        printf("bit-equal to the recording: %llu of %llu compared (%.1f %%)\n", (unsigned long long)s->bitwise,
+               (unsigned long long)s->compared, 100.0 * (double)s->bitwise / (double)s->compared);
+    if (s->regenerated)
+        printf("  %llu of them by another order of additions than lastbit's own, tried where no bytes were kept\n", (unsigned long long)s->regenerated);
+    printf("verdict: %s\n", lb_verdict_name(s->verdict));
+    if (s->undecided) printf("undecided: %s\n", s->undecided_at);
+    if (*s->note) printf("%s\n", s->note);
+    for (uint32_t i = 0; i < plan->n_swaps; i++)
+        if (!plan->touched[i])
+            printf("--%s %s%s%s concerned nothing\n", lb_swap_option(plan->swaps[i].kind), plan->swaps[i].selector,
+                   *plan->swaps[i].argument ? "=" : "", plan->swaps[i].argument);
+    if (s->verdict == LB_VERDICT_SWAPPED)
+        printf("  what a swap does is said, not judged%s\n", r->effects ? ":" : "; --mode chained says what becomes of it");
+    lb_effects_print(r->effects);
+    print_found("NaN", &r->nan);
+    print_found("inf", &r->inf);
+    if (r->missing_text) fputs(r->missing_text, stdout);
+    if (r->wants_digest) {
+        char text[33];
+        lb_digest_format(r->digest, text);
+        printf("digest of all results: %s\n", text);
+    }
+    if (r->n_worst) printf("\n%-10s %10s %10s  %-6s %-28s %s\n", "verdict", "of bound", "max diff", "op#", "op", "layer");
+    for (uint32_t i = 0; i < r->n_worst; i++) {
+        const finding *f = &r->worst[i];
+        printf("%-10s %10.3g %10.3g  %-6u %-28s %s (%s, step %lld, rank %d)\n", lb_verdict_name(f->verdict), f->ratio, f->max_abs,
+               f->index, f->op, *f->layer ? f->layer : "-", f->phase, (long long)f->step, (int)f->rank);
+    }
+    if (coverage || s->opaque) lb_coverage_print(r->coverage, coverage);
+}
+
+/* The numbers of a row are those of finite elements. */
+static void print_nonfinite(const lb_precision_row *row)
+{
+    const lb_rounding_loss *loss = &row->loss;
+    if (!loss->nonfinite && !loss->spoiled) return;
+    printf("%s %s, %s: %llu elements are NaN or infinite before rounding", *row->layer ? row->layer : "-",
+           lb_role_name(row->role), row->format, (unsigned long long)loss->nonfinite);
+    if (loss->masked) printf("; %llu of them are finite after it", (unsigned long long)loss->masked);
+    if (loss->spoiled)
+        printf("; %llu finite ones are NaN or infinite after it, for their scale is",
+               (unsigned long long)loss->spoiled);
+    printf("\n");
+}
+
+static double unsigned_nan(double x) { return isnan(x) ? NAN : x; }
+
+static void print_table(const lb_precision_table *table)
+{
+    printf("\n%-36s %-8s %-22s %9s %9s %9s %9s %8s  %s\n", "layer", "role", "format", "amax", "underfl %", "overfl %", "mse",
+           "SQNR dB", "scale");
+    for (uint32_t i = 0; i < table->n_rows; i++) {
+        const lb_precision_row *row = &table->rows[i];
+        const lb_rounding_loss *loss = &row->loss;
+        printf("%-36s %-8s %-22s %9.3g %9.3f %9.3f %9.3g %8.2f  ", *row->layer ? row->layer : "-", lb_role_name(row->role),
+               row->format, loss->amax, percent(loss->underflow, loss->nonzero), percent(loss->overflow, loss->elements),
+               lb_rounding_loss_mse(loss), lb_rounding_loss_sqnr(loss));
+        if (loss->scale_low == loss->scale_high) printf("%.3g\n", loss->scale_high);
+        else printf("%.3g to %.3g\n", loss->scale_low, loss->scale_high);
+    }
+    for (uint32_t i = 0; i < table->n_rows; i++) print_nonfinite(&table->rows[i]);
+    if (!table->n_rows) printf("no operand was rounded: does the selector select anything, and is there a --precision?\n");
+    printf("\n%-6s %-5s %14s %14s %14s %12s\n", "step", "rank", "loss recorded", "replayed", "with swaps", "difference");
+    for (uint32_t i = 0; i < table->n_effects; i++) {
+        const lb_precision_effect *e = &table->effects[i];
+        printf("%-6lld %-5d %14.7g %14.7g %14.7g %12.3g\n", (long long)e->step, (int)e->rank, unsigned_nan(e->recorded),
+               unsigned_nan(e->plain), unsigned_nan(e->swapped), unsigned_nan(e->swapped - e->plain));
+    }
+    if (!table->n_effects) printf("no loss: no backward starts from one in these steps\n");
+}
+
+/* ---- the command -------------------------------------------------------------------------------------------------- */
+
+/* The same replay without any swap: what the loss is compared with. */
+static lb_status run_plain(lb_replay *replay, const lb_plan *plan, report *r, lb_err *err)
+{
+    lb_plan plain = *plan;
+    r->table = lb_precision_table_new();
+    if (!r->table) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    plain.swaps = NULL;
+    plain.touched = NULL;
+    plain.n_swaps = 0;
+    lb_observer observer = {.context = r->table, .op = watch_plain};
+    return lb_replay_run(replay, &plain, &observer, NULL, err);
+}
+
+static lb_status open_backend(const lb_replay_request *o, lb_plan *plan, lb_err *err)
+{
+    uint32_t n = 0;
+    while (o->imports && o->imports[n]) n++;
+    char *folder = lb_command_python_folder();
+    lb_status status = lb_backend_open(o->python, folder ? folder : ".", (const char *const *)o->imports, n, &plan->backend, err);
+    free(folder);
+    return status;
+}
+
+/* None of the swaps concerned anything. Fusions that are off, or that later ones take the place of, may. */
+static bool nothing_happened(const lb_plan *plan)
+{
+    for (uint32_t i = 0; i < plan->n_swaps; i++)
+        if (plan->touched[i] || plan->swaps[i].kind == LB_SWAP_FUSE) return false;
+    return true;
+}
+
+static int run(const char *path, const lb_replay_request *o, bool json)
+{
+    lb_err err = LB_ERR_INIT;
+    lb_plan plan;
+    lb_capture *capture = NULL;
+    lb_replay *replay = NULL;
+    lb_replay_summary summary = {0};
+    report r = {.room = o->worst > 0 ? (uint32_t)o->worst : 0, .wants_digest = o->digest != 0};
+    uint64_t *touched = calloc(o->swaps.n + 1, sizeof *touched);
+    r.worst = calloc(r.room + 1, sizeof *r.worst);
+    r.coverage = lb_coverage_new();
+    lb_observer observer = {.context = &r, .op = watch, .quantised = o->table ? watch_quantised : NULL};
+    if (lb_replay_request_plan(o, &plan, &err) != LB_OK) {
+        lb_coverage_free(r.coverage);
+        free(r.worst);
+        free(touched);
+        return lb_command_misused("replay", "%s", err.message);
+    }
+    plan.touched = touched;
+    lb_status status = r.worst && touched && r.coverage ? lb_capture_open(path, &capture, &err)
+                                                        : lb_fail(&err, LB_ERR_NOMEM, "out of memory");
+    if (o->kernels) {
+        if (status == LB_OK) status = lb_kernels_print(capture, &plan, json, &err);
+        lb_capture_close(capture);
+        free(r.worst);
+        free(touched);
+        lb_coverage_free(r.coverage);
+        return status == LB_OK ? LB_EXIT_SAME : lb_command_fail("replay", &err);
+    }
+    if (status == LB_OK) status = lb_replay_open(capture, &replay, &err);
+    if (status == LB_OK && lb_replay_request_wants_torch(o)) status = open_backend(o, &plan, &err);
+    bool routers_differ = false, ended = false;
+    if (status == LB_OK && o->routing)
+        status = lb_routing_print(capture, replay, &plan, r.room, json, &routers_differ, &err);
+    if (status == LB_OK && o->each) status = lb_switches_print(capture, replay, &plan, json, &ended, &err);
+    if (status == LB_OK && o->write) status = lb_tensorfile_open(o->write, &r.file, &err);
+    if (status == LB_OK && o->table) status = run_plain(replay, &plan, &r, &err);
+    if (status == LB_OK && !o->routing && !o->each && plan.n_swaps && plan.mode != LB_REPLAY_ISOLATED)
+        status = lb_effects_new(capture, replay, &plan, &r.effects, &err);
+    if (status == LB_OK && !o->routing && !o->each) status = lb_replay_run(replay, &plan, &observer, &summary, &err);
+    lb_progress_end();
+    if (r.file) {
+        lb_status closed = lb_tensorfile_close(r.file, status == LB_OK, status == LB_OK ? &err : NULL);
+        if (status == LB_OK) status = closed;
+    }
+    int code = LB_EXIT_SAME;
+    if (status != LB_OK) {
+        code = err.status == LB_ERR_INVALID ? lb_command_misused("replay", "%s", err.message) : lb_command_fail("replay", &err);
+    } else if (o->routing || o->each) {
+        code = routers_differ ? LB_EXIT_DIFFERENT : ended ? LB_EXIT_UNTESTABLE : LB_EXIT_SAME;
+    } else {
+        r.missing_text = lb_missing_text(&r.missing, capture, path, plan.backend || plan.mode != LB_REPLAY_ISOLATED || plan.n_swaps);
+        if (nothing_happened(&plan)) {
+            lb_effects_free(r.effects); /* what is left is the rounding of a replay */
+            r.effects = NULL;
+        }
+        if (json) lb_print_json("replay", as_json(&plan, &summary, &r, o->coverage));
+        else print_text(&plan, &summary, &r, o->coverage);
+        if (r.table && !json) print_table(r.table);
+        if (summary.verdict == LB_VERDICT_DIVERGED) code = LB_EXIT_DIFFERENT;
+        else if (summary.undecided || summary.verdict == LB_VERDICT_MISSING) code = LB_EXIT_UNTESTABLE;
+        if (code == LB_EXIT_SAME && plan.n_swaps && nothing_happened(&plan)) code = LB_EXIT_UNTESTABLE;
+    }
+    lb_effects_free(r.effects);
+    lb_backend_close(plan.backend);
+    lb_replay_close(replay);
+    lb_capture_close(capture);
+    lb_precision_table_free(r.table);
+    free(r.worst);
+    free(r.missing_text);
+    free(touched);
+    lb_coverage_free(r.coverage);
+    return code;
+}
+
+int lb_cmd_replay(int argc, const char **argv)
+{
+    lb_replay_request o = {.worst = WORST};
+    const struct poptOption *swaps = lb_swap_options(&o.swaps);
+    const struct poptOption options[] = {
+        {"mode", 'm', POPT_ARG_STRING, &o.mode, 0,
+         "isolated (default): each op from its recorded inputs, which leaves no room for routing, source, skip, muon and update; layer: "
+         "each layer from its own; chained: all from what the window begins with", "MODE"},
+        {"steps", 0, POPT_ARG_STRING, &o.steps, 0, "recorded steps to replay", "A-B"},
+        {"ranks", 0, POPT_ARG_STRING, &o.ranks, 0, "ranks to replay; collectives with ranks left out take recorded results",
+         "LIST"},
+        {"threads", 0, POPT_ARG_INT, &o.threads, 0, "threads (results do not depend on them)", "N"},
+        {"memory", 0, POPT_ARG_STRING, &o.memory, 0, "most memory for tensors of one rank, like 512M; more: the replay fails", "BYTES"},
+        {"worst", 0, POPT_ARG_INT, &o.worst, 0, "how many of the worst ops to list", "N"},
+        {"digest", 0, POPT_ARG_NONE, &o.digest, 0, "print one digest of everything computed: equal for equal bits", NULL},
+        {"force-decisions", 0, POPT_ARG_NONE, &o.force, 0,
+         "where a swap changes a decision (item, nonzero, top-k), take the recorded one and go on", NULL},
+        {"write", 0, POPT_ARG_STRING, &o.write, 0, "write computed values to a safetensors file, as stepS.rankR.opI.RESULT", "FILE"},
+        {"select", 0, POPT_ARG_STRING, &o.select, 0, "ops whose results --write writes (default: all)", "SEL"},
+        {"table", 0, POPT_ARG_NONE, &o.table, 0,
+         "what the precision swaps do to each layer's inputs, weights and gradients, and to the loss; implies --mode chained and "
+         "--force-decisions", NULL},
+        {"each", 0, POPT_ARG_NONE, &o.each, 0,
+         "replay with each swap alone, and with all but it: how far each moves the output and the loss; implies --mode chained", NULL},
+        {"routing-report", 0, POPT_ARG_NONE, &o.routing, 0,
+         "replay with routing recomputed and with the recorded ids, weights and slots in force: how much of the gap each recovers, and which "
+         "choices of experts change, by near ties or by the router itself (exit code 1); implies --mode chained", NULL},
+        {"kernels", 0, POPT_ARG_NONE, &o.kernels, 0, "replay nothing: list what the steps are made of, and the kernels and orders that could take its place", NULL},
+        {"coverage", 0, POPT_ARG_NONE, &o.coverage, 0, "count every op: how often, how often with the recorded bits, and what was not computed and why", NULL},
+        {"backend", 0, POPT_ARG_STRING, &o.backend, 0, "who runs ops that are not known, and those whose recorded bits are needed, were not kept and don't come out here: torch is PyTorch on the CPU, in a child process; torch:all: and the others, too, as a cross-check", "torch[:all]"},
+        {"backend-import", 0, POPT_ARG_ARGV, &o.imports, 0, "module that defines custom ops, found from the current directory; repeatable", "MODULE"},
+        {"backend-python", 0, POPT_ARG_STRING, &o.python, 0, "interpreter with PyTorch (python3)", "PATH"},
+        {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)swaps, 0, "Swaps (each may be given several times)", NULL},
+        POPT_TABLEEND};
+    static const lb_command command = {
+        .name = "replay",
+        .synopsis = "CAPTURE",
+        .about = "Re-executes recorded steps without the framework and compares every op with the recording: the same bits, inside "
+                 "the op's error bound (rounding), or outside it (diverged).\n\n"
+                 "SEL selects ops: a PCRE2 pattern on \"layer/op\", or terms joined by \"&\": layer= op= class= phase= rank= step= "
+                 "block= (letters A D E M R) index=. Empty or left out (f32 for =f32) it selects everything. A swap that means "
+                 "nothing to an op leaves it alone. Of two swaps that ask an op for the same thing the later counts.\n\n"
+                 "PRECISION is a type: f64, f32, tf32, bf16, f16, e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, e2m1, e8m0 (f32 and f64 never "
+                 "narrow); or KEY:VALUE joined by \",\": compute, accumulate and storage, each a type; round: rne, rz, rna, "
+                 "stochastic:SEED; overflow: saturate, ieee, torch; subnormals: keep, flush; or a recipe for the products of linear "
+                 "layers, with keys of its own after it: fp8-current (scale:f32|pow2), fp8-delayed (history:N, margin:N, "
+                 "interval:N, algorithm:max|most_recent, start:cold|calibrated), fp8-block (scale:f32|pow2), mxfp8, mxfp4 "
+                 "(scale:floor|ceil|even|rceil), nvfp4 (hadamard:on|off, weights:1d|2d, gradients:ROUND); forward: and backward: "
+                 "set their element types, products:all takes those of attention too. Scales live from step to step of a replay.\n\n"
+                 "--fuse KIND=KERNEL computes what several recorded ops do together by one kernel, with its own order of additions, "
+                 "accumulator and rounding points; KIND=on takes the usual one, KIND=off (or a later --fuse) leaves or changes it, and "
+                 "SEL=KIND[:KERNEL] takes the composites whose last op SEL selects. --kernels lists kinds, kernels and their options.\n\n"
+                 "What a swap does is said, not judged: ops that it applies to, and those that read what they gave, are `swapped`, and what it "
+                 "does to the outermost output, the loss and the parameters is measured against the recording (in --json: effect). Exit code "
+                 "0: nothing beside the swaps diverged; 1: something did; 125: something could not be judged, or the swaps concerned "
+                 "nothing.\n\n"
+                 "Results depend neither on threads nor on the processor; LASTBIT_ISA=scalar, avx2 or avx512 in the environment "
+                 "limits the instructions used, for whoever doubts it.",
+        .example = "  lastbit replay run.lb --mode chained --precision 'block=E&phase=forward=f32'\n"
+                   "  lastbit replay run.lb --mode chained --muon f32 --order 'op=allreduce_=ring' --write after.safetensors\n"
+                   "  lastbit replay run.lb --precision 'layer=model.layers=fp8-delayed,history:16' --table\n"
+                   "  lastbit replay run.lb --kernels\n"
+                   "  lastbit replay run.lb --each --fuse rms_norm=on --fuse attention=splitkv:4 --order 'op=sum=pairwise'\n"
+                   "  lastbit replay run.lb --routing-report --precision 'phase=forward=bf16'\n"
+                   "  lastbit replay run.lb --mode chained --fuse rms_norm=butterfly --fuse 'layer=model.layers.3=attention:splitkv:4'",
+        .min_args = 1,
+        .max_args = 1};
+    lb_command with_options = command;
+    with_options.options = options;
+    lb_arguments arguments;
+    int code = lb_arguments_parse(&with_options, argc, argv, &arguments);
+    if (code < 0) {
+        code = o.swaps.err.status != LB_OK ? lb_command_misused("replay", "%s", o.swaps.err.message)
+                                           : run(arguments.args[0], &o, arguments.json);
+        lb_arguments_release(&arguments);
+    }
+    lb_replay_request_release(&o);
+    return code;
+}

@@ -1,0 +1,257 @@
+/* The kinds of composites and their kernels: see lastbit/composite.h and fused.h. */
+#include "fused.h"
+
+#include "eager.h"
+#include "schedule.h"
+
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    const char *name, *about;
+} kinds[] = {
+#define KIND(NAME, name, about) {name, about},
+    LB_COMPOSITE_KINDS(KIND)
+#undef KIND
+};
+
+/* X(NAME, name, flags of its row) */
+#define FUSED_KINDS(X)                                                                                         \
+    X(RMS_NORM, rms_norm, 0)                                                                                   \
+    X(ADD_RMS_NORM, add_rms_norm, 0)                                                                           \
+    X(ATTENTION, attention, 0)                                                                                 \
+    X(SOFTMAX, softmax, 0)                                                                                     \
+    X(FINALISE, finalise, 0)                                                                                   \
+    X(LAYER_NORM, layer_norm, 0)                                                                               \
+    X(SWIGLU, swiglu, 0)                                                                                       \
+    X(GATE_UP, gate_up, 0)                                                                                     \
+    X(ROPE, rope, 0)                                                                                           \
+    X(ROUTER, router, LB_ROW_DISCONTINUOUS)                                                                    \
+    X(SELECTIVE_SCAN, selective_scan, 0)                                                                       \
+    X(DISPATCH, dispatch, LB_ROW_DISCONTINUOUS)                                                                \
+    X(CROSS_ENTROPY, cross_entropy, 0)                                                                         \
+    X(ALLREDUCE_NORM, allreduce_norm, 0)                                                                       \
+    X(NEWTON_SCHULZ, newton_schulz, 0)
+
+static const lb_fused_kind *const fused[LB_COMPOSITE_KIND_COUNT] = {
+#define KIND(NAME, ID, FLAGS) [LB_COMPOSITE_##NAME] = &lb_fused_##ID,
+    FUSED_KINDS(KIND)
+#undef KIND
+};
+
+const char *lb_composite_kind_name(lb_composite_kind kind)
+{
+    return kind < LB_COMPOSITE_KIND_COUNT ? kinds[kind].name : "none";
+}
+const char *lb_composite_kind_about(lb_composite_kind kind)
+{
+    return kind < LB_COMPOSITE_KIND_COUNT ? kinds[kind].about : "";
+}
+
+bool lb_composite_kind_parse(const char *name, lb_composite_kind *kind)
+{
+    for (int i = 0; i < LB_COMPOSITE_KIND_COUNT; i++)
+        if (!strcmp(name, kinds[i].name)) {
+            *kind = (lb_composite_kind)i;
+            return true;
+        }
+    return false;
+}
+
+const lb_fused_kind *lb_fused_kind_of(lb_composite_kind kind)
+{
+    return fused[kind];
+}
+const lb_composite_kernel *lb_composite_kernels(lb_composite_kind kind)
+{
+    return fused[kind]->kernels;
+}
+const char *lb_composite_options(lb_composite_kind kind)
+{
+    return fused[kind]->options;
+}
+int lb_composite_row_axis(lb_composite_kind kind)
+{
+    return fused[kind]->row_axis;
+}
+
+lb_status lb_composite_check(lb_composite_kind kind, const char *kernel, lb_err *err)
+{
+    return strcmp(kernel, "eager") ? fused[kind]->check(kind, kernel, err) : LB_OK;
+}
+
+uint32_t lb_composite_candidates(const lb_composite *composite, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
+{
+    const lb_fused_kind *kind = fused[composite->kind];
+    return kind->fixed ? lb_candidate_add_all(texts, room, 0, kind->fixed)
+                       : kind->candidates(composite, texts, room);
+}
+
+lb_status lb_composite_run(const lb_composite *c, const char *kernel, const lb_tensor *inputs,
+                           lb_tensor *outputs, lb_err *err)
+{
+    LB_TRY(lb_composite_check(c->kind, kernel, err));
+    if (!strcmp(kernel, "eager")) return lb_eager_run(c, inputs, outputs, err);
+    const lb_fused_kind *kind = fused[c->kind];
+    lb_operand args[LB_FUSED_ARGS] = {0};
+    args[LB_FUSED_KERNEL] = (lb_operand){.tag = LB_OPERAND_STRING, .string = kernel};
+    args[LB_FUSED_NUMBERS] =
+        (lb_operand){.tag = LB_OPERAND_NUMBERS, .count = LB_COMPOSITE_NUMBERS, .floats = c->numbers};
+    args[LB_FUSED_FLAGS] = (lb_operand){.tag = LB_OPERAND_INT, .i = c->flags, .f = c->flags};
+    for (int i = 0; i < LB_COMPOSITE_INPUTS; i++)
+        if (inputs[i].data)
+            args[LB_FUSED_INPUTS + i] = (lb_operand){.tag = LB_OPERAND_TENSOR, .tensor = inputs[i]};
+    if (c->n_list)
+        args[LB_FUSED_LIST] = (lb_operand){
+            .tag = LB_OPERAND_TENSORS, .count = c->n_list, .tensors = inputs + LB_COMPOSITE_INPUTS};
+    lb_call call = {.row = lb_op_find(kind->row, NULL),
+                    .args = args,
+                    .n_args = LB_FUSED_ARGS,
+                    .results = outputs,
+                    .n_results = LB_COMPOSITE_OUTPUTS,
+                    .err = err};
+    if ((!inputs[0].data && !c->n_list) || !outputs[0].data)
+        return lb_fail(err, LB_ERR_INVALID, "%s needs input 0 and output 0", kinds[c->kind].name);
+    return kind->run(&call, c->kind, false);
+}
+
+/* ---- kernel texts ---------------------------------------------------------------------------------------------------------- */
+
+static bool cut(const char **at, const char *ends, char *out, size_t room)
+{
+    const size_t n = strcspn(*at, ends);
+    if (n >= room) return false;
+    memcpy(out, *at, n);
+    out[n] = '\0';
+    *at += n;
+    return true;
+}
+
+lb_status lb_kernel_text_parse(const char *text, lb_kernel_text *parsed, lb_err *err)
+{
+    const char *at = text;
+    *parsed = (lb_kernel_text){0};
+    bool ok = cut(&at, ":,", parsed->name, sizeof parsed->name) && *parsed->name;
+    if (ok && *at == ':')
+        at++, ok = cut(&at, ",", parsed->parameters, sizeof parsed->parameters) && *parsed->parameters;
+    while (ok && *at == ',') {
+        at++;
+        ok = parsed->n_options < sizeof parsed->options / sizeof *parsed->options;
+        if (!ok) break;
+        ok = cut(&at, ":,", parsed->options[parsed->n_options].key, sizeof parsed->options->key) && *at == ':';
+        if (ok)
+            at++, ok = cut(&at, ",", parsed->options[parsed->n_options].value, sizeof parsed->options->value);
+        parsed->n_options++;
+    }
+    return ok && !*at ? LB_OK
+                      : lb_fail(err, LB_ERR_INVALID, "\"%s\" is not NAME[:PARAMETERS][,KEY:VALUE...]", text);
+}
+
+static int word_place(const char *words, const char *word)
+{
+    const size_t n = strlen(word);
+    int place = 0;
+    for (const char *p = words; *p; p += strcspn(p, "|"), p += *p == '|', place++)
+        if (strcspn(p, "|") == n && !strncmp(p, word, n)) return place;
+    return -1;
+}
+
+int lb_kernel_text_choice(const lb_kernel_text *text, const char *key, const char *words, int otherwise)
+{
+    for (uint32_t i = 0; i < text->n_options; i++)
+        if (!strcmp(text->options[i].key, key)) return word_place(words, text->options[i].value);
+    return otherwise;
+}
+
+bool lb_kernel_text_keys(const lb_kernel_text *text, const char *keys)
+{
+    for (uint32_t i = 0; i < text->n_options; i++) {
+        const size_t n = strlen(text->options[i].key);
+        bool known = false;
+        for (const char *p = keys; *p && !known; p += strcspn(p, " "), p += *p == ' ')
+            known = strcspn(p, " ") == n && !strncmp(p, text->options[i].key, n);
+        if (!known || !n) return false;
+    }
+    return true;
+}
+
+bool lb_kernel_text_order(const lb_kernel_text *text, const char *key, lb_schedule *order, bool *has)
+{
+    for (uint32_t i = 0; i < text->n_options; i++) {
+        if (strcmp(text->options[i].key, key)) continue;
+        if (lb_schedule_parse(text->options[i].value, order, NULL) != LB_OK) return false;
+        const bool product = !strcmp(key, "gemm");
+        if (order->kind == LB_SCHEDULE_TREE ||
+            (lb_schedule_of_products(order) && !product)) {
+            lb_schedule_release(order);
+            return false;
+        }
+        *has = true;
+    }
+    return true;
+}
+
+int lb_kernel_text_numbers(const char *text, int64_t *numbers, int max)
+{
+    int n = 0;
+    if (!*text) return 0;
+    for (const char *p = text;; p++) {
+        char *end;
+        if (!isdigit((unsigned char)*p) || n == max) return -1;
+        numbers[n] = strtoll(p, &end, 10);
+        if (numbers[n++] < 1) return -1;
+        p = end;
+        if (!*p) return n;
+        if (*p != 'x') return -1;
+    }
+}
+
+lb_status lb_kernel_text_refuse(lb_composite_kind kind, const char *text, lb_err *err)
+{
+    char all[360] = "eager";
+    for (const lb_composite_kernel *k = fused[kind]->kernels; k->name; k++) {
+        const size_t n = strlen(all);
+        if (!strcmp(k->name, "eager")) continue;
+        snprintf(all + n, sizeof all - n, " %s", k->parameters);
+    }
+    return lb_fail(err, LB_ERR_INVALID, "%s has no kernel \"%s\"; there are: %s%s%s", kinds[kind].name, text,
+                   all, *fused[kind]->options ? "; options: " : "", fused[kind]->options);
+}
+
+uint32_t lb_candidate_add(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, uint32_t n, const char *format, ...)
+{
+    char text[LB_COMPOSITE_TEXT];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    for (uint32_t i = 0; i < n && i < room; i++)
+        if (!strcmp(texts[i], text)) return n;
+    if (n < room) memcpy(texts[n], text, sizeof text);
+    return n + 1;
+}
+
+uint32_t lb_candidate_add_all(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, uint32_t n, const char *words)
+{
+    for (const char *p = words; *p; p += strcspn(p, " "), p += *p == ' ')
+        n = lb_candidate_add(texts, room, n, "%.*s", (int)strcspn(p, " "), p);
+    return n;
+}
+
+/* ---- rows of the op table --------------------------------------------------------------------------------------------------- */
+
+#define INPUTS "kernel numbers flags input0 input1 input2 input3 input4 input5 input6 input7 list"
+#define FUNCTIONS(NAME, ID, FLAGS) LB_WITH_TWIN(ID, lb_fused_##ID.run(call, LB_COMPOSITE_##NAME, twin))
+FUSED_KINDS(FUNCTIONS)
+
+#define ROW(NAME, ID, FLAGS) {"fused::" #ID, INPUTS, ID##_kernel, ID##_twin, 1, 0, FLAGS, NULL, "fused"},
+static const lb_op_row rows[] = {FUSED_KINDS(ROW){NULL}};
+
+/* These kernels run ops of the table, so that the table cannot name them. */
+__attribute__((constructor)) static void join_table(void)
+{
+    lb_op_family_add(rows);
+}

@@ -1,0 +1,164 @@
+/* The op table: one row per op under its ATen schema name, one contract for every kernel.
+ *
+ * A kernel fills results that the interpreter has allocated with the recorded layout (strides included). It takes its
+ * inputs in any float dtype and any strides, computes in f32, or in f64 as soon as an input or a result is f64, and
+ * rounds once to each result's dtype. So the same kernel is
+ *      the replay of the recorded op       results in the recorded dtypes
+ *      a precision swap                    results (and inputs from inside the region) in a wider dtype
+ *      the exact shadow                    every float tensor f64: casts are the identity
+ *      the absolute-value twin             row->twin, in f64, see below
+ *
+ * Bits: results do not depend on thread count or instruction set. Sums say their order; transcendentals come from
+ * elementary.h (evaluated in f64, rounded once to f32), never from libm.
+ *
+ * In place: for `add_.Tensor`, `mul.out`, `_foreach_add_.List`, … the interpreter finds the base row and passes the written
+ * argument as the result, so results[i] may be exactly the same memory and layout as an input. An elementwise kernel must
+ * be right then. Any other overlap the interpreter removes by a temporary copy. A base row whose result starts as
+ * a copy of an input (`index_add`, `copy`, `masked_fill`, `scatter`) copies only if the addresses differ.
+ *
+ * The error bound of a result element, from the same input bits, is
+ *      |y_computed − y_exact| ≤ ½ulp_dtype(y) + u · (row->roundings + row->roundings_per_term · terms) · twin + underflow
+ * where u is the unit roundoff of the compute type, twin the row's absolute-value twin (|y| where there is none), and
+ * terms the number of summed terms (`lb_call_terms`). bound.c evaluates it. EXACT rows must be bit-equal.
+ */
+#ifndef LB_REPLAY_OPS_H
+#define LB_REPLAY_OPS_H
+
+#include <lastbit/program.h>
+
+typedef enum lb_operand_tag {
+    LB_OPERAND_NONE,
+    LB_OPERAND_TENSOR,
+    LB_OPERAND_TENSORS, /* list; a None element has data == NULL and dtype 0 */
+    LB_OPERAND_INT,
+    LB_OPERAND_FLOAT,
+    LB_OPERAND_BOOL,
+    LB_OPERAND_DTYPE,
+    LB_OPERAND_STRING,
+    LB_OPERAND_NUMBERS /* list of ints, floats or bools */
+} lb_operand_tag;
+
+typedef struct lb_operand {
+    lb_operand_tag tag;
+    uint32_t count; /* TENSORS, NUMBERS */
+    lb_tensor tensor;
+    const lb_tensor *tensors;
+    int64_t i;          /* INT, BOOL, DTYPE; truncated FLOAT */
+    double f;           /* FLOAT; also INT and BOOL as a double */
+    const char *string;
+    const int64_t *ints; /* NUMBERS */
+    const double *floats;
+} lb_operand;
+
+/* How a reduction adds up; the full list with parameters is in schedule.h. */
+struct lb_schedule;
+
+/* What a swap asks of one op. All zero: the default kernel, the declared order, round to nearest. */
+typedef struct lb_method {
+    const char *kernel;                 /* named kernel, NULL: default */
+    const struct lb_schedule *schedule; /* order of the reduction, NULL: the kernel's own */
+    lb_dtype compute;    /* inputs are rounded to this dtype before the arithmetic; 0: not */
+    lb_dtype accumulate; /* every add is rounded to this dtype; 0: compute type (f32 or f64) */
+    uint8_t tf32;        /* lb_tf32: what products of f32 read is rounded to TF32 */
+    struct lb_cast *cast; /* how results are rounded to their dtype, NULL: as torch casts */
+} lb_method;
+
+typedef struct lb_call {
+    const struct lb_op_row *row;
+    const lb_operand *args; /* schema order, defaults filled in; short lists end in NONE */
+    uint32_t n_args;
+    lb_tensor *results; /* to be filled; a result nobody wants has data == NULL */
+    uint32_t n_results;
+    lb_method method;
+    lb_err *err;
+} lb_call;
+
+/* LB_ERR_UNSUPPORTED: this variant (dtype, mode) is not computed here, the op counts as opaque. */
+typedef lb_status (*lb_kernel)(lb_call *call);
+
+enum lb_row_flags {
+    LB_ROW_EXACT = 1 << 0,        /* no rounding of its own beyond the cast to the result dtype: bits must agree */
+    LB_ROW_ELEMENTWISE = 1 << 1,  /* result element depends on the broadcast input elements alone */
+    LB_ROW_REDUCTION = 1 << 2,    /* has a summation order: `schedule` applies */
+    LB_ROW_MATMUL = 1 << 3,
+    LB_ROW_DISCONTINUOUS = 1 << 4, /* comparison, round, sign, top-k, integer result: the shadow takes the recorded result */
+    LB_ROW_RANDOM = 1 << 5,       /* results are recorded sources; kernel may be NULL */
+    LB_ROW_VIEW = 1 << 6,         /* results alias args[0]; the interpreter does it, kernel is NULL */
+    LB_ROW_UNDEFINED = 1 << 7,    /* result bytes are whatever they are: empty_like */
+    LB_ROW_DECISION = 1 << 8,
+    LB_ROW_HOST = 1 << 9,         /* no numeric effect: profiler marks, barriers */
+    LB_ROW_COLLECTIVE = 1 << 10,  /* collective.c does it */
+    LB_ROW_WRITES = 1 << 11,      /* a custom op that writes args without a name that says so: LB_FORM_MUTATES */
+    LB_ROW_OUT = 1 << 12,         /* … whose written args stand last and are not read: LB_FORM_OUT */
+    LB_ROW_ZERO = 1 << 13,        /* every byte of the result is 0: fresh memory needs no kernel */
+    LB_ROW_SQUARES = 1 << 14      /* adds up squares, or divides by what did: norms, variances */
+};
+/* `count` results from `first` on are by-products that no definition gives (a generator's state, a workspace): they are taken as
+ * recorded, the kernel does not see them. */
+#define LB_ROW_GIVEN(first, count) ((uint32_t)(first) << 16 | (uint32_t)(count) << 20)
+#define LB_ROW_GIVEN_FIRST(flags) ((flags) >> 16 & 0xf)
+#define LB_ROW_GIVEN_COUNT(flags) ((flags) >> 20 & 0xf) /* 0: none */
+
+typedef struct lb_op_row {
+    const char *name;   /* "aten::add.Tensor" */
+    const char *args;   /* names of the args in schema order, space separated: "self other alpha" */
+    lb_kernel kernel;
+    lb_kernel twin;     /* |terms| summed, f64 results; NULL: |y| */
+    float roundings;    /* see the bound above */
+    float roundings_per_term;
+    uint32_t flags;
+    const char *kernels; /* named kernels besides the default, space separated: "openblas" */
+    const char *samples; /* how tests generate inputs: see tests/replay/op_samples.py */
+} lb_op_row;
+
+/* ID_kernel and ID_twin of one expression in `call` and `twin`. */
+#define LB_WITH_TWIN(ID, CALL)                                                                                 \
+    static lb_status ID##_kernel(lb_call *call)                                                                \
+    {                                                                                                          \
+        const bool twin = false;                                                                               \
+        return CALL;                                                                                           \
+    }                                                                                                          \
+    static lb_status ID##_twin(lb_call *call)                                                                  \
+    {                                                                                                          \
+        const bool twin = true;                                                                                \
+        return CALL;                                                                                           \
+    }
+
+/* The row of a full name. Aliases (CUDA's names), in-place, `.out`, `_foreach_` and `_fused_` forms are resolved by rule:
+ * `*form` says how the interpreter must call it. NULL: opaque. */
+typedef enum lb_op_form {
+    LB_FORM_PLAIN,   /* results are fresh */
+    LB_FORM_INPLACE, /* results[0] is args[0]: `add_.Tensor` on the row of `add.Tensor` */
+    LB_FORM_OUT,     /* results are the trailing out args, which are dropped from args */
+    LB_FORM_FOREACH, /* once per list element: tensor lists are split, scalars shared, scalar lists split */
+    LB_FORM_FOREACH_INPLACE,
+    LB_FORM_MUTATES  /* kernel itself writes the written args, passed as results in schema order: `_fused_adamw_` */
+} lb_op_form;
+const lb_op_row *lb_op_find(const char *name, lb_op_form *form);
+/* The mark that `lastbit.torch.tap` leaves in a compiled or exported graph: a clone. */
+#define LB_OP_TAP "lastbit::tap"
+/* The aten op that computes the same as `name`, for what recognises ops by their names: taps are clones. Else `name`. */
+const char *lb_op_known_as(const char *name);
+/* Why no row can compute an op of this name, where that is known; else NULL. */
+const char *lb_op_unknown_why(const char *name);
+/* For tests and `--kernels`: every row. */
+uint32_t lb_op_rows(const lb_op_row *const **rows);
+
+/* Number of terms summed for one result element (k of a matmul, reduced elements of a sum), 1 for elementwise. */
+double lb_call_terms(const lb_call *call);
+
+/* Adds a family of a room that stands above the table, when the library is loaded: before the first look into it. */
+void lb_op_family_add(const lb_op_row *rows);
+
+/* Each family file ends in its table; op_table.c lists the tables. A table is terminated by a row with name NULL. */
+extern const lb_op_row lb_rows_pointwise[], lb_rows_matmul[], lb_rows_reduction[], lb_rows_attention[], lb_rows_norm[],
+    lb_rows_indexing[], lb_rows_creation[], lb_rows_optimizer[], lb_rows_convolution[], lb_rows_view[], lb_rows_random[],
+    lb_rows_logic[], lb_rows_activation[], lb_rows_loss[], lb_rows_scatter[], lb_rows_sort[],
+    lb_rows_arrangement[], lb_rows_extremum[], lb_rows_scan[], lb_rows_softmax[],
+    lb_rows_channel_norm[], lb_rows_scaler[], lb_rows_resample[], lb_rows_pool[], lb_rows_recurrent[],
+    lb_rows_embedding_bag[], lb_rows_composite[], lb_rows_adagrad[], lb_rows_function[], lb_rows_custom[],
+    lb_rows_state_space[], lb_rows_selective_scan[], lb_rows_linear_attention[], lb_rows_quantise[], lb_rows_complex[],
+    lb_rows_paged[], lb_rows_four_bit[], lb_rows_expert_groups[], lb_rows_masked_softmax[],
+    lb_rows_delta_rule[], lb_rows_weight_norm[];
+
+#endif

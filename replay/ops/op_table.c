@@ -1,0 +1,372 @@
+/* Names of ops -> rows of the table.
+ *
+ * torch spells one operator in many ways: `add_.Tensor`, `add.out`, `_foreach_add_.List` all compute `add.Tensor`. Only
+ * base rows carry kernels; this file finds the base row of any spelling, by rule where torch is regular and by the
+ * list of exceptions below where it is not, and says how the interpreter must call it.
+ *
+ *      aten::NAME.OVERLOAD
+ *           │ exact row?                    PLAIN; `NAME_` that has a row of its own: MUTATES (elementwise: INPLACE)
+ *           │ in the list of aliases?       as the list says
+ *           │ `_foreach_NAME[_]`            FOREACH, FOREACH_INPLACE on NAME.(overload of one element)
+ *           │ overload `out`, `X_out`, …    OUT on NAME or NAME.X
+ *           └ `NAME_`                       INPLACE on NAME.OVERLOAD
+ *
+ * Resolving takes a few hash look-ups; callers that look up the same names again and again keep the answer.
+ */
+#include "ops.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAME_MAX_BYTES 160
+
+static const lb_op_row *const families[] = {lb_rows_pointwise, lb_rows_logic,      lb_rows_activation, lb_rows_loss,
+                                            lb_rows_matmul,    lb_rows_reduction,
+                                            lb_rows_attention, lb_rows_norm,       lb_rows_indexing, lb_rows_creation,
+                                            lb_rows_optimizer, lb_rows_convolution, lb_rows_view,    lb_rows_random,
+                                            lb_rows_scatter,   lb_rows_sort,       lb_rows_arrangement,
+                                            lb_rows_extremum,  lb_rows_scan,       lb_rows_softmax,
+                                            lb_rows_channel_norm, lb_rows_scaler,     lb_rows_resample, lb_rows_pool,
+                                            lb_rows_recurrent, lb_rows_embedding_bag, lb_rows_composite, lb_rows_adagrad,
+                                            lb_rows_function,  lb_rows_custom,    lb_rows_state_space, lb_rows_selective_scan,
+                                            lb_rows_linear_attention, lb_rows_quantise, lb_rows_complex, lb_rows_paged,
+                                            lb_rows_four_bit, lb_rows_expert_groups, lb_rows_masked_softmax, lb_rows_delta_rule,
+                                            lb_rows_weight_norm};
+
+/* Spellings that no rule gives. Left without "aten::". */
+static const struct alias {
+    const char *name, *row;
+    lb_op_form form;
+} aliases[] = {
+    /* torch's synonyms */
+    {"subtract.Tensor", "sub.Tensor", LB_FORM_PLAIN},
+    {"subtract.Scalar", "sub.Scalar", LB_FORM_PLAIN},
+    {"multiply.Tensor", "mul.Tensor", LB_FORM_PLAIN},
+    {"multiply.Scalar", "mul.Scalar", LB_FORM_PLAIN},
+    {"divide.Tensor", "div.Tensor", LB_FORM_PLAIN},
+    {"divide.Scalar", "div.Scalar", LB_FORM_PLAIN},
+    {"true_divide.Tensor", "div.Tensor", LB_FORM_PLAIN},
+    {"true_divide.Scalar", "div.Scalar", LB_FORM_PLAIN},
+    {"absolute", "abs", LB_FORM_PLAIN},
+    {"arccos", "acos", LB_FORM_PLAIN},
+    {"arcsin", "asin", LB_FORM_PLAIN},
+    {"arctan", "atan", LB_FORM_PLAIN},
+    {"arctan2", "atan2", LB_FORM_PLAIN},
+    {"arccosh", "acosh", LB_FORM_PLAIN},
+    {"arcsinh", "asinh", LB_FORM_PLAIN},
+    {"arctanh", "atanh", LB_FORM_PLAIN},
+    {"special_expit", "sigmoid", LB_FORM_PLAIN},
+    {"special_erf", "erf", LB_FORM_PLAIN},
+    {"special_erfc", "erfc", LB_FORM_PLAIN},
+    {"special_erfinv", "erfinv", LB_FORM_PLAIN},
+    {"special_exp2", "exp2", LB_FORM_PLAIN},
+    {"special_expm1", "expm1", LB_FORM_PLAIN},
+    {"special_log1p", "log1p", LB_FORM_PLAIN},
+    {"special_logsumexp", "logsumexp", LB_FORM_PLAIN},
+    {"special_sinc", "sinc", LB_FORM_PLAIN},
+    {"special_round", "round", LB_FORM_PLAIN},
+    {"special_logit", "logit", LB_FORM_PLAIN},
+    {"special_xlogy", "xlogy.Tensor", LB_FORM_PLAIN},
+    {"less_equal.Tensor", "le.Tensor", LB_FORM_PLAIN},
+    {"less_equal.Scalar", "le.Scalar", LB_FORM_PLAIN},
+    {"greater_equal.Tensor", "ge.Tensor", LB_FORM_PLAIN},
+    {"greater_equal.Scalar", "ge.Scalar", LB_FORM_PLAIN},
+    {"not_equal.Tensor", "ne.Tensor", LB_FORM_PLAIN},
+    {"not_equal.Scalar", "ne.Scalar", LB_FORM_PLAIN},
+    {"divide.Tensor_mode", "div.Tensor_mode", LB_FORM_PLAIN},
+    {"divide.Scalar_mode", "div.Scalar_mode", LB_FORM_PLAIN},
+    {"concat", "cat", LB_FORM_PLAIN},
+    {"concatenate", "cat", LB_FORM_PLAIN},
+    {"negative", "neg", LB_FORM_PLAIN},
+    {"clip", "clamp", LB_FORM_PLAIN},
+    {"clip.Tensor", "clamp.Tensor", LB_FORM_PLAIN},
+    {"max.other", "maximum", LB_FORM_PLAIN},
+    {"min.other", "minimum", LB_FORM_PLAIN},
+    {"max.out", "maximum", LB_FORM_OUT},
+    {"min.out", "minimum", LB_FORM_OUT},
+    {"less.Tensor", "lt.Tensor", LB_FORM_PLAIN},
+    {"less.Scalar", "lt.Scalar", LB_FORM_PLAIN},
+    {"greater.Tensor", "gt.Tensor", LB_FORM_PLAIN},
+    {"greater.Scalar", "gt.Scalar", LB_FORM_PLAIN},
+    {"__and__.Tensor", "bitwise_and.Tensor", LB_FORM_PLAIN},
+    {"__and__.Scalar", "bitwise_and.Scalar", LB_FORM_PLAIN},
+    {"__or__.Tensor", "bitwise_or.Tensor", LB_FORM_PLAIN},
+    {"__or__.Scalar", "bitwise_or.Scalar", LB_FORM_PLAIN},
+    {"__xor__.Tensor", "bitwise_xor.Tensor", LB_FORM_PLAIN},
+    {"__xor__.Scalar", "bitwise_xor.Scalar", LB_FORM_PLAIN},
+    {"__iand__.Tensor", "bitwise_and.Tensor", LB_FORM_INPLACE},
+    {"__iand__.Scalar", "bitwise_and.Scalar", LB_FORM_INPLACE},
+    {"__ior__.Tensor", "bitwise_or.Tensor", LB_FORM_INPLACE},
+    {"__ior__.Scalar", "bitwise_or.Scalar", LB_FORM_INPLACE},
+    {"__ixor__.Tensor", "bitwise_xor.Tensor", LB_FORM_INPLACE},
+    {"__ixor__.Scalar", "bitwise_xor.Scalar", LB_FORM_INPLACE},
+    {"__lshift__.Scalar", "bitwise_left_shift.Tensor_Scalar", LB_FORM_PLAIN},
+    {"__lshift__.Tensor", "bitwise_left_shift.Tensor", LB_FORM_PLAIN},
+    {"__rshift__.Scalar", "bitwise_right_shift.Tensor_Scalar", LB_FORM_PLAIN},
+    {"__rshift__.Tensor", "bitwise_right_shift.Tensor", LB_FORM_PLAIN},
+    /* random in place: the written argument is the draw */
+    {"bernoulli_.float", "bernoulli.p", LB_FORM_INPLACE},
+    {"bernoulli_.Tensor", "bernoulli.Tensor", LB_FORM_INPLACE},
+    {"normal_", "normal_functional", LB_FORM_INPLACE},
+    /* foreach forms whose single op has another name or another order of arguments */
+    {"_foreach_norm.Scalar", "linalg_vector_norm", LB_FORM_FOREACH},
+    {"_foreach_max", "max", LB_FORM_FOREACH},
+    {"_foreach_mm", "mm", LB_FORM_FOREACH},
+    {"_foreach_addcmul.Tensor", NULL, LB_FORM_PLAIN},
+    {"_foreach_addcmul_.Tensor", NULL, LB_FORM_PLAIN},
+    {"_foreach_addcdiv.Tensor", NULL, LB_FORM_PLAIN},
+    {"_foreach_addcdiv_.Tensor", NULL, LB_FORM_PLAIN},
+    {"_foreach_powsum.Scalar", NULL, LB_FORM_PLAIN},
+    /* fused optimizers with the learning rate in a tensor: the kernel takes either */
+    {"_fused_adamw_.tensor_lr", "_fused_adamw_", LB_FORM_MUTATES},
+    {"_fused_adam_.tensor_lr", "_fused_adam_", LB_FORM_MUTATES},
+    {"_fused_sgd_.tensor_lr", "_fused_sgd_", LB_FORM_MUTATES},
+    {"_fused_adagrad_.tensor_lr", "_fused_adagrad_", LB_FORM_MUTATES},
+    /* `out` overloads under irregular names */
+    {"mean.out", "mean.dim", LB_FORM_OUT},
+    {"mean.dtype_out", "mean", LB_FORM_OUT},
+    {"sum.IntList_out", "sum.dim_IntList", LB_FORM_OUT},
+    {"prod.int_out", "prod.dim_int", LB_FORM_OUT},
+    {"any.out", "any.dim", LB_FORM_OUT},
+    {"any.all_out", "any", LB_FORM_OUT},
+    {"all.out", "all.dim", LB_FORM_OUT},
+    {"all.all_out", "all", LB_FORM_OUT},
+    {"std.out", "std.dim", LB_FORM_OUT},
+    {"var.out", "var.dim", LB_FORM_OUT},
+    {"max.dim_max", "max.dim", LB_FORM_OUT},
+    {"min.dim_min", "min.dim", LB_FORM_OUT},
+    {"max.unary_out", "max", LB_FORM_OUT},
+    {"min.unary_out", "min", LB_FORM_OUT},
+    {"sort.values_stable", "sort.stable", LB_FORM_OUT},
+    {"arange.start_out", "arange.start_step", LB_FORM_OUT},
+    {"div.out_mode", "div.Tensor_mode", LB_FORM_OUT},
+    {"divide.out_mode", "div.Tensor_mode", LB_FORM_OUT},
+    {"true_divide.out", "div.Tensor", LB_FORM_OUT},
+    {"multiply.out", "mul.Tensor", LB_FORM_OUT},
+    {"subtract.out", "sub.Tensor", LB_FORM_OUT},
+    {"divide.out", "div.Tensor", LB_FORM_OUT},
+    {"xlogy.OutTensor", "xlogy.Tensor", LB_FORM_OUT},
+    {"xlogy.OutScalar_Self", "xlogy.Scalar_Self", LB_FORM_OUT},
+    {"xlogy.OutScalar_Other", "xlogy.Scalar_Other", LB_FORM_OUT},
+};
+
+/* ---- the hash, built once -------------------------------------------------------------------------------------- */
+
+#define SLOTS 4096 /* power of two, well above rows + aliases */
+
+static struct slot {
+    const char *name; /* with "aten::", or of an alias without */
+    const lb_op_row *row;
+    const struct alias *alias;
+} slots[SLOTS];
+static const lb_op_row **all_rows;
+static uint32_t n_rows;
+static pthread_once_t built = PTHREAD_ONCE_INIT;
+
+static struct slot *slot_of(const char *name)
+{
+    uint64_t hash = 1469598103934665603u; /* FNV-1a */
+    for (const char *p = name; *p; p++) hash = (hash ^ (unsigned char)*p) * 1099511628211u;
+    size_t at = (size_t)(hash ^ (hash >> 29)) & (SLOTS - 1);
+    while (slots[at].name && strcmp(slots[at].name, name) != 0) at = (at + 1) & (SLOTS - 1);
+    return &slots[at];
+}
+
+static const lb_op_row *added[4];
+static size_t n_added;
+
+void lb_op_family_add(const lb_op_row *rows)
+{
+    LB_CHECK(n_added < sizeof added / sizeof *added);
+    added[n_added++] = rows;
+}
+
+static const lb_op_row *family(size_t f)
+{
+    const size_t own = sizeof families / sizeof *families;
+    return f < own ? families[f] : added[f - own];
+}
+
+static void build(void)
+{
+    const size_t n_families = sizeof families / sizeof *families + n_added;
+    for (size_t f = 0; f < n_families; f++)
+        for (const lb_op_row *row = family(f); row->name; row++) n_rows++;
+    LB_CHECK(n_rows + sizeof aliases / sizeof *aliases < SLOTS / 2);
+    all_rows = malloc((n_rows + 1) * sizeof *all_rows);
+    LB_CHECK(all_rows != NULL);
+    uint32_t n = 0;
+    for (size_t f = 0; f < n_families; f++)
+        for (const lb_op_row *row = family(f); row->name; row++) {
+            struct slot *slot = slot_of(row->name);
+            LB_CHECK(slot->name == NULL); /* two rows of one name */
+            slot->name = row->name;
+            slot->row = row;
+            all_rows[n++] = row;
+        }
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++) {
+        struct slot *slot = slot_of(aliases[i].name);
+        LB_CHECK(slot->name == NULL);
+        slot->name = aliases[i].name;
+        slot->alias = &aliases[i];
+    }
+}
+
+static const lb_op_row *exact_row(const char *name) { return slot_of(name)->row; }
+
+/* The row of `base` with overload `overload` ("": default), both without "aten::". */
+static const lb_op_row *row_of(const char *base, const char *overload)
+{
+    char name[NAME_MAX_BYTES + 16];
+    snprintf(name, sizeof name, *overload ? "aten::%s.%s" : "aten::%s", base, overload);
+    return exact_row(name);
+}
+
+/* ---- rules ------------------------------------------------------------------------------------------------------ */
+
+/* The overload of the single-tensor op that a foreach overload calls for each element. */
+static const lb_op_row *foreach_row(const char *base, const char *overload)
+{
+    static const char *const tensor[] = {"Tensor", "Tensor_Tensor", "", NULL};
+    static const char *const scalar[] = {"Scalar", "Tensor_Scalar", "", NULL};
+    static const char *const plain[] = {"", NULL};
+    const char *const *tries = plain;
+    if (!strcmp(overload, "List") || !strcmp(overload, "Tensor")) tries = tensor;
+    else if (!strncmp(overload, "Scalar", 6)) tries = scalar;
+    for (; *tries; tries++) {
+        const lb_op_row *row = row_of(base, *tries);
+        if (row) return row;
+    }
+    return NULL;
+}
+
+/* `X.out` -> X or X.Tensor, `X.OV_out` -> X.OV, and names of the out argument itself. */
+static const lb_op_row *out_row(const char *base, const char *overload)
+{
+    static const char *const arguments[] = {"out", "output", "grad_input", "values", "result"};
+    const size_t length = strlen(overload);
+    if (length > 4 && !strcmp(overload + length - 4, "_out")) {
+        char shorter[NAME_MAX_BYTES];
+        snprintf(shorter, sizeof shorter, "%.*s", (int)(length - 4), overload);
+        return row_of(base, shorter);
+    }
+    for (size_t i = 0; i < sizeof arguments / sizeof *arguments; i++)
+        if (!strcmp(overload, arguments[i])) {
+            const lb_op_row *row = row_of(base, "");
+            if (!row) row = row_of(base, "Tensor");
+            if (!row) row = row_of(base, "self");
+            return row;
+        }
+    return NULL;
+}
+
+static bool ends_with_underscore(const char *base)
+{
+    const size_t length = strlen(base);
+    return length > 1 && base[length - 1] == '_' && strncmp(base, "__", 2) != 0;
+}
+
+const lb_op_row *lb_op_find(const char *name, lb_op_form *form)
+{
+    lb_op_form ignored;
+    if (!form) form = &ignored;
+    *form = LB_FORM_PLAIN;
+    pthread_once(&built, build);
+
+    const char *colons = strstr(name, "::");
+    char base[NAME_MAX_BYTES];
+    if (!colons || strlen(colons) >= sizeof base) return NULL;
+    snprintf(base, sizeof base, "%s", colons + 2);
+    char *dot = strchr(base, '.');
+    if (dot) *dot = '\0';
+    const char *overload = dot ? dot + 1 : "";
+    bool inplace = ends_with_underscore(base);
+
+    const lb_op_row *row = exact_row(name);
+    if (row) {
+        if (row->flags & LB_ROW_WRITES) *form = LB_FORM_MUTATES;
+        else if (row->flags & LB_ROW_OUT) *form = LB_FORM_OUT;
+        else if (inplace && !(row->flags & (LB_ROW_VIEW | LB_ROW_HOST)))
+            *form = row->flags & (LB_ROW_RANDOM | LB_ROW_ELEMENTWISE) ? LB_FORM_INPLACE : LB_FORM_MUTATES;
+        return row;
+    }
+    if (strncmp(name, "aten::", 6) != 0) return NULL;
+
+    const struct alias *alias = slot_of(name + 6)->alias;
+    if (alias) {
+        char full[NAME_MAX_BYTES + 16];
+        snprintf(full, sizeof full, "aten::%s", alias->row ? alias->row : "");
+        *form = alias->form;
+        return alias->row ? exact_row(full) : NULL;
+    }
+    if (inplace) base[strlen(base) - 1] = '\0';
+    if (!strncmp(base, "_foreach_", 9)) {
+        *form = inplace ? LB_FORM_FOREACH_INPLACE : LB_FORM_FOREACH;
+        if (inplace && !strncmp(base + 9, "mul", 4) && !strncmp(overload, "Scalar", 6)) return row_of("mul_", "Scalar");
+        return foreach_row(base + 9, overload);
+    }
+    if (inplace) {
+        row = row_of(base, overload);
+        if (!row) {
+            char synonym[NAME_MAX_BYTES]; /* multiply_.Tensor: a synonym in place */
+            snprintf(synonym, sizeof synonym, *overload ? "%s.%s" : "%s", base, overload);
+            alias = slot_of(synonym)->alias;
+            if (alias && alias->row && alias->form == LB_FORM_PLAIN) {
+                snprintf(synonym, sizeof synonym, "aten::%s", alias->row);
+                row = exact_row(synonym);
+            }
+        }
+        *form = row && row->flags & LB_ROW_VIEW ? LB_FORM_PLAIN : LB_FORM_INPLACE;
+        return row;
+    }
+    *form = LB_FORM_OUT;
+    return out_row(base, overload);
+}
+
+const char *lb_op_known_as(const char *name)
+{
+    return strcmp(name, LB_OP_TAP) ? name : "aten::clone";
+}
+
+/* Sources: vllm-project/vllm vllm/attention/layer.py, vllm/model_executor/layers/fused_moe/layer.py, csrc/torch_bindings.cpp,
+ * csrc/moe/moe_align_sum_kernels.cu; sgl-project/sglang sgl-kernel/csrc/common_extension.cc. */
+#define NO_CACHE "the cache of keys and values that it reads is no argument of it, but an object of vLLM found by the layer's name"
+#define NO_STATES "the states that it reads and writes are no arguments of it, but of an object of vLLM found by the layer's name"
+#define NO_RANKS "it reads the other ranks' inputs through memory that is no argument of it, and the record names no group"
+#define BY_ARRIVAL "tokens of one expert stand in the order in which threads of the GPU arrived"
+static const struct unknown {
+    const char *name, *why;
+} unknown[] = {
+    {"vllm::unified_attention", NO_CACHE},
+    {"vllm::unified_attention_with_output", NO_CACHE},
+    {"vllm::unified_mla_attention", NO_CACHE},
+    {"vllm::unified_mla_attention_with_output", NO_CACHE},
+    {"vllm::unified_kv_cache_update", NO_CACHE},
+    {"vllm::mamba_mixer", NO_STATES},
+    {"vllm::mamba_mixer2", NO_STATES},
+    {"vllm::short_conv", NO_STATES},
+    {"vllm::linear_attention", NO_STATES},
+    {"vllm::gdn_attention", NO_STATES},
+    {"vllm::gdn_attention_core", NO_STATES},
+    {"vllm::moe_forward", "the experts' weights are no arguments of it, but of an object of vLLM found by the layer's name"},
+    {"_C_custom_ar::all_reduce", NO_RANKS},
+    {"sgl_kernel::all_reduce", NO_RANKS},
+    {"_moe_C::moe_align_block_size", BY_ARRIVAL},
+    {"sgl_kernel::moe_align_block_size", BY_ARRIVAL},
+};
+
+const char *lb_op_unknown_why(const char *name)
+{
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
+        if (!strcmp(unknown[i].name, name)) return unknown[i].why;
+    return NULL;
+}
+
+uint32_t lb_op_rows(const lb_op_row *const **rows)
+{
+    pthread_once(&built, build);
+    *rows = all_rows;
+    return n_rows;
+}

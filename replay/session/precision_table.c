@@ -1,0 +1,184 @@
+/* The table of what a precision swap does, and its effect on the loss: see lastbit/precision.h. */
+#include <lastbit/precision.h>
+
+#include "ending.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *lb_role_name(lb_role role)
+{
+    static const char *const names[LB_ROLES] = {"input", "weight", "gradient"};
+    return role < LB_ROLES ? names[role] : "none";
+}
+
+double lb_rounding_loss_mse(const lb_rounding_loss *loss)
+{
+    return loss->elements ? loss->error / (double)loss->elements : 0;
+}
+
+double lb_rounding_loss_sqnr(const lb_rounding_loss *loss)
+{
+    if (loss->error == 0) return INFINITY;
+    return 10 * log10(loss->signal / loss->error);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------------------- */
+
+/* Where the loss of a program is written; found once per program. */
+typedef struct loss_place {
+    const lb_program *program;
+    uint32_t op,
+        result; /* result: row among results, then written values; op LB_NONE: the program has no loss */
+} loss_place;
+
+struct lb_precision_memo {
+    loss_place *places;
+    uint32_t n_places;
+    uint32_t *slots; /* rows by hash, plus 1 */
+    uint32_t n_slots;
+};
+
+lb_precision_table *lb_precision_table_new(void)
+{
+    lb_precision_table *table = calloc(1, sizeof *table);
+    if (table) table->memo = calloc(1, sizeof *table->memo);
+    if (table && table->memo) return table;
+    free(table);
+    return NULL;
+}
+
+void lb_precision_table_free(lb_precision_table *table)
+{
+    if (!table) return;
+    for (uint32_t i = 0; i < table->n_rows; i++) {
+        free(table->rows[i].layer);
+        free(table->rows[i].format);
+    }
+    free(table->rows);
+    free(table->effects);
+    free(table->memo->places);
+    free(table->memo->slots);
+    free(table->memo);
+    free(table);
+}
+
+static uint64_t hash(const char *layer, lb_role role, const char *format)
+{
+    uint64_t h = 1469598103934665603u + role;
+    for (const char *p = layer; *p; p++) h = (h ^ (uint8_t)*p) * 1099511628211u;
+    for (const char *p = format; *p; p++) h = (h ^ (uint8_t)*p) * 1099511628211u;
+    return h;
+}
+
+static uint32_t *slot_of(const lb_precision_table *table, const char *layer, lb_role role, const char *format)
+{
+    const struct lb_precision_memo *memo = table->memo;
+    for (uint64_t i = hash(layer, role, format);; i++) {
+        uint32_t *slot = &memo->slots[i & (memo->n_slots - 1)];
+        if (!*slot) return slot;
+        const lb_precision_row *row = &table->rows[*slot - 1];
+        if (row->role == role && !strcmp(row->layer, layer) && !strcmp(row->format, format)) return slot;
+    }
+}
+
+static bool grow(lb_precision_table *table)
+{
+    struct lb_precision_memo *memo = table->memo;
+    if (table->n_rows * 2 < memo->n_slots) return true;
+    const uint32_t n = memo->n_slots ? memo->n_slots * 2 : 256;
+    lb_precision_row *rows = realloc(table->rows, n / 2 * sizeof *rows);
+    if (rows) table->rows = rows;
+    uint32_t *slots = calloc(n, sizeof *slots);
+    if (!rows || !slots) {
+        free(slots);
+        return false;
+    }
+    free(memo->slots);
+    memo->slots = slots;
+    memo->n_slots = n;
+    for (uint32_t i = 0; i < table->n_rows; i++)
+        *slot_of(table, table->rows[i].layer, table->rows[i].role, table->rows[i].format) = i + 1;
+    return true;
+}
+
+void lb_precision_table_add(lb_precision_table *table, const lb_quantisation *q)
+{
+    if (!grow(table)) return;
+    uint32_t *slot = slot_of(table, q->layer, q->role, q->format);
+    if (!*slot) {
+        lb_precision_row row = {strdup(q->layer), strdup(q->format), q->role, 0, {0}};
+        if (!row.layer || !row.format) {
+            free(row.layer);
+            free(row.format);
+            return;
+        }
+        table->rows[table->n_rows] = row;
+        *slot = ++table->n_rows;
+    }
+    lb_precision_row *row = &table->rows[*slot - 1];
+    row->tensors++;
+    lb_rounding_loss_add(&row->loss, q->loss);
+}
+
+/* ---- the loss --------------------------------------------------------------------------------------------------- */
+
+static bool same_contents(const lb_program *p, uint32_t a, uint32_t b)
+{
+    return a != LB_NONE && p->values[a].storage == p->values[b].storage &&
+           p->values[a].version == p->values[b].version;
+}
+
+static loss_place find_loss(const lb_program *p)
+{
+    loss_place place = {p, LB_NONE, 0};
+    const uint32_t value = lb_ending_loss(p).value;
+    for (uint32_t i = 0; value != LB_NONE && i < p->n_ops; i++) {
+        const lb_op *op = &p->ops[i];
+        if (op->flags & LB_OP_VIEW) continue;
+        for (uint32_t r = 0; r < op->results + op->written; r++) {
+            const uint32_t v =
+                lb_op_outcome(p, op, r);
+            if (same_contents(p, v, value)) return (loss_place){p, i, r};
+        }
+    }
+    return place;
+}
+
+static const loss_place *place_in(struct lb_precision_memo *memo, const lb_program *program)
+{
+    for (uint32_t i = memo->n_places; i-- > 0;)
+        if (memo->places[i].program == program) return &memo->places[i];
+    loss_place *places = realloc(memo->places, (memo->n_places + 1) * sizeof *places);
+    if (!places) return NULL;
+    memo->places = places;
+    memo->places[memo->n_places] = find_loss(program);
+    return &memo->places[memo->n_places++];
+}
+
+static lb_precision_effect *effect_of(lb_precision_table *table, int32_t rank, int64_t step)
+{
+    for (uint32_t i = table->n_effects; i-- > 0;)
+        if (table->effects[i].rank == rank && table->effects[i].step == step) return &table->effects[i];
+    lb_precision_effect *effects = realloc(table->effects, (table->n_effects + 1) * sizeof *effects);
+    if (!effects) return NULL;
+    table->effects = effects;
+    table->effects[table->n_effects] = (lb_precision_effect){step, rank, NAN, NAN, NAN};
+    return &table->effects[table->n_effects++];
+}
+
+static double first_element(const lb_tensor *tensor)
+{
+    return tensor->data && lb_layout_numel(&tensor->layout) ? lb_to_f64(tensor->dtype, tensor->data) : NAN;
+}
+
+void lb_precision_table_event(lb_precision_table *table, const lb_event *event, bool swapped)
+{
+    const loss_place *place = place_in(table->memo, event->program);
+    if (!place || place->op != event->op || place->result >= event->n_results) return;
+    lb_precision_effect *effect = effect_of(table, event->rank, event->step);
+    if (!effect) return;
+    *(swapped ? &effect->swapped : &effect->plain) = first_element(&event->computed[place->result]);
+    if (isnan(effect->recorded)) effect->recorded = first_element(&event->recorded[place->result]);
+}
