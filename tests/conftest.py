@@ -13,6 +13,8 @@ import tempfile
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+# What several tests use stands in the folder of the room that it is about; names of files are unique in the tree.
+sys.path += sorted({str(path.parent) for path in (ROOT / "tests").glob("*/**/*.py") if "programs" not in path.parts})
 BUILD = pathlib.Path(os.environ.get("LASTBIT_BUILD", ROOT / "build" / "release"))
 FULL = os.environ.get("LASTBIT_FULL", "0") not in ("", "0")
 

@@ -14,7 +14,7 @@
  * Nor is a node one on whose way all that is computed of it in its phase is the same again (a softmax in blocks: its scores are masked
  * otherwise, its result is the same). Backward reads such inner values a second time; there the search passes through them.
  *
- * Pure: no I/O, no programs; tests/bisect/test_divergence.c has it as a table. */
+ * Pure: no I/O, no programs; tests/bisect/merged/test_divergence.c has it as a table. */
 #ifndef LB_BISECT_DIVERGENCE_H
 #define LB_BISECT_DIVERGENCE_H
 

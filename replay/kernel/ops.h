@@ -108,7 +108,7 @@ typedef struct lb_op_row {
     float roundings_per_term;
     uint32_t flags;
     const char *kernels; /* named kernels besides the default, space separated: "openblas" */
-    const char *samples; /* how tests generate inputs: see tests/replay/op_samples.py */
+    const char *samples; /* how tests generate inputs: see tests/replay/ops/op_samples.py */
 } lb_op_row;
 
 /* ID_kernel and ID_twin of one expression in `call` and `twin`. */

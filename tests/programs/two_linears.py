@@ -1,6 +1,6 @@
 """A few steps of SGD on two linear layers, with inputs whose size jumps from step to step.
 
-tests/replay/test_precision.py trains the same model again, its products quantised by recipes written out there.
+tests/replay/precision/test_precision.py trains the same model again, its products quantised by recipes written out there.
 """
 import argparse
 

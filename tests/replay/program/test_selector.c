@@ -1,0 +1,107 @@
+/* Selectors over a small program. */
+#include "cmocka_first.h"
+
+#include "selector.h"
+
+#include <lastbit/replay.h>
+#include <stdlib.h>
+#include <string.h>
+
+static lb_program *program(void)
+{
+    lb_program *p = lb_program_new();
+    p->rank = 2;
+    p->step = 7;
+    uint32_t three = lb_program_scope(p, "model.layers.3", "LlamaDecoderLayer", 0);
+    uint32_t mlp = lb_program_scope(p, "model.layers.3.mlp", "LlamaMLP", three);
+    uint32_t other = lb_program_scope(p, "model.layers.31", "LlamaDecoderLayer", 0);
+    const struct {
+        const char *name;
+        uint32_t scope;
+        uint8_t phase;
+    } ops[] = {{"aten::mm", mlp, LB_PHASE_FORWARD},
+               {"aten::addmm", mlp, LB_PHASE_BACKWARD},
+               {"aten::add.Tensor", three, LB_PHASE_FORWARD},
+               {"aten::add_.Tensor", other, LB_PHASE_OPTIMIZER}};
+    for (size_t i = 0; i < 4; i++) {
+        lb_op op = {.name = lb_program_string(p, ops[i].name), .scope = ops[i].scope, .phase = ops[i].phase, .node_name = LB_NONE};
+        lb_program_add_op(p, &op);
+    }
+    return p;
+}
+
+/* The ops selected, as bits. */
+static unsigned selected(const char *text)
+{
+    lb_program *p = program();
+    lb_selector *selector;
+    uint8_t marks[4] = {0};
+    unsigned bits = 0;
+    assert_int_equal(lb_selector_new(text, &selector, NULL), LB_OK);
+    int64_t n = lb_selector_mark(selector, p, "-A-D", NULL, marks, 1);
+    for (unsigned i = 0; i < 4; i++) bits |= (unsigned)marks[i] << i;
+    assert_int_equal(n, __builtin_popcount(bits));
+    lb_selector_free(selector);
+    lb_program_free(p);
+    return bits;
+}
+
+static void terms_select_what_they_say(void **state)
+{
+    (void)state;
+    assert_int_equal(selected(""), 0xf);
+    assert_int_equal(selected("mlp/aten::(add)?mm"), 0x3);
+    assert_int_equal(selected("layer=model.layers.3"), 0x7);
+    assert_int_equal(selected("op=mm"), 0x1);
+    assert_int_equal(selected("op=add"), 0x4);
+    assert_int_equal(selected("op=aten::add.Tensor"), 0x4);
+    assert_int_equal(selected("class=LlamaMLP"), 0x3);
+    assert_int_equal(selected("phase=backward,optimizer"), 0xa);
+    assert_int_equal(selected("rank=0,2-3"), 0xf);
+    assert_int_equal(selected("rank=0"), 0);
+    assert_int_equal(selected("step=7&phase=forward&layer=model.layers.3.mlp"), 0x1);
+    assert_int_equal(selected("index=0,2-3"), 0xd);
+    assert_int_equal(selected("index=1&phase=forward"), 0);
+    assert_int_equal(selected("block=A"), 0x4);
+    assert_int_equal(selected("block=A,D"), 0xc);
+}
+
+static void broken_terms_are_named(void **state)
+{
+    (void)state;
+    lb_selector *selector;
+    static const char *const broken[] = {"layer=(", "rank=a", "phase=sideways", "block=e", "step=1-"};
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
+        lb_err err = LB_ERR_INIT;
+        assert_int_equal(lb_selector_new(broken[i], &selector, &err), LB_ERR_INVALID);
+        assert_non_null(strstr(err.message, "selector"));
+        assert_null(selector);
+    }
+}
+
+static void a_swap_is_split_at_its_last_equals_sign(void **state)
+{
+    (void)state;
+    lb_swap swap;
+    assert_int_equal(lb_swap_parse(LB_SWAP_PRECISION, "block=E=f32", &swap, NULL), LB_OK);
+    assert_string_equal(swap.selector, "block=E");
+    assert_string_equal(swap.argument, "f32");
+    lb_swap_release(&swap);
+    assert_int_equal(lb_swap_parse(LB_SWAP_PRECISION, "f64", &swap, NULL), LB_OK);
+    assert_string_equal(swap.selector, "");
+    lb_swap_release(&swap);
+    assert_int_equal(lb_swap_parse(LB_SWAP_SKIP, "layer=model.layers.3", &swap, NULL), LB_OK);
+    assert_string_equal(swap.selector, "layer=model.layers.3");
+    lb_swap_release(&swap);
+    assert_int_equal(lb_swap_parse(LB_SWAP_ORDER, "op=mm=", &swap, NULL), LB_ERR_INVALID);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(terms_select_what_they_say),
+        cmocka_unit_test(broken_terms_are_named),
+        cmocka_unit_test(a_swap_is_split_at_its_last_equals_sign),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
