@@ -2,7 +2,7 @@
  * their programs are taken as one, in which collectives meet. */
 #include "explain_session.h"
 
-#include "exchange.h"
+#include "exchange_names.h"
 
 #include <stdlib.h>
 #include <string.h>

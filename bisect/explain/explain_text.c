@@ -2,7 +2,7 @@
 #define _GNU_SOURCE /* open_memstream */
 #include <lastbit/explain.h>
 
-#include "exchange.h"
+#include "exchange_names.h"
 
 #include <ctype.h>
 #include <inttypes.h>

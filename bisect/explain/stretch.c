@@ -1,7 +1,7 @@
 /* Finding stretches: see stretch.h. */
 #include "stretch_finder.h"
 
-#include "exchange.h"
+#include "exchange_names.h"
 
 #include <stdlib.h>
 #include <string.h>

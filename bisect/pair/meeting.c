@@ -1,7 +1,7 @@
 /* Finding meetings: see meeting.h. */
 #include "meeting.h"
 
-#include "exchange.h"
+#include "exchange_names.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -14,12 +14,9 @@
 #define LB_REPLAY_EXCHANGE_H
 
 #include "collective.h"
+#include "exchange_names.h"
 #include "machine.h"
 
-/* True when this collective can be run given all its members; false: recorded outputs stand in (send, recv, unknown). */
-bool lb_exchange_knows(const char *op_name);
-/* Does member `who` of the group receive anything? A gather and a reduction to one root leave something defined there alone. */
-bool lb_exchange_receives(const lb_program *program, const lb_op *op, uint32_t who);
 /* `members` in group order; every one stands at the op of the same collective. Outputs are written and every machine goes on
  * (lb_machine_finish), or, where an op or a dtype is not known, takes its recorded outputs. */
 lb_status lb_exchange_run(lb_machine *const *members, uint32_t n, lb_err *err);

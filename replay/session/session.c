@@ -7,7 +7,6 @@
 #include "block.h"
 #include "checkpoint.h"
 #include "choices.h"
-#include "exchange.h"
 #include "fuse.h"
 #include "machine.h"
 #include "muon.h"
@@ -15,6 +14,7 @@
 #include "passes.h"
 #include "prepared.h"
 #include "regenerate.h"
+#include "rendezvous.h"
 #include "selector.h"
 
 #include <lastbit/replay.h>
@@ -400,77 +400,32 @@ static lb_status keep_checkpoint(session *s, lb_err *err)
     return status == LB_OK ? go_on(s, err) : status;
 }
 
-static const lb_collective *stands_at(const player *p)
+static void take_seats(const session *s, lb_rank_seat *seats)
 {
-    const lb_prepared *prepared = p->machine->prepared;
-    uint32_t row = prepared->ops[p->machine->next].collective;
-    return row == LB_NONE ? NULL : &prepared->program->collectives[row];
-}
-
-static bool same_meeting(const player *a, const player *b)
-{
-    const lb_collective *x = stands_at(a), *y = stands_at(b);
-    const lb_program *p = a->machine->prepared->program, *q = b->machine->prepared->program;
-    return x && y && x->sequence == y->sequence && x->ranks == y->ranks &&
-           !memcmp(p->refs + x->first_rank, q->refs + y->first_rank, x->ranks * sizeof(uint32_t)) &&
-           !strcmp(lb_program_text(p, x->group), lb_program_text(q, y->group));
-}
-
-static player *player_of(session *s, int32_t rank)
-{
-    for (uint32_t i = 0; i < s->n_players; i++)
-        if (s->players[i].rank == rank) return &s->players[i];
-    return NULL;
-}
-
-typedef enum meeting { MEETING_COMPLETE, MEETING_WAITS, MEETING_IMPOSSIBLE } meeting;
-
-/* The members of the collective that `p` stands at, in group order. */
-static meeting gather_members(session *s, player *p, player **members)
-{
-    const lb_collective *row = stands_at(p);
-    const lb_program *program = p->machine->prepared->program;
-    meeting found = MEETING_COMPLETE;
-    if (!row || !row->ranks || row->ranks > s->n_players ||
-        !lb_exchange_knows(lb_op_name(program, &program->ops[p->machine->next])))
-        return MEETING_IMPOSSIBLE;
-    for (uint32_t i = 0; i < row->ranks; i++) {
-        members[i] = player_of(s, (int32_t)program->refs[row->first_rank + i]);
-        if (!members[i] || members[i]->state == PLAYER_DONE) return MEETING_IMPOSSIBLE;
-        if (members[i]->state != PLAYER_WAITS || !same_meeting(p, members[i])) found = MEETING_WAITS;
+    for (uint32_t i = 0; i < s->n_players; i++) {
+        const player *p = &s->players[i];
+        seats[i] = (lb_rank_seat){p->machine, p->rank, p->state == PLAYER_WAITS, p->state == PLAYER_DONE};
     }
-    return found;
-}
-
-static lb_status meet(player *const *members, uint32_t n, lb_err *err)
-{
-    lb_machine **machines = malloc((n + 1) * sizeof *machines);
-    if (!machines) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    lb_status status = LB_OK;
-    for (uint32_t i = 0; i < n; i++) machines[i] = members[i]->machine->shadow;
-    if (machines[0]) status = lb_exchange_run(machines, n, err);
-    for (uint32_t i = 0; i < n; i++) machines[i] = members[i]->machine;
-    if (status == LB_OK) status = lb_exchange_run(machines, n, err);
-    free(machines);
-    for (uint32_t i = 0; i < n; i++) members[i]->state = PLAYER_READY;
-    return status;
 }
 
 /* Lets every collective happen that can. When none can, the first that waits takes its recorded outputs. */
-static lb_status hold_meetings(session *s, player **members, lb_err *err)
+static lb_status hold_meetings(session *s, lb_rank_seat *seats, uint32_t *members, lb_err *err)
 {
     player *stuck = NULL;
     bool progress = false, paused = false;
     for (uint32_t i = 0; i < s->n_players; i++) {
         player *p = &s->players[i];
+        uint32_t n;
         paused |= p->state == PLAYER_PAUSED;
         if (p->state != PLAYER_WAITS || s->run.stop) continue;
-        meeting found = gather_members(s, p, members);
-        if (found == MEETING_COMPLETE) LB_TRY(meet(members, stands_at(p)->ranks, err));
-        if (found == MEETING_IMPOSSIBLE) LB_TRY(lb_machine_stand_in(p->machine, err));
-        if (found != MEETING_WAITS) p->state = PLAYER_READY;
-        progress |= found != MEETING_WAITS;
-        if (found == MEETING_WAITS && !stuck) stuck = p;
+        take_seats(s, seats);
+        const lb_rendezvous found = lb_rendezvous_gather(seats, s->n_players, i, members, &n);
+        if (found == LB_RENDEZVOUS_COMPLETE) LB_TRY(lb_rendezvous_run(seats, members, n, err));
+        for (uint32_t m = 0; found == LB_RENDEZVOUS_COMPLETE && m < n; m++) s->players[members[m]].state = PLAYER_READY;
+        if (found == LB_RENDEZVOUS_IMPOSSIBLE) LB_TRY(lb_machine_stand_in(p->machine, err));
+        if (found != LB_RENDEZVOUS_WAITS) p->state = PLAYER_READY;
+        progress |= found != LB_RENDEZVOUS_WAITS;
+        if (found == LB_RENDEZVOUS_WAITS && !stuck) stuck = p;
     }
     if (progress || !stuck) return LB_OK;
     if (paused) return go_on(s, err); /* they may be whom the others wait for: no checkpoint here */
@@ -481,17 +436,17 @@ static lb_status hold_meetings(session *s, player **members, lb_err *err)
 
 static lb_status play(session *s, lb_err *err)
 {
-    player **members = calloc(s->n_players + 1, sizeof *members);
-    if (!members) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    lb_status status = LB_OK;
+    lb_rank_seat *seats = calloc(s->n_players + 1, sizeof *seats);
+    uint32_t *members = calloc(s->n_players + 1, sizeof *members);
+    lb_status status = seats && members ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; i < s->n_players && status == LB_OK; i++) status = next_step(s, &s->players[i], err);
     for (bool left = true; left && status == LB_OK && !s->run.stop;) {
         left = false;
         for (uint32_t i = 0; i < s->n_players && status == LB_OK; i++) status = advance(s, &s->players[i], err);
-        if (status == LB_OK) status = all_paused(s) ? keep_checkpoint(s, err) : hold_meetings(s, members, err);
+        if (status == LB_OK) status = all_paused(s) ? keep_checkpoint(s, err) : hold_meetings(s, seats, members, err);
         for (uint32_t i = 0; i < s->n_players; i++) left |= s->players[i].state != PLAYER_DONE;
     }
-    free(members);
+    free(seats), free(members);
     return status;
 }
 

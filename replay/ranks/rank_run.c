@@ -1,0 +1,140 @@
+/* Ranks that run by themselves: see rank_run.h. */
+#include "rank_run.h"
+
+#include "choices.h"
+#include "fuse.h"
+#include "machine.h"
+#include "operand_rounding.h"
+#include "rendezvous.h"
+
+#include <stdlib.h>
+
+/* The program with a kernel in the place of some of its ops, where a swap asks for that. */
+typedef struct fusion {
+    lb_program *program;
+    uint32_t *origin;
+    lb_prepared *prepared; /* NULL: the program as it is */
+} fusion;
+
+static void release_fusion(fusion *f)
+{
+    lb_prepared_free(f->prepared);
+    lb_program_free(f->program);
+    free(f->origin);
+}
+
+static lb_status fuse_program(lb_rank_run *r, fusion *f, lb_err *err)
+{
+    const lb_plan *plan = r->plan;
+    const lb_program *program = r->programs[0]->program;
+    for (uint32_t i = 0; i < plan->n_swaps && i < LB_RANK_RUN_SWAPS; i++) {
+        lb_program *next = NULL;
+        uint32_t *origin = NULL, touched = 0;
+        if (plan->swaps[i].kind != LB_SWAP_FUSE) continue;
+        if (f->program || r->n_programs > 1)
+            return lb_fail(err, LB_ERR_UNSUPPORTED, "one fusion at a time, on one rank");
+        LB_TRY(lb_pass_fuse(program, NULL, plan->swaps, plan->n_swaps, i, &next,
+                            &origin, &touched, err));
+        f->program = next, f->origin = origin, r->touched[i] = touched;
+    }
+    if (!f->program) return LB_OK;
+    return lb_prepare(f->program, program, f->origin, &f->prepared, err);
+}
+
+static void note_touched(lb_rank_run *r, const lb_choices *choices)
+{
+    uint64_t touched[LB_RANK_RUN_SWAPS] = {0};
+    lb_choices_touched(choices, touched);
+    for (uint32_t i = 0; i < r->plan->n_swaps && i < LB_RANK_RUN_SWAPS; i++)
+        if (!lb_swap_is_structural(r->plan->swaps[i].kind)) r->touched[i] = touched[i];
+}
+
+/* A rank at work. */
+typedef struct runner {
+    lb_machine *machine;
+    uint8_t *choice_of;
+    lb_machine_state state;
+} runner;
+
+static lb_status start(lb_choices *choices, const lb_prepared *prepared, lb_run *shared, runner *s, lb_err *err)
+{
+    LB_TRY(lb_choices_make(choices, prepared, NULL, &s->choice_of, err));
+    LB_TRY(lb_machine_new(shared, prepared->program->rank, &s->machine, err));
+    if (lb_choices_round_operands(choices, false)) {
+        s->machine->rounding = lb_operand_rounding_new();
+        if (!s->machine->rounding) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        LB_TRY(lb_operand_rounding_step(s->machine->rounding, prepared, err));
+    }
+    return lb_machine_declare(s->machine, prepared, err);
+}
+
+static void stop(runner *s)
+{
+    if (s->machine) lb_operand_rounding_free(s->machine->rounding);
+    lb_machine_free(s->machine);
+    free(s->choice_of);
+}
+
+static void take_seats(const runner *runners, uint32_t n, lb_rank_seat *seats)
+{
+    for (uint32_t i = 0; i < n; i++)
+        seats[i] = (lb_rank_seat){runners[i].machine, runners[i].machine->prepared->program->rank, runners[i].state == LB_MACHINE_AT_COLLECTIVE,
+                                  runners[i].state != LB_MACHINE_AT_COLLECTIVE};
+}
+
+/* One collective that can happen happens; `*any`: one did. */
+static lb_status meet(runner *runners, uint32_t n, bool *any, lb_err *err)
+{
+    lb_rank_seat *seats = calloc(n + 1, sizeof *seats);
+    uint32_t *members = calloc(n + 1, sizeof *members), n_members = 0;
+    lb_status status = seats && members ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    *any = false;
+    if (status == LB_OK) take_seats(runners, n, seats);
+    for (uint32_t i = 0; i < n && status == LB_OK && !*any; i++) {
+        if (!seats[i].waits || lb_rendezvous_gather(seats, n, i, members, &n_members) != LB_RENDEZVOUS_COMPLETE) continue;
+        *any = true;
+        status = lb_rendezvous_run(seats, members, n_members, err);
+        for (uint32_t r = 0; r < n_members && status == LB_OK; r++)
+            status = lb_machine_run(runners[members[r]].machine, &runners[members[r]].state, err);
+    }
+    free(seats), free(members);
+    return status;
+}
+
+static lb_status run_to_the_end(runner *runners, uint32_t n, const lb_run *shared, lb_err *err)
+{
+    bool waits = true;
+    for (uint32_t i = 0; i < n; i++) LB_TRY(lb_machine_run(runners[i].machine, &runners[i].state, err));
+    while (waits && !shared->stop) {
+        bool any;
+        LB_TRY(meet(runners, n, &any, err));
+        waits = false;
+        for (uint32_t i = 0; i < n; i++) waits |= runners[i].state == LB_MACHINE_AT_COLLECTIVE;
+        if (waits && !any) return lb_fail(err, LB_ERR_UNSUPPORTED, "a collective lacks some of its ranks");
+    }
+    return LB_OK;
+}
+
+lb_status lb_rank_run_all(lb_rank_run *r, lb_err *err)
+{
+    lb_choices *choices = NULL;
+    fusion fused = {0};
+    lb_replay_summary summary = {0};
+    lb_run shared = {r->plan, r->observer, {r->context, r->value, NULL}, &summary, NULL, false};
+    runner *runners = calloc(r->n_programs + 1, sizeof *runners);
+    lb_status status = runners ? fuse_program(r, &fused, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK) status = lb_choices_new(r->plan->swaps, r->plan->n_swaps, &choices, err);
+    for (uint32_t i = 0; i < r->n_programs && status == LB_OK; i++) {
+        const lb_prepared *prepared = fused.prepared ? fused.prepared : r->programs[i];
+        status = start(choices, prepared, &shared, &runners[i], err);
+        if (status != LB_OK) break;
+        status = lb_machine_begin(runners[i].machine, prepared, lb_choices_rows(choices), runners[i].choice_of, err);
+    }
+    if (status == LB_OK && r->plan->n_swaps) note_touched(r, choices);
+    if (status == LB_OK) status = run_to_the_end(runners, r->n_programs, &shared, err);
+    for (uint32_t i = 0; runners && i < r->n_programs; i++) stop(&runners[i]);
+    free(runners);
+    lb_choices_free(choices);
+    release_fusion(&fused);
+    return status;
+}

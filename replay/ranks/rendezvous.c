@@ -1,0 +1,58 @@
+/* Members of a collective among the ranks of a run: see rendezvous.h. */
+#include "rendezvous.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const lb_collective *stands_at(const lb_rank_seat *seat)
+{
+    const lb_prepared *prepared = seat->machine->prepared;
+    const uint32_t row = prepared->ops[seat->machine->next].collective;
+    return row == LB_NONE ? NULL : &prepared->program->collectives[row];
+}
+
+static bool stand_at_the_same(const lb_rank_seat *a, const lb_rank_seat *b)
+{
+    const lb_collective *x = stands_at(a), *y = stands_at(b);
+    const lb_program *p = a->machine->prepared->program, *q = b->machine->prepared->program;
+    return x && y && x->sequence == y->sequence && x->ranks == y->ranks &&
+           !memcmp(p->refs + x->first_rank, q->refs + y->first_rank, x->ranks * sizeof(uint32_t)) &&
+           !strcmp(lb_program_text(p, x->group), lb_program_text(q, y->group));
+}
+
+static uint32_t seat_of(const lb_rank_seat *seats, uint32_t n, int32_t rank)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (seats[i].rank == rank) return i;
+    return LB_NONE;
+}
+
+lb_rendezvous lb_rendezvous_gather(const lb_rank_seat *seats, uint32_t n, uint32_t first, uint32_t *members, uint32_t *n_members)
+{
+    const lb_collective *row = stands_at(&seats[first]);
+    const lb_program *program = seats[first].machine->prepared->program;
+    lb_rendezvous found = LB_RENDEZVOUS_COMPLETE;
+    *n_members = 0;
+    if (!row || !row->ranks || row->ranks > n || !lb_exchange_knows(lb_op_name(program, &program->ops[seats[first].machine->next])))
+        return LB_RENDEZVOUS_IMPOSSIBLE;
+    for (uint32_t i = 0; i < row->ranks; i++) {
+        const uint32_t m = seat_of(seats, n, (int32_t)program->refs[row->first_rank + i]);
+        if (m == LB_NONE || seats[m].done) return LB_RENDEZVOUS_IMPOSSIBLE;
+        if (!seats[m].waits || !stand_at_the_same(&seats[first], &seats[m])) found = LB_RENDEZVOUS_WAITS;
+        members[(*n_members)++] = m;
+    }
+    return found;
+}
+
+lb_status lb_rendezvous_run(const lb_rank_seat *seats, const uint32_t *members, uint32_t n_members, lb_err *err)
+{
+    lb_machine **machines = calloc(n_members + 1, sizeof *machines);
+    if (!machines) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = LB_OK;
+    for (uint32_t i = 0; i < n_members; i++) machines[i] = seats[members[i]].machine->shadow;
+    if (machines[0]) status = lb_exchange_run(machines, n_members, err);
+    for (uint32_t i = 0; i < n_members; i++) machines[i] = seats[members[i]].machine;
+    if (status == LB_OK) status = lb_exchange_run(machines, n_members, err);
+    free(machines);
+    return status;
+}

@@ -1,0 +1,26 @@
+/* Where ranks meet: who stands at the same collective, and letting it happen. The only place that decides it: a replay of a capture
+ * (session.h's runs) and a few ops run by themselves (rank_run.h) differ in what a rank does between two collectives alone. */
+#ifndef LB_REPLAY_RENDEZVOUS_H
+#define LB_REPLAY_RENDEZVOUS_H
+
+#include "exchange.h"
+
+typedef enum lb_rendezvous {
+    LB_RENDEZVOUS_COMPLETE,  /* all members stand at it */
+    LB_RENDEZVOUS_WAITS,     /* some are on their way */
+    LB_RENDEZVOUS_IMPOSSIBLE /* some are not in the run or have ended, or nobody knows how to run it */
+} lb_rendezvous;
+
+typedef struct lb_rank_seat {
+    lb_machine *machine;
+    int32_t rank;
+    bool waits; /* it stands at a collective */
+    bool done;  /* it will come to none */
+} lb_rank_seat;
+
+/* The members of the collective at which seat `first` stands, as rows of `seats` in group order. `members`: room for n. */
+lb_rendezvous lb_rendezvous_gather(const lb_rank_seat *seats, uint32_t n, uint32_t first, uint32_t *members, uint32_t *n_members);
+/* Runs it: first among the members' shadows, where they have any. */
+lb_status lb_rendezvous_run(const lb_rank_seat *seats, const uint32_t *members, uint32_t n_members, lb_err *err);
+
+#endif
