@@ -1,4 +1,4 @@
-"""README tells the truth: its map and those of the rooms have every source file once, its commands and options exist, its output is what comes out."""
+"""The documents tell the truth: every source file is listed once, commands and options exist, printed output is what comes out, paths are there."""
 import re
 import subprocess
 
@@ -8,26 +8,43 @@ TEXT = (ROOT / "README.md").read_text()
 FOLDERS = ["include/lastbit", "formats", "capture", "replay", "bisect"]
 
 
+def tracked(*folders):
+    return subprocess.run(["git", "ls-files", *folders], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+
+
 def sources():
-    listed = subprocess.run(["git", "ls-files", *FOLDERS], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return {path for path in listed.split() if re.search(r"\.(c|h|cu|py)$", path)}
+    return {path for path in tracked(*FOLDERS) if re.search(r"\.(c|h|cu|py)$", path)}
 
 
 ROOMS = sorted(path.parent for folder in FOLDERS[1:] for path in (ROOT / folder).glob("*/README.md"))
+PUBLIC = ROOT / "include" / "lastbit"
+DOCUMENTS = [ROOT / "README.md", ROOT / "include" / "ARCHITECTURE.md", ROOT / ".github" / "CONTRIBUTING.md",
+             *(room / "README.md" for room in [PUBLIC, *ROOMS])]
+
+
+def rows(text):
+    """An indented list as (names, description)."""
+    for line in re.findall(r"^    (\S.*)$", text, re.M):
+        names, _, description = re.match(r"(.+?)(\s{2,}|$)(.*)", line.strip()).groups()
+        yield names.split(), description
 
 
 def listed(folder, text):
     """Paths that an indented list names: `a.{h,c}` is two files, `op_*.c` a family."""
-    for line in re.findall(r"^    (\S.*)$", text, re.M):
-        for word in re.split(r"\s{2,}", line.strip())[0].split():
+    for names, _ in rows(text):
+        for word in names:
             both = re.fullmatch(r"(.+)\.\{h,c\}", word)
             yield from [f"{folder}/{both.group(1)}.h", f"{folder}/{both.group(1)}.c"] if both else [f"{folder}/{word}"]
 
 
 def mapped():
-    """README lists the public headers, the README of each room its files."""
-    public = TEXT.split("**`include/lastbit/`", 1)[1].split("**`formats/`", 1)[0]
-    return [*listed("include/lastbit", public), *(path for room in ROOMS for path in listed(room.relative_to(ROOT), (room / "README.md").read_text()))]
+    """The README of each room lists its files, that of include/lastbit the public headers."""
+    return [path for room in [PUBLIC, *ROOMS] for path in listed(room.relative_to(ROOT), (room / "README.md").read_text())]
+
+
+def rooms_built(library):
+    built = (ROOT / "CMakeLists.txt").read_text()
+    return re.search(rf"lastbit_library\(lb_{library} {library}\s+ROOMS ([\w ]+)", built).group(1).split()
 
 
 def test_every_source_file_is_listed_once():
@@ -39,15 +56,28 @@ def test_every_source_file_is_listed_once():
     assert not set(names) - sources(), f"a README names what is not there: {sorted(set(names) - sources())}"
 
 
+def test_every_listed_file_is_described():
+    for room in [PUBLIC, *ROOMS]:
+        bare = [names for names, description in rows((room / "README.md").read_text()) if not description]
+        assert not bare, f"{room.relative_to(ROOT)}/README.md does not describe {bare}"
+
+
 def test_every_room_is_in_the_map_and_in_the_build():
     """… in the order from the ground up; `cli` and the Python package are built by other rules."""
-    built = (ROOT / "CMakeLists.txt").read_text()
     for folder in FOLDERS[1:]:
         section = TEXT.split(f"**`{folder}/`", 1)[1].split("\n**", 1)[0].split("\n## ", 1)[0]
         rooms = re.findall(r"^    (\w+)/ ", section, re.M)
         assert sorted(rooms) == sorted(room.name for room in ROOMS if room.parent.name == folder)
-        order = re.search(rf"lastbit_library\(lb_{folder} {folder}\s+ROOMS ([\w ]+)", built).group(1).split()
-        assert order == [room for room in rooms if room not in ("cli", "lastbit")], folder
+        assert rooms_built(folder) == [room for room in rooms if room not in ("cli", "lastbit")], folder
+
+
+def test_every_room_says_what_it_may_use():
+    for library in FOLDERS[1:]:
+        order = rooms_built(library)
+        for below, room in zip([None, *order], order):
+            text = " ".join((ROOT / library / room / "README.md").read_text().split())
+            said = f"It stands behind `{below}`" if below else "It is the lowest room of"
+            assert said in text, f"{library}/{room}/README.md does not say: {said}"
 
 
 def test_no_folder_holds_more_than_fifty_sources():
@@ -55,8 +85,27 @@ def test_no_folder_holds_more_than_fifty_sources():
     assert max((folders.count(folder), folder) for folder in set(folders))[0] <= 50
 
 
+def test_the_readme_is_short():
+    assert len(TEXT.splitlines()) <= 150
+
+
+def test_paths_in_documents_exist():
+    """`folder/file.c`, `folder/file.{h,c}` and links. A path with AREA, NAME, KIND, FAMILY or a brace in it is a pattern."""
+    there = {*tracked(), *(parent.as_posix() for path in tracked() for parent in (ROOT / path).relative_to(ROOT).parents)}
+    for document in DOCUMENTS:
+        text = document.read_text()
+        for link in re.findall(r"\]\(([^)#:]+)\)", text):
+            assert (document.parent / link).exists(), f"{document.relative_to(ROOT)} links to {link}"
+        for word in re.findall(r"`([\w.{},/-]+)`", text):
+            if not re.match(r"(include|formats|capture|replay|bisect|tests|samples)/", word) or re.search("AREA|NAME|KIND|FAMILY|[{]", word.replace(".{h,c}", "")):
+                continue
+            both = re.fullmatch(r"(.+)\.\{h,c\}", word)
+            for path in [f"{both.group(1)}.h", f"{both.group(1)}.c"] if both else [word.rstrip("/")]:
+                assert path in there, f"{document.relative_to(ROOT)} names {path}"
+
+
 def test_commands_and_options_exist():
-    lines = re.findall(r"^(?:\$ |    )(lastbit .*)$", TEXT, re.M)
+    lines = [line for document in DOCUMENTS for line in re.findall(r"^(?:\$ |    )(lastbit .*)$", document.read_text(), re.M)]
     assert len(lines) >= 5
     for line in lines:
         line = re.sub(r"^lastbit ", "", line).split("#")[0].split(" -- ")[0]
