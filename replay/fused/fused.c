@@ -247,7 +247,9 @@ uint32_t lb_candidate_add_all(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, u
 #define FUNCTIONS(NAME, ID, FLAGS) LB_WITH_TWIN(ID, lb_fused_##ID.run(call, LB_COMPOSITE_##NAME, twin))
 FUSED_KINDS(FUNCTIONS)
 
-#define ROW(NAME, ID, FLAGS) {"fused::" #ID, INPUTS, ID##_kernel, ID##_twin, 1, 0, FLAGS, NULL, "fused"},
+#define ROW(NAME, ID, FLAGS)                                                                                 \
+    {.name = "fused::" #ID, .args = INPUTS, .kernel = ID##_kernel, .twin = ID##_twin, .roundings = 1,        \
+     .flags = FLAGS, .samples = "fused"},
 static const lb_op_row rows[] = {FUSED_KINDS(ROW){NULL}};
 
 /* These kernels run ops of the table, so that the table cannot name them. */

@@ -101,7 +101,8 @@ static lb_status adagrad_twin(lb_call *call) { return adagrad_run(call, true); }
 
 /* clang-format off */
 const lb_op_row lb_rows_adagrad[] = {
-    {"aten::_fused_adagrad_", "self grads state_sums state_steps lr lr_decay weight_decay eps maximize grad_scale found_inf", adagrad,
-     adagrad_twin, 12, 0, 0, NULL, "fused_adagrad"},
+    {.name = "aten::_fused_adagrad_",
+     .args = "self grads state_sums state_steps lr lr_decay weight_decay eps maximize grad_scale found_inf", .kernel = adagrad,
+     .twin = adagrad_twin, .roundings = 12, .samples = "fused_adagrad"},
     {NULL}
 };

@@ -329,7 +329,8 @@ static lb_status diagonal_scatter(lb_call *call)
     return into_diagonal(call, lb_call_tensor(call, 1), 2);
 }
 
-#define MOVED(NAME, ARGS, KERNEL, SAMPLES) {"aten::" NAME, ARGS, KERNEL, NULL, 0, 0, LB_ROW_EXACT, NULL, SAMPLES},
+#define MOVED(NAME, ARGS, KERNEL, SAMPLES)                                                                   \
+    {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .flags = LB_ROW_EXACT, .samples = SAMPLES},
 const lb_op_row lb_rows_arrangement[] = {
     MOVED("cat", "tensors dim", cat, "cat")
     MOVED("stack", "tensors dim", stack, "stack")
@@ -339,8 +340,8 @@ const lb_op_row lb_rows_arrangement[] = {
     MOVED("flip", "self dims", flip, "flip")
     MOVED("repeat", "self repeats", repeat, "repeat")
     MOVED("roll", "self shifts dims", roll, "roll")
-    {"aten::repeat_interleave.Tensor", "repeats output_size", repeat_interleave, NULL, 0, 0,
-     LB_ROW_EXACT | LB_ROW_DISCONTINUOUS | LB_ROW_DECISION, NULL, "repeat_interleave"},
+    {.name = "aten::repeat_interleave.Tensor", .args = "repeats output_size", .kernel = repeat_interleave,
+     .flags = LB_ROW_EXACT | LB_ROW_DISCONTINUOUS | LB_ROW_DECISION, .samples = "repeat_interleave"},
     MOVED("slice_backward", "grad_output input_sizes dim start end step", slice_backward, "slice_backward")
     MOVED("select_backward", "grad_output input_sizes dim index", select_backward, "select_backward")
     MOVED("diagonal_backward", "grad_output input_sizes offset dim1 dim2", diagonal_backward, "diagonal_backward")

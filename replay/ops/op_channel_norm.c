@@ -333,7 +333,9 @@ BATCH_BACKWARD(batch_norm_backward, 0, 1, 2, 3, 5, 7, 8, 9)
 BATCH_BACKWARD(cudnn_backward, 1, 0, 2, 3, 5, ALWAYS, 7, NONE)
 
 #define NORM(NAME, ARGS, KERNEL, ROUNDINGS, FLAGS, SAMPLES)                                                  \
-    {"aten::" NAME, ARGS, KERNEL, KERNEL##_twin, ROUNDINGS, 1, LB_ROW_REDUCTION | LB_ROW_SQUARES | (FLAGS), NULL, SAMPLES},
+    {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .twin = KERNEL##_twin,                           \
+     .roundings = ROUNDINGS, .roundings_per_term = 1,                                                        \
+     .flags = LB_ROW_REDUCTION | LB_ROW_SQUARES | (FLAGS), .samples = SAMPLES},
 #define RESERVE LB_ROW_GIVEN(3, 1)
 #define STATS "running_mean running_var"
 #define SAVED "save_mean save_var"

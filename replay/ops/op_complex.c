@@ -317,7 +317,8 @@ static lb_status only_complex(lb_call *call)
 }
 
 #define ROW(NAME, ARGS, ROUNDINGS, FLAGS, SAMPLES)                                                             \
-    {"aten::" NAME, ARGS, only_complex, NULL, ROUNDINGS, 0, LB_ROW_ELEMENTWISE | (FLAGS), NULL, SAMPLES},
+    {.name = "aten::" NAME, .args = ARGS, .kernel = only_complex, .roundings = ROUNDINGS,                    \
+     .flags = LB_ROW_ELEMENTWISE | (FLAGS), .samples = SAMPLES},
 
 /* clang-format off */
 const lb_op_row lb_rows_complex[] = {

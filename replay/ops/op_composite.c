@@ -320,12 +320,15 @@ COMPOSITE(dilated_conv)
 COMPOSITE(depthwise_conv)
 
 #define ROW(NAME, ARGS, ID, ROUNDINGS, FLAGS, KERNELS, SAMPLES)                                                \
-    {"aten::" NAME, ARGS, ID##_kernel, ID##_twin, ROUNDINGS, 1, FLAGS, KERNELS, SAMPLES},
+    {.name = "aten::" NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin,                          \
+     .roundings = ROUNDINGS, .roundings_per_term = 1, .flags = FLAGS, .kernels = KERNELS,                    \
+     .samples = SAMPLES},
 #define SUM(NAME, ARGS, ID, ROUNDINGS, SAMPLES) ROW(NAME, ARGS, ID, ROUNDINGS, LB_ROW_REDUCTION, NULL, SAMPLES)
 #define NORM(NAME, ARGS, ID, ROUNDINGS, SAMPLES) ROW(NAME, ARGS, ID, ROUNDINGS, LB_ROW_REDUCTION | LB_ROW_SQUARES, NULL, SAMPLES)
 #define CONV(NAME, ARGS, ID, SAMPLES) ROW(NAME, ARGS, ID, 2, LB_ROW_REDUCTION, "openblas", SAMPLES)
 #define COPIED(NAME, ARGS, SAMPLES)                                                                            \
-    {"aten::" NAME, ARGS, copied, NULL, 0, 0, LB_ROW_VIEW | LB_ROW_EXACT, NULL, SAMPLES},
+    {.name = "aten::" NAME, .args = ARGS, .kernel = copied, .flags = LB_ROW_VIEW | LB_ROW_EXACT,             \
+     .samples = SAMPLES},
 #define CAST "non_blocking copy memory_format"
 #define USUAL "input weight bias stride padding dilation groups"
 #define FLAGS_ " benchmark deterministic allow_tf32"
@@ -344,10 +347,13 @@ const lb_op_row lb_rows_composite[] = {
     SUM("nll_loss2d", "self target weight reduction ignore_index", nll, 4, "nll_loss2d")
     SUM("nll_loss_nd", "self target weight reduction ignore_index", nll, 4, "nll_loss")
     SUM("cross_entropy_loss", "self target weight reduction ignore_index label_smoothing", cross_entropy, 10, "cross_entropy")
-    {"aten::log_sigmoid", "self", log_sigmoid_kernel, log_sigmoid_twin, 6, 0, LB_ROW_ELEMENTWISE, NULL, "unary float"},
-    {"aten::selu", "self", selu_kernel, selu_twin, 6, 0, LB_ROW_ELEMENTWISE, NULL, "unary float"},
-    {"aten::celu", "self alpha", celu_kernel, celu_twin, 6, 0, LB_ROW_ELEMENTWISE, NULL, "unary float lambd"},
-    {"aten::relu6", "self", relu6, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_ELEMENTWISE, NULL, "unary float"},
+    {.name = "aten::log_sigmoid", .args = "self", .kernel = log_sigmoid_kernel, .twin = log_sigmoid_twin, .roundings = 6,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "unary float"},
+    {.name = "aten::selu", .args = "self", .kernel = selu_kernel, .twin = selu_twin, .roundings = 6, .flags = LB_ROW_ELEMENTWISE,
+     .samples = "unary float"},
+    {.name = "aten::celu", .args = "self alpha", .kernel = celu_kernel, .twin = celu_twin, .roundings = 6,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "unary float lambd"},
+    {.name = "aten::relu6", .args = "self", .kernel = relu6, .flags = LB_ROW_EXACT | LB_ROW_ELEMENTWISE, .samples = "unary float"},
     ROW("_addmm_activation", "self mat1 mat2 beta alpha use_gelu", addmm_activation, 4, LB_ROW_MATMUL, "openblas", "addmm activation")
     CONV("conv1d", USUAL, conv, "convolution conv1d")
     CONV("conv2d", USUAL, conv, "convolution conv2d")
@@ -368,7 +374,8 @@ const lb_op_row lb_rows_composite[] = {
     CONV("slow_conv3d_forward", "self weight kernel_size bias stride padding", thnn_conv, "convolution thnn conv3d")
     CONV("slow_conv_dilated2d", "self weight kernel_size bias stride padding dilation", dilated_conv, "convolution thnn dilated")
     CONV("_conv_depthwise2d", "self weight kernel_size bias stride padding dilation", depthwise_conv, "convolution depthwise")
-    {"aten::one_hot", "self num_classes", one_hot, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_DISCONTINUOUS, NULL, "one_hot"},
+    {.name = "aten::one_hot", .args = "self num_classes", .kernel = one_hot, .flags = LB_ROW_EXACT | LB_ROW_DISCONTINUOUS,
+     .samples = "one_hot"},
     COPIED("reshape", "self shape", "reshape")
     COPIED("reshape_as", "self other", "reshape as")
     COPIED("contiguous", "self memory_format", "contiguous")

@@ -84,13 +84,20 @@ static lb_status eye(lb_call *call)
     return n > 0 ? lb_pointwise_fill(call, &diagonal, &one) : LB_OK;
 }
 
-#define MADE(NAME, ARGS, KERNEL, SAMPLES) {"aten::" NAME, ARGS, KERNEL, NULL, 0, 0, LB_ROW_EXACT, NULL, SAMPLES},
-#define ZERO(NAME, ARGS, SAMPLES) {"aten::" NAME, ARGS, fill_zero, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_ZERO, NULL, SAMPLES},
+#define MADE(NAME, ARGS, KERNEL, SAMPLES)                                                                    \
+    {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .flags = LB_ROW_EXACT, .samples = SAMPLES},
+#define ZERO(NAME, ARGS, SAMPLES)                                                                            \
+    {.name = "aten::" NAME, .args = ARGS, .kernel = fill_zero, .flags = LB_ROW_EXACT | LB_ROW_ZERO,          \
+     .samples = SAMPLES},
 /* torch steps within a vector in f32; integers are exact all the same. */
-#define RANGE(NAME, ARGS, KERNEL, SAMPLES) {"aten::" NAME, ARGS, KERNEL, KERNEL##_twin, 3, 0, 0, NULL, SAMPLES},
+#define RANGE(NAME, ARGS, KERNEL, SAMPLES)                                                                   \
+    {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .twin = KERNEL##_twin, .roundings = 3,           \
+     .samples = SAMPLES},
 #define COPY(NAME, ARGS, KERNEL, SAMPLES)                                                                    \
-    {"aten::" NAME, ARGS, KERNEL, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_ELEMENTWISE, NULL, SAMPLES},
-#define EMPTY(NAME, ARGS) {"aten::" NAME, ARGS, NULL, NULL, 0, 0, LB_ROW_UNDEFINED, NULL, "undefined"},
+    {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .flags = LB_ROW_EXACT | LB_ROW_ELEMENTWISE,      \
+     .samples = SAMPLES},
+#define EMPTY(NAME, ARGS)                                                                                    \
+    {.name = "aten::" NAME, .args = ARGS, .flags = LB_ROW_UNDEFINED, .samples = "undefined"},
 #define OPTIONS "dtype layout device pin_memory"
 
 /* clang-format off */

@@ -454,11 +454,18 @@ OP(router, topk_sgl, .x = AT(2), .flag = AT(3))
 OP(expert_sum, moe_sum, .x = AT(0))
 
 #define ROW(NAME, ARGS, ID, ROUNDINGS)                                                                         \
-    {NAME, ARGS, ID##_kernel, ID##_twin, ROUNDINGS, 0, LB_ROW_WRITES, NULL, "custom"},
-#define GIVES(NAME, ARGS, ID, ROUNDINGS) {NAME, ARGS, ID##_kernel, ID##_twin, ROUNDINGS, 0, 0, NULL, "custom"},
+    {.name = NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin, .roundings = ROUNDINGS,           \
+     .flags = LB_ROW_WRITES, .samples = "custom"},
+#define GIVES(NAME, ARGS, ID, ROUNDINGS)                                                                     \
+    {.name = NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin, .roundings = ROUNDINGS,           \
+     .samples = "custom"},
 /* Squares are summed in trees, whose depth counts, and half of that error enters. */
-#define NORM(NAME, ARGS, ID) {NAME, ARGS, ID##_kernel, ID##_twin, 16, 0, LB_ROW_WRITES | LB_ROW_SQUARES, NULL, "custom"},
-#define NORM_GIVES(NAME, ARGS, ID) {NAME, ARGS, ID##_kernel, ID##_twin, 16, 0, LB_ROW_SQUARES, NULL, "custom"},
+#define NORM(NAME, ARGS, ID)                                                                                 \
+    {.name = NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin, .roundings = 16,                  \
+     .flags = LB_ROW_WRITES | LB_ROW_SQUARES, .samples = "custom"},
+#define NORM_GIVES(NAME, ARGS, ID)                                                                           \
+    {.name = NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin, .roundings = 16,                  \
+     .flags = LB_ROW_SQUARES, .samples = "custom"},
 #define TE_ARGS "input scale amax scale_inv fp8_tensor otype" /* scales are empty but for fp8 */
 /* clang-format off */
 const lb_op_row lb_rows_custom[] = {
@@ -489,7 +496,8 @@ const lb_op_row lb_rows_custom[] = {
     ROW("_C::rotary_embedding", "positions query key head_size cos_sin_cache is_neox rope_dim_offset inverse", rotary_write, 4)
     ROW("sgl_kernel::rotary_embedding", "positions query key head_size cos_sin_cache is_neox", rotary_write, 4)
     ROW("_C::merge_attn_states", "output output_lse prefix_output prefix_lse suffix_output suffix_lse", merge_vllm, 8)
-    {"flashinfer::merge_state", "v_a s_a v_b s_b", merge_flashinfer_kernel, merge_flashinfer_twin, 8, 0, 0, NULL, "custom"},
+    {.name = "flashinfer::merge_state", .args = "v_a s_a v_b s_b", .kernel = merge_flashinfer_kernel,
+     .twin = merge_flashinfer_twin, .roundings = 8, .samples = "custom"},
     ROW("_moe_C::topk_softmax", "topk_weights topk_indices token_expert_indices gating_output renormalize bias", topk_vllm, 10)
     ROW("sgl_kernel::topk_softmax", "topk_weights topk_indices gating_output renormalize moe_softcapping correction_bias", topk_sgl, 10)
     ROW("_moe_C::moe_sum", "input output", moe_sum, 2)
@@ -509,9 +517,10 @@ const lb_op_row lb_rows_custom[] = {
     GIVES("tex_ts::geglu_ts", TE_ARGS, gelu_tanh_mul_given, 8)
     GIVES("tex_ts::reglu_ts", TE_ARGS, relu_mul_given, 4)
     GIVES("tex_ts::swiglu_ts", TE_ARGS, silu_mul_given, 8)
-    {"fsdp::split_with_sizes_copy", "all_gather_output all_gather_input_split_sizes dim", split_copy, NULL, 0, 0,
-     LB_ROW_EXACT | LB_ROW_OUT, NULL, "custom"},
-    {"fsdp::chunk_cat", "tensors dim num_chunks", chunk_cat, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_OUT, NULL, "custom"},
-    {"fsdp::chunk_cat_mixed_dtype", "tensors dim num_chunks", chunk_cat, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_OUT, NULL,
-     "custom"}, /* PyTorch 2.15's name: tensors of several dtypes, cast to the result's */
+    {.name = "fsdp::split_with_sizes_copy", .args = "all_gather_output all_gather_input_split_sizes dim", .kernel = split_copy,
+     .flags = LB_ROW_EXACT | LB_ROW_OUT, .samples = "custom"},
+    {.name = "fsdp::chunk_cat", .args = "tensors dim num_chunks", .kernel = chunk_cat, .flags = LB_ROW_EXACT | LB_ROW_OUT,
+     .samples = "custom"},
+    {.name = "fsdp::chunk_cat_mixed_dtype", .args = "tensors dim num_chunks", .kernel = chunk_cat,
+     .flags = LB_ROW_EXACT | LB_ROW_OUT, .samples = "custom"}, /* PyTorch 2.15's name: tensors of several dtypes, cast to the result's */
     {NULL}};

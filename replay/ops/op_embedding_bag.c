@@ -217,7 +217,8 @@ static lb_status renorm(lb_call *call) { return renorm_run(call, false); }
 static lb_status renorm_twin(lb_call *call) { return renorm_run(call, true); }
 
 #define BAG(NAME, ARGS, KERNEL, ROUNDINGS, FLAGS, SAMPLES)                                                   \
-    {"aten::" NAME, ARGS, KERNEL, KERNEL##_twin, ROUNDINGS, 1, FLAGS, NULL, SAMPLES},
+    {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .twin = KERNEL##_twin,                           \
+     .roundings = ROUNDINGS, .roundings_per_term = 1, .flags = FLAGS, .samples = SAMPLES},
 #define FORWARD "weight indices offsets scale_grad_by_freq mode sparse per_sample_weights include_last_offset padding_idx"
 #define SIZES "offset2bag bag_size maximum_indices num_weights scale_grad_by_freq mode "
 const lb_op_row lb_rows_embedding_bag[] = {

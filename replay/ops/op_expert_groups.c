@@ -134,17 +134,16 @@ ROUTER(sigmoid, .scores = AT(3), .renormalize = AT(4), .bias = AT(5), .factor = 
        .written = true)
 
 const lb_op_row lb_rows_expert_groups[] = {
-    {"_moe_C::grouped_topk",
-     "scores n_group topk_group topk renormalize routed_scaling_factor bias scoring_func", grouped, NULL, 12, 0,
-     0, NULL, "custom"},
-    {"_moe_C::topk_sigmoid",
-     "topk_weights topk_indices token_expert_indices gating_output renormalize bias routed_scaling_factor",
-     sigmoid, NULL, 12, 0, LB_ROW_WRITES, NULL, "custom"},
-    {"sgl_kernel::moe_fused_gate",
-     "input bias num_expert_group topk_group topk num_fused_shared_experts routed_scaling_factor "
-     "apply_routed_scaling_factor_on_output",
-     fused_gate, NULL, 12, 0, 0, NULL, "custom"},
-    {"trtllm::noaux_tc_op", "scores bias n_group topk_group topk routed_scaling_factor", tensorrt, NULL, 12, 0,
-     0, NULL, "custom"},
+    {.name = "_moe_C::grouped_topk", .args = "scores n_group topk_group topk renormalize routed_scaling_factor bias scoring_func",
+     .kernel = grouped, .roundings = 12, .samples = "custom"},
+    {.name = "_moe_C::topk_sigmoid",
+     .args = "topk_weights topk_indices token_expert_indices gating_output renormalize bias routed_scaling_factor",
+     .kernel = sigmoid, .roundings = 12, .flags = LB_ROW_WRITES, .samples = "custom"},
+    {.name = "sgl_kernel::moe_fused_gate",
+     .args = "input bias num_expert_group topk_group topk num_fused_shared_experts routed_scaling_factor "
+             "apply_routed_scaling_factor_on_output",
+     .kernel = fused_gate, .roundings = 12, .samples = "custom"},
+    {.name = "trtllm::noaux_tc_op", .args = "scores bias n_group topk_group topk routed_scaling_factor", .kernel = tensorrt,
+     .roundings = 12, .samples = "custom"},
     {NULL},
 };

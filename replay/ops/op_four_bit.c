@@ -171,12 +171,14 @@ LB_WITH_TWIN(product, product(call, twin))
 #define OLDER "output input output_scale input_scale is_sf_swizzled_layout"
 #define PRODUCT "out a b block_scale_a block_scale_b alpha"
 const lb_op_row lb_rows_four_bit[] = {
-    {"_C::scaled_fp4_quant", OLDER, quantise, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_WRITES, NULL, "custom"},
-    {"_C::scaled_fp4_quant.out", "input input_scale is_sf_swizzled_layout", quantise, NULL, 0, 0,
-     LB_ROW_EXACT | LB_ROW_OUT, NULL, "custom"},
-    {"sgl_kernel::scaled_fp4_quant", OLDER, quantise, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_WRITES, NULL, "custom"},
-    {"_C::cutlass_scaled_fp4_mm", PRODUCT, product_kernel, product_twin, 4, 1, LB_ROW_WRITES, NULL, "custom"},
-    {"sgl_kernel::cutlass_scaled_fp4_mm", PRODUCT, product_kernel, product_twin, 4, 1, LB_ROW_WRITES, NULL,
-     "custom"},
+    {.name = "_C::scaled_fp4_quant", .args = OLDER, .kernel = quantise, .flags = LB_ROW_EXACT | LB_ROW_WRITES, .samples = "custom"},
+    {.name = "_C::scaled_fp4_quant.out", .args = "input input_scale is_sf_swizzled_layout", .kernel = quantise,
+     .flags = LB_ROW_EXACT | LB_ROW_OUT, .samples = "custom"},
+    {.name = "sgl_kernel::scaled_fp4_quant", .args = OLDER, .kernel = quantise, .flags = LB_ROW_EXACT | LB_ROW_WRITES,
+     .samples = "custom"},
+    {.name = "_C::cutlass_scaled_fp4_mm", .args = PRODUCT, .kernel = product_kernel, .twin = product_twin, .roundings = 4,
+     .roundings_per_term = 1, .flags = LB_ROW_WRITES, .samples = "custom"},
+    {.name = "sgl_kernel::cutlass_scaled_fp4_mm", .args = PRODUCT, .kernel = product_kernel, .twin = product_twin, .roundings = 4,
+     .roundings_per_term = 1, .flags = LB_ROW_WRITES, .samples = "custom"},
     {NULL},
 };

@@ -200,9 +200,11 @@ LB_WITH_TWIN(glu, glu(call, twin))
 LB_WITH_TWIN(glu_backward, glu_backward(call, twin))
 
 #define REDUCED(NAME, ARGS, ID, ROUNDINGS, SAMPLES)                                                          \
-    {"aten::" NAME, ARGS, ID##_kernel, ID##_twin, ROUNDINGS, 1, LB_ROW_REDUCTION, NULL, SAMPLES},
+    {.name = "aten::" NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin,                          \
+     .roundings = ROUNDINGS, .roundings_per_term = 1, .flags = LB_ROW_REDUCTION, .samples = SAMPLES},
 #define PLAIN(NAME, ARGS, ID, ROUNDINGS, SAMPLES)                                                            \
-    {"aten::" NAME, ARGS, ID##_kernel, ID##_twin, ROUNDINGS, 0, LB_ROW_ELEMENTWISE, NULL, SAMPLES},
+    {.name = "aten::" NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin,                          \
+     .roundings = ROUNDINGS, .flags = LB_ROW_ELEMENTWISE, .samples = SAMPLES},
 
 /* clang-format off */
 const lb_op_row lb_rows_loss[] = {
@@ -215,7 +217,8 @@ const lb_op_row lb_rows_loss[] = {
     PLAIN("smooth_l1_loss_backward", "grad_output self target reduction beta", smooth_backward, 5, "loss_backward border")
     PLAIN("huber_loss_backward", "grad_output self target reduction delta", huber_loss_backward, 5, "loss_backward border")
     PLAIN("binary_cross_entropy_backward", "grad_output self target weight reduction", entropy_backward, 8, "loss_backward probability weight")
-    {"aten::glu", "self dim", glu_kernel, glu_twin, 5, 0, 0, NULL, "glu"},
-    {"aten::glu_backward", "grad_output self dim", glu_backward_kernel, glu_backward_twin, 10, 0, 0, NULL, "glu backward modest"},
+    {.name = "aten::glu", .args = "self dim", .kernel = glu_kernel, .twin = glu_twin, .roundings = 5, .samples = "glu"},
+    {.name = "aten::glu_backward", .args = "grad_output self dim", .kernel = glu_backward_kernel, .twin = glu_backward_twin,
+     .roundings = 10, .samples = "glu backward modest"},
     {NULL}
 };

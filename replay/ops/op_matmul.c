@@ -513,7 +513,9 @@ static lb_status solve_triangular(lb_call *call) { return solve_run(call, false)
 static lb_status solve_triangular_twin(lb_call *call) { return solve_run(call, true); }
 
 #define PRODUCT(NAME, ARGS, KERNEL, ROUNDINGS, SAMPLES)                                                      \
-    {"aten::" NAME, ARGS, KERNEL, KERNEL##_twin, ROUNDINGS, 1, LB_ROW_MATMUL, "openblas " LB_TENSOR_CORES, SAMPLES},
+    {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .twin = KERNEL##_twin,                           \
+     .roundings = ROUNDINGS, .roundings_per_term = 1, .flags = LB_ROW_MATMUL,                                \
+     .kernels = "openblas " LB_TENSOR_CORES, .samples = SAMPLES},
 const lb_op_row lb_rows_matmul[] = {
     PRODUCT("mm", "self mat2", mm, 1, "mm")
     PRODUCT("bmm", "self mat2", mm, 1, "bmm")
@@ -529,15 +531,19 @@ const lb_op_row lb_rows_matmul[] = {
     PRODUCT("_grouped_mm", "self mat2 offs bias out_dtype", grouped_mm, 1, "grouped_mm")
     PRODUCT("_scaled_mm", "self mat2 scale_a scale_b bias scale_result out_dtype use_fast_accum", scaled_mm, 4, "scaled_mm")
     /* vllm-project/vllm csrc/libtorch_stable/torch_bindings.cpp; sgl-project/sglang sgl-kernel/csrc/common_extension.cc */
-    {"_C::cutlass_scaled_mm", "out a b a_scales b_scales bias", scaled_mm_out, scaled_mm_out_twin, 4, 1, LB_ROW_MATMUL | LB_ROW_WRITES,
-     "openblas " LB_TENSOR_CORES, "custom"},
-    {"sgl_kernel::fp8_scaled_mm", "mat_a mat_b scales_a scales_b out_dtype bias", scaled_mm_typed, scaled_mm_typed_twin, 4, 1,
-     LB_ROW_MATMUL, "openblas " LB_TENSOR_CORES, "custom"},
-    {"sgl_kernel::int8_scaled_mm", "mat_a mat_b scales_a scales_b out_dtype bias", scaled_mm_typed, scaled_mm_typed_twin, 4, 1,
-     LB_ROW_MATMUL, "openblas " LB_TENSOR_CORES, "custom"},
-    {"sgl_kernel::fp8_blockwise_scaled_mm", "mat_a mat_b scales_a scales_b out_dtype", scaled_mm_typed, scaled_mm_typed_twin, 4, 1,
-     LB_ROW_MATMUL, "openblas " LB_TENSOR_CORES, "custom"},
-    {"aten::linalg_solve_triangular", "self B upper left unitriangular", solve_triangular, solve_triangular_twin, 3, 1, 0, NULL,
-     "solve_triangular"},
+    {.name = "_C::cutlass_scaled_mm", .args = "out a b a_scales b_scales bias", .kernel = scaled_mm_out,
+     .twin = scaled_mm_out_twin, .roundings = 4, .roundings_per_term = 1, .flags = LB_ROW_MATMUL | LB_ROW_WRITES,
+     .kernels = "openblas " LB_TENSOR_CORES, .samples = "custom"},
+    {.name = "sgl_kernel::fp8_scaled_mm", .args = "mat_a mat_b scales_a scales_b out_dtype bias", .kernel = scaled_mm_typed,
+     .twin = scaled_mm_typed_twin, .roundings = 4, .roundings_per_term = 1, .flags = LB_ROW_MATMUL,
+     .kernels = "openblas " LB_TENSOR_CORES, .samples = "custom"},
+    {.name = "sgl_kernel::int8_scaled_mm", .args = "mat_a mat_b scales_a scales_b out_dtype bias", .kernel = scaled_mm_typed,
+     .twin = scaled_mm_typed_twin, .roundings = 4, .roundings_per_term = 1, .flags = LB_ROW_MATMUL,
+     .kernels = "openblas " LB_TENSOR_CORES, .samples = "custom"},
+    {.name = "sgl_kernel::fp8_blockwise_scaled_mm", .args = "mat_a mat_b scales_a scales_b out_dtype", .kernel = scaled_mm_typed,
+     .twin = scaled_mm_typed_twin, .roundings = 4, .roundings_per_term = 1, .flags = LB_ROW_MATMUL,
+     .kernels = "openblas " LB_TENSOR_CORES, .samples = "custom"},
+    {.name = "aten::linalg_solve_triangular", .args = "self B upper left unitriangular", .kernel = solve_triangular,
+     .twin = solve_triangular_twin, .roundings = 3, .roundings_per_term = 1, .samples = "solve_triangular"},
     {NULL},
 };

@@ -323,12 +323,15 @@ static lb_status rms_norm_backward_twin(lb_call *call) { return rms_backward(cal
 
 #define SUM (LB_ROW_REDUCTION | LB_ROW_SQUARES)
 const lb_op_row lb_rows_norm[] = {
-    {"aten::native_layer_norm", "input normalized_shape weight bias eps", layer_norm, layer_norm_twin, 8, 1, SUM, NULL,
-     "layer_norm"},
-    {"aten::native_layer_norm_backward", "grad_out input normalized_shape mean rstd weight bias output_mask",
-     layer_norm_backward, layer_norm_backward_twin, 12, 1, SUM, NULL, "layer_norm_backward"},
-    {"aten::_fused_rms_norm", "input normalized_shape weight eps", rms_norm, rms_norm_twin, 6, 1, SUM, NULL, "rms_norm"},
-    {"aten::_fused_rms_norm_backward", "grad_out input normalized_shape rstd weight output_mask", rms_norm_backward,
-     rms_norm_backward_twin, 12, 1, SUM, NULL, "rms_norm_backward"},
+    {.name = "aten::native_layer_norm", .args = "input normalized_shape weight bias eps", .kernel = layer_norm,
+     .twin = layer_norm_twin, .roundings = 8, .roundings_per_term = 1, .flags = SUM, .samples = "layer_norm"},
+    {.name = "aten::native_layer_norm_backward", .args = "grad_out input normalized_shape mean rstd weight bias output_mask",
+     .kernel = layer_norm_backward, .twin = layer_norm_backward_twin, .roundings = 12, .roundings_per_term = 1, .flags = SUM,
+     .samples = "layer_norm_backward"},
+    {.name = "aten::_fused_rms_norm", .args = "input normalized_shape weight eps", .kernel = rms_norm, .twin = rms_norm_twin,
+     .roundings = 6, .roundings_per_term = 1, .flags = SUM, .samples = "rms_norm"},
+    {.name = "aten::_fused_rms_norm_backward", .args = "grad_out input normalized_shape rstd weight output_mask",
+     .kernel = rms_norm_backward, .twin = rms_norm_backward_twin, .roundings = 12, .roundings_per_term = 1, .flags = SUM,
+     .samples = "rms_norm_backward"},
     {NULL},
 };

@@ -284,7 +284,9 @@ static lb_status sgd_twin(lb_call *call) { return fused_sgd(call, &sgd_op, lb_po
 #define SGD_ARGS                                                                                             \
     "self grads momentum_buffer_list weight_decay momentum lr dampening nesterov maximize is_first_step grad_scale " \
     "found_inf"
-#define FUSED(NAME, ARGS, ID, SAMPLES) {"aten::" NAME, ARGS, ID##_kernel, ID##_twin, 12, 0, 0, NULL, SAMPLES},
+#define FUSED(NAME, ARGS, ID, SAMPLES)                                                                       \
+    {.name = "aten::" NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin, .roundings = 12,         \
+     .samples = SAMPLES},
 
 /* clang-format off */
 OPS(LB_DEFINE)

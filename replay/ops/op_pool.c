@@ -266,9 +266,14 @@ static lb_status channel_shuffle(lb_call *call)
 }
 
 #define POOL "kernel_size stride padding dilation ceil_mode"
-#define CHOSEN(NAME, ARGS, KERNEL, SAMPLES) {"aten::" NAME, ARGS, KERNEL, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_DISCONTINUOUS, NULL, SAMPLES},
-#define MOVED(NAME, ARGS, KERNEL, SAMPLES) {"aten::" NAME, ARGS, KERNEL, NULL, 0, 0, LB_ROW_EXACT, NULL, SAMPLES},
-#define ADDED(NAME, ARGS, KERNEL, SAMPLES) {"aten::" NAME, ARGS, KERNEL, KERNEL##_twin, 1, 0, 0, NULL, SAMPLES},
+#define CHOSEN(NAME, ARGS, KERNEL, SAMPLES)                                                                  \
+    {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL,                                                  \
+     .flags = LB_ROW_EXACT | LB_ROW_DISCONTINUOUS, .samples = SAMPLES},
+#define MOVED(NAME, ARGS, KERNEL, SAMPLES)                                                                   \
+    {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .flags = LB_ROW_EXACT, .samples = SAMPLES},
+#define ADDED(NAME, ARGS, KERNEL, SAMPLES)                                                                   \
+    {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .twin = KERNEL##_twin, .roundings = 1,           \
+     .samples = SAMPLES},
 
 /* clang-format off */
 const lb_op_row lb_rows_pool[] = {

@@ -262,7 +262,9 @@ static lb_status dynamic_i8(lb_call *call)
 }
 
 /* Scales by 1/448 instead of a division, or a factor instead of a quotient: a few roundings of f32. */
-#define ROW(NAME, ARGS, KERNEL) {NAME, ARGS, KERNEL, NULL, 6, 0, LB_ROW_WRITES, NULL, "custom"},
+#define ROW(NAME, ARGS, KERNEL)                                                                              \
+    {.name = NAME, .args = ARGS, .kernel = KERNEL, .roundings = 6, .flags = LB_ROW_WRITES,                   \
+     .samples = "custom"},
 #define GROUP "group_size eps fp8_min fp8_max scale_ue8m0"
 const lb_op_row lb_rows_quantise[] = {
     ROW("_C::static_scaled_fp8_quant", "result input scale group_shape", static_fp8)

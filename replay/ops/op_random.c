@@ -34,12 +34,15 @@ static lb_status native_dropout_twin(lb_call *call) { return dropout(call, false
 static lb_status fused_dropout(lb_call *call) { return dropout(call, true, dropped_kernel); }
 static lb_status fused_dropout_twin(lb_call *call) { return dropout(call, true, dropped_twin); }
 
-#define RANDOM(NAME, ARGS) {"aten::" NAME, ARGS, NULL, NULL, 0, 0, LB_ROW_RANDOM, NULL, "random"},
+#define RANDOM(NAME, ARGS)                                                                                   \
+    {.name = "aten::" NAME, .args = ARGS, .flags = LB_ROW_RANDOM, .samples = "random"},
 
 /* clang-format off */
 const lb_op_row lb_rows_random[] = {
-    {"aten::native_dropout", "input p train", native_dropout, native_dropout_twin, 4, 0, LB_ROW_RANDOM, NULL, "native_dropout"},
-    {"aten::_fused_dropout", "self p generator", fused_dropout, fused_dropout_twin, 4, 0, LB_ROW_RANDOM, NULL, "native_dropout fused"},
+    {.name = "aten::native_dropout", .args = "input p train", .kernel = native_dropout, .twin = native_dropout_twin,
+     .roundings = 4, .flags = LB_ROW_RANDOM, .samples = "native_dropout"},
+    {.name = "aten::_fused_dropout", .args = "self p generator", .kernel = fused_dropout, .twin = fused_dropout_twin,
+     .roundings = 4, .flags = LB_ROW_RANDOM, .samples = "native_dropout fused"},
     LB_SAME(undropped_kernel, undropped_twin, "native_dropout_backward", "grad_output mask scale", 3, 0, "native_dropout_backward")
     RANDOM("dropout", "input p train")
     RANDOM("feature_dropout", "input p train")

@@ -275,7 +275,8 @@ BORDER(replicate2, LB_AXIS_REPLICATE, 2)
 BORDER(replicate3, LB_AXIS_REPLICATE, 3)
 
 #define ROW(NAME, ARGS, ID, ROUNDINGS, FLAGS, SAMPLES)                                                       \
-    {"aten::" NAME, ARGS, ID##_kernel, ID##_twin, ROUNDINGS, 0, FLAGS, NULL, SAMPLES},
+    {.name = "aten::" NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin,                          \
+     .roundings = ROUNDINGS, .flags = FLAGS, .samples = SAMPLES},
 #define UPSAMPLE(NAME, ID, CORNERS, SCALES, ROUNDINGS, SAMPLES)                                              \
     ROW(NAME, "self output_size " CORNERS SCALES, ID, ROUNDINGS, 0, SAMPLES)                                 \
     ROW(NAME ".vec", "input output_size " CORNERS "scale_factors", ID##_vec, ROUNDINGS, 0, SAMPLES " vec")   \
@@ -284,7 +285,8 @@ BORDER(replicate3, LB_AXIS_REPLICATE, 3)
 #define DHW "scales_d " HW
 #define POOL "kernel_size stride padding ceil_mode count_include_pad"
 #define PADDED(NAME, ID, N)                                                                                  \
-    {"aten::" NAME, "self padding", ID##_kernel, NULL, 0, 0, LB_ROW_EXACT, NULL, "border axes=" #N},         \
+    {.name = "aten::" NAME, .args = "self padding", .kernel = ID##_kernel, .flags = LB_ROW_EXACT,            \
+     .samples = "border axes=" #N},                                                                          \
     ROW(NAME "_backward", "grad_output self padding", ID##_backward, 1, 0, "border axes=" #N " backward")
 
 /* clang-format off */

@@ -4,8 +4,10 @@
  * what the recording says (`_unsafe_view` does although its schema denies it, `reshape` may copy, a tap copies). */
 #include "ops.h"
 
-#define VIEW(NAME, ARGS) {"aten::" NAME, ARGS, NULL, NULL, 0, 0, LB_ROW_VIEW | LB_ROW_EXACT, NULL, "view"},
-#define HOST(NAME, ARGS, FLAGS) {NAME, ARGS, NULL, NULL, 0, 0, LB_ROW_HOST | (FLAGS), NULL, "host"},
+#define VIEW(NAME, ARGS)                                                                                     \
+    {.name = "aten::" NAME, .args = ARGS, .flags = LB_ROW_VIEW | LB_ROW_EXACT, .samples = "view"},
+#define HOST(NAME, ARGS, FLAGS)                                                                              \
+    {.name = NAME, .args = ARGS, .flags = LB_ROW_HOST | (FLAGS), .samples = "host"},
 
 /* clang-format off */
 const lb_op_row lb_rows_view[] = {
@@ -64,7 +66,7 @@ const lb_op_row lb_rows_view[] = {
     VIEW("real", "self")
     VIEW("imag", "self")
     /* a value marked by the recorded program: capture/lastbit/torch/taps.py */
-    {LB_OP_TAP, "value name", NULL, NULL, 0, 0, LB_ROW_VIEW | LB_ROW_EXACT, NULL, "view"},
+    {.name = LB_OP_TAP, .args = "value name", .flags = LB_ROW_VIEW | LB_ROW_EXACT, .samples = "view"},
 
     HOST("aten::_local_scalar_dense", "self", LB_ROW_DECISION)
     HOST("aten::is_same_size", "self other", 0)

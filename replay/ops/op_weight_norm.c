@@ -79,8 +79,10 @@ LB_WITH_TWIN(weight_norm, forward(call, twin))
 LB_WITH_TWIN(weight_norm_backward, backward(call, twin))
 
 const lb_op_row lb_rows_weight_norm[] = {
-    {"aten::_weight_norm_interface", "v g dim", weight_norm_kernel, weight_norm_twin, 6, 1, LB_ROW_REDUCTION | LB_ROW_SQUARES, NULL, "weight_norm"},
-    {"aten::_weight_norm_interface_backward", "grad_w saved_v saved_g saved_norms dim", weight_norm_backward_kernel, weight_norm_backward_twin, 10, 2,
-     LB_ROW_REDUCTION | LB_ROW_SQUARES, NULL, "weight_norm backward"},
+    {.name = "aten::_weight_norm_interface", .args = "v g dim", .kernel = weight_norm_kernel, .twin = weight_norm_twin,
+     .roundings = 6, .roundings_per_term = 1, .flags = LB_ROW_REDUCTION | LB_ROW_SQUARES, .samples = "weight_norm"},
+    {.name = "aten::_weight_norm_interface_backward", .args = "grad_w saved_v saved_g saved_norms dim",
+     .kernel = weight_norm_backward_kernel, .twin = weight_norm_backward_twin, .roundings = 10, .roundings_per_term = 2,
+     .flags = LB_ROW_REDUCTION | LB_ROW_SQUARES, .samples = "weight_norm backward"},
     {NULL},
 };

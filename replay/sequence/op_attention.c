@@ -54,12 +54,16 @@ ATTENTION(backward, dao_ragged_backward, .query = AT(1), .out = AT(4), .lse = AT
           .corner = LB_BOTTOM_RIGHT, .tokens_first = true, .lse_plus_inf = true, .ragged_lse_by_head = true)
 
 #define ROW(NAME, ARGS, ID, ROUNDINGS, FLAGS, SAMPLES)                                                       \
-    {"aten::" NAME, ARGS, ID##_kernel, ID##_twin, ROUNDINGS, 1, LB_ROW_REDUCTION | (FLAGS), "openblas", SAMPLES},
+    {.name = "aten::" NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin,                          \
+     .roundings = ROUNDINGS, .roundings_per_term = 1, .flags = LB_ROW_REDUCTION | (FLAGS),                   \
+     .kernels = "openblas", .samples = SAMPLES},
 #define DOT "_scaled_dot_product_"
 #define GIVEN LB_ROW_GIVEN(2, 7)
 #define QKV "query key value "
 #define DAO(NAME, ARGS, ID, ROUNDINGS, FLAGS)                                                                 \
-    {"flash_attn::_flash_attn_" NAME, ARGS, ID##_kernel, ID##_twin, ROUNDINGS, 1, LB_ROW_REDUCTION | (FLAGS), "openblas", "custom"},
+    {.name = "flash_attn::_flash_attn_" NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin,        \
+     .roundings = ROUNDINGS, .roundings_per_term = 1, .flags = LB_ROW_REDUCTION | (FLAGS),                   \
+     .kernels = "openblas", .samples = "custom"},
 #define WINDOW "dropout_p softmax_scale causal window_size_left window_size_right softcap alibi_slopes "
 #define BORDERS "cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k "
 const lb_op_row lb_rows_attention[] = {

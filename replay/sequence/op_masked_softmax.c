@@ -124,7 +124,9 @@ LB_WITH_TWIN(causal, forward(call, CAUSAL, twin))
 LB_WITH_TWIN(aligned, forward(call, ALIGNED, twin))
 LB_WITH_TWIN(gradient, backward(call, twin))
 
-#define ROW(NAME, ARGS, ID) {NAME, ARGS, ID##_kernel, ID##_twin, 8, 2, 0, NULL, "custom"},
+#define ROW(NAME, ARGS, ID)                                                                                  \
+    {.name = NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin, .roundings = 8,                   \
+     .roundings_per_term = 2, .samples = "custom"},
 #define ROWS(SPACE)                                                                                            \
     ROW(SPACE "::scaled_softmax_forward", "input scale_factor", scaled)                                        \
     ROW(SPACE "::scaled_softmax_backward", GRADIENT, gradient)                                                 \

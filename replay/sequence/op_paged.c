@@ -177,10 +177,13 @@ static lb_status fill_flash(lb_call *call) { return fill(call, true); }
               "blocksparse_head_sliding_step"
 #define FILL "key value key_cache value_cache slot_mapping kv_cache_dtype k_scale v_scale"
 const lb_op_row lb_rows_paged[] = {
-    {"_C::paged_attention_v1", "out " CACHE, v1_kernel, v1_twin, 64, 0, LB_ROW_WRITES, NULL, "custom"},
-    {"_C::paged_attention_v2", "out exp_sums max_logits tmp_out " CACHE, v2_kernel, v2_twin, 64, 0, LB_ROW_WRITES | LB_ROW_GIVEN(1, 3),
-     NULL, "custom"},
-    {"_C_cache_ops::reshape_and_cache", FILL, fill_blocks, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_WRITES, NULL, "custom"},
-    {"_C_cache_ops::reshape_and_cache_flash", FILL, fill_flash, NULL, 0, 0, LB_ROW_EXACT | LB_ROW_WRITES, NULL, "custom"},
+    {.name = "_C::paged_attention_v1", .args = "out " CACHE, .kernel = v1_kernel, .twin = v1_twin, .roundings = 64,
+     .flags = LB_ROW_WRITES, .samples = "custom"},
+    {.name = "_C::paged_attention_v2", .args = "out exp_sums max_logits tmp_out " CACHE, .kernel = v2_kernel, .twin = v2_twin,
+     .roundings = 64, .flags = LB_ROW_WRITES | LB_ROW_GIVEN(1, 3), .samples = "custom"},
+    {.name = "_C_cache_ops::reshape_and_cache", .args = FILL, .kernel = fill_blocks, .flags = LB_ROW_EXACT | LB_ROW_WRITES,
+     .samples = "custom"},
+    {.name = "_C_cache_ops::reshape_and_cache_flash", .args = FILL, .kernel = fill_flash, .flags = LB_ROW_EXACT | LB_ROW_WRITES,
+     .samples = "custom"},
     {NULL},
 };

@@ -488,7 +488,9 @@ static lb_status heads_backward(lb_call *call, bool twin)
 }
 LB_WITH_TWIN(heads_backward, heads_backward(call, twin))
 
-#define ROW(NAME, ARGS, ID, FLAGS) {NAME, ARGS, ID##_kernel, ID##_twin, 16, 4, FLAGS, NULL, "custom"},
+#define ROW(NAME, ARGS, ID, FLAGS)                                                                           \
+    {.name = NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin, .roundings = 16,                  \
+     .roundings_per_term = 4, .flags = FLAGS, .samples = "custom"},
 /* clang-format off */
 const lb_op_row lb_rows_selective_scan[] = {
     ROW("custom_ops::selective_scan_fwd", "u delta A B C D z delta_bias delta_softplus return_last_state", mamba_forward, LB_ROW_GIVEN(3, 1))
