@@ -150,15 +150,17 @@ double lb_call_terms(const lb_call *call);
 /* Adds a family of a room that stands above the table, when the library is loaded: before the first look into it. */
 void lb_op_family_add(const lb_op_row *rows);
 
-/* Each family file ends in its table; op_table.c lists the tables. A table is terminated by a row with name NULL. */
-extern const lb_op_row lb_rows_pointwise[], lb_rows_matmul[], lb_rows_reduction[], lb_rows_attention[], lb_rows_norm[],
-    lb_rows_indexing[], lb_rows_creation[], lb_rows_optimizer[], lb_rows_convolution[], lb_rows_view[], lb_rows_random[],
-    lb_rows_logic[], lb_rows_activation[], lb_rows_loss[], lb_rows_scatter[], lb_rows_sort[],
-    lb_rows_arrangement[], lb_rows_extremum[], lb_rows_scan[], lb_rows_softmax[],
-    lb_rows_channel_norm[], lb_rows_scaler[], lb_rows_resample[], lb_rows_pool[], lb_rows_recurrent[],
-    lb_rows_embedding_bag[], lb_rows_composite[], lb_rows_adagrad[], lb_rows_function[], lb_rows_custom[],
-    lb_rows_state_space[], lb_rows_selective_scan[], lb_rows_linear_attention[], lb_rows_quantise[], lb_rows_complex[],
-    lb_rows_paged[], lb_rows_four_bit[], lb_rows_expert_groups[], lb_rows_masked_softmax[],
-    lb_rows_delta_rule[], lb_rows_weight_norm[];
+/* The families, in the order in which the table lists them. The file of each ends in its rows, lb_rows_FAMILY[], and a row with name
+ * NULL after them. */
+#define LB_OP_FAMILIES(X)                                                                                     \
+    X(pointwise) X(logic) X(activation) X(loss) X(matmul) X(reduction) X(attention) X(norm) X(indexing)       \
+    X(creation) X(optimizer) X(convolution) X(view) X(random) X(scatter) X(sort) X(arrangement) X(extremum)   \
+    X(scan) X(softmax) X(channel_norm) X(scaler) X(resample) X(pool) X(recurrent) X(embedding_bag)            \
+    X(composite) X(adagrad) X(function) X(custom) X(state_space) X(selective_scan)                   \
+    X(linear_attention) X(quantise) X(complex) X(paged) X(four_bit) X(expert_groups) X(masked_softmax)        \
+    X(delta_rule) X(weight_norm)
+#define LB_DECLARE_FAMILY(FAMILY) extern const lb_op_row lb_rows_##FAMILY[];
+LB_OP_FAMILIES(LB_DECLARE_FAMILY)
+#undef LB_DECLARE_FAMILY
 
 #endif

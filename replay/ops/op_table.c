@@ -22,18 +22,8 @@
 
 #define NAME_MAX_BYTES 160
 
-static const lb_op_row *const families[] = {lb_rows_pointwise, lb_rows_logic,      lb_rows_activation, lb_rows_loss,
-                                            lb_rows_matmul,    lb_rows_reduction,
-                                            lb_rows_attention, lb_rows_norm,       lb_rows_indexing, lb_rows_creation,
-                                            lb_rows_optimizer, lb_rows_convolution, lb_rows_view,    lb_rows_random,
-                                            lb_rows_scatter,   lb_rows_sort,       lb_rows_arrangement,
-                                            lb_rows_extremum,  lb_rows_scan,       lb_rows_softmax,
-                                            lb_rows_channel_norm, lb_rows_scaler,     lb_rows_resample, lb_rows_pool,
-                                            lb_rows_recurrent, lb_rows_embedding_bag, lb_rows_composite, lb_rows_adagrad,
-                                            lb_rows_function,  lb_rows_custom,    lb_rows_state_space, lb_rows_selective_scan,
-                                            lb_rows_linear_attention, lb_rows_quantise, lb_rows_complex, lb_rows_paged,
-                                            lb_rows_four_bit, lb_rows_expert_groups, lb_rows_masked_softmax, lb_rows_delta_rule,
-                                            lb_rows_weight_norm};
+#define TABLE(FAMILY) lb_rows_##FAMILY,
+static const lb_op_row *const families[] = {LB_OP_FAMILIES(TABLE)};
 
 /* Spellings that no rule gives. Left without "aten::". */
 static const struct alias {
