@@ -76,7 +76,7 @@ lb_status lb_pointwise_copy(lb_call *call, const lb_tensor *result, const lb_ten
 lb_status lb_pointwise_fill(lb_call *call, const lb_tensor *result, const lb_operand *value);
 
 /* ---- writing loops ---------------------------------------------------------------------------------------------- *
- * LB_LOOP(name, type, expression) defines `name`, a loop whose expression may use a b c d e (the operands), s0 … s3 (the
+ * LB_LOOP(name, type, expression) defines `name`, a loop whose expression may use a[i] … e[i] (the elements of the operands), s0 … s3 (the
  * scalars, in the type) and l (the lanes). T is the type. Selections must be written as `?:`, so that the loop vectorises. */
 
 #if defined(__clang__)
@@ -91,12 +91,12 @@ lb_status lb_pointwise_fill(lb_call *call, const lb_tensor *result, const lb_ope
     LB_INLINE void NAME##_body(const lb_lanes *l)                                                            \
     {                                                                                                        \
         typedef TYPE T;                                                                                      \
-        const T *in0 = l->in[0], *in1 = l->in[1], *in2 = l->in[2], *in3 = l->in[3], *in4 = l->in[4];         \
+        const T *a = l->in[0], *b = l->in[1], *c = l->in[2], *d = l->in[3], *e = l->in[4];                   \
         T *out = l->out[0];                                                                                  \
         const T s0 = LB_LANE_SCALAR(T, 0), s1 = LB_LANE_SCALAR(T, 1), s2 = LB_LANE_SCALAR(T, 2),             \
                 s3 = LB_LANE_SCALAR(T, 3);                                                                   \
         const size_t n = l->n;                                                                               \
-        (void)s0, (void)s1, (void)s2, (void)s3, (void)in0, (void)in1, (void)in2, (void)in3, (void)in4;       \
+        (void)s0, (void)s1, (void)s2, (void)s3, (void)a, (void)b, (void)c, (void)d, (void)e;                 \
         LB_INDEPENDENT                                                                                       \
         for (size_t i = 0; i < n; i++) {                                                                     \
             out[i] = (T)(EXPRESSION);                                                                        \
@@ -104,56 +104,42 @@ lb_status lb_pointwise_fill(lb_call *call, const lb_tensor *result, const lb_ope
     }                                                                                                        \
     LB_PER_ISA(NAME, NAME##_body, (const lb_lanes *l), (l))
 
-/* ---- lists of ops ------------------------------------------------------------------------------------------------- *
- * A file of ops is one list  X(KIND, id, name, args, pattern, flags, f, i, twin, roundings, row flags, samples):
- * KIND says which expressions there are: F f32 and f64 (one expression), FI also int64, I int64 alone, …T with a twin. LB_DEFINE makes
- * loops and kernels, LB_ROW the table row; further rows of the same kernel are written with LB_SAME. */
+/* ---- writing ops -------------------------------------------------------------------------------------------------- *
+ * LB_POINTWISE_KIND(id, pattern, flags, expressions…) makes the loops and from them id_op, id_kernel and, in kinds …T, id_twin. KIND says
+ * which expressions follow: F one for f32 and f64, FI another for int64, I that alone, …T the twin last. More kinds are in transcendental.h. */
 #define LB_KERNEL(ID)                                                                                        \
     static __attribute__((unused)) lb_status ID##_kernel(lb_call *call) { return lb_pointwise_run(call, &ID##_op); }
 #define LB_TWIN(ID)                                                                                          \
     static __attribute__((unused)) lb_status ID##_twin(lb_call *call) { return lb_pointwise_twin(call, &ID##_op); }
 
-#define LB_DEFINE_F(ID, PATTERN, FLAGS, F, I, TW)                                                            \
-    LB_LOOP(ID##_loop_f32, float, F)                                                                              \
-    LB_LOOP(ID##_loop_f64, double, F)                                                                             \
-    static const lb_pointwise ID##_op = {PATTERN, ID##_loop_f32, ID##_loop_f64, NULL, NULL, FLAGS};                    \
+#define LB_POINTWISE_F(ID, PATTERN, FLAGS, REAL)                                                             \
+    LB_LOOP(ID##_loop_f32, float, REAL)                                                                      \
+    LB_LOOP(ID##_loop_f64, double, REAL)                                                                     \
+    static const lb_pointwise ID##_op = {PATTERN, ID##_loop_f32, ID##_loop_f64, NULL, NULL, FLAGS};          \
     LB_KERNEL(ID)
-#define LB_DEFINE_FT(ID, PATTERN, FLAGS, F, I, TW)                                                           \
-    LB_LOOP(ID##_loop_f32, float, F)                                                                              \
-    LB_LOOP(ID##_loop_f64, double, F)                                                                             \
-    LB_LOOP(ID##_loop_twin, double, TW)                                                                            \
-    static const lb_pointwise ID##_op = {PATTERN, ID##_loop_f32, ID##_loop_f64, NULL, ID##_loop_twin, FLAGS};                \
+#define LB_POINTWISE_FT(ID, PATTERN, FLAGS, REAL, TWIN)                                                      \
+    LB_LOOP(ID##_loop_f32, float, REAL)                                                                      \
+    LB_LOOP(ID##_loop_f64, double, REAL)                                                                     \
+    LB_LOOP(ID##_loop_twin, double, TWIN)                                                                    \
+    static const lb_pointwise ID##_op = {PATTERN, ID##_loop_f32, ID##_loop_f64, NULL, ID##_loop_twin, FLAGS}; \
     LB_KERNEL(ID) LB_TWIN(ID)
-#define LB_DEFINE_FI(ID, PATTERN, FLAGS, F, I, TW)                                                           \
-    LB_LOOP(ID##_loop_f32, float, F)                                                                              \
-    LB_LOOP(ID##_loop_f64, double, F)                                                                             \
-    LB_LOOP(ID##_loop_i64, int64_t, I)                                                                            \
-    static const lb_pointwise ID##_op = {PATTERN, ID##_loop_f32, ID##_loop_f64, ID##_loop_i64, NULL, FLAGS};                \
+#define LB_POINTWISE_FI(ID, PATTERN, FLAGS, REAL, INTEGER)                                                   \
+    LB_LOOP(ID##_loop_f32, float, REAL)                                                                      \
+    LB_LOOP(ID##_loop_f64, double, REAL)                                                                     \
+    LB_LOOP(ID##_loop_i64, int64_t, INTEGER)                                                                 \
+    static const lb_pointwise ID##_op = {PATTERN, ID##_loop_f32, ID##_loop_f64, ID##_loop_i64, NULL, FLAGS}; \
     LB_KERNEL(ID)
-#define LB_DEFINE_FIT(ID, PATTERN, FLAGS, F, I, TW)                                                          \
-    LB_LOOP(ID##_loop_f32, float, F)                                                                              \
-    LB_LOOP(ID##_loop_f64, double, F)                                                                             \
-    LB_LOOP(ID##_loop_i64, int64_t, I)                                                                            \
-    LB_LOOP(ID##_loop_twin, double, TW)                                                                            \
-    static const lb_pointwise ID##_op = {PATTERN, ID##_loop_f32, ID##_loop_f64, ID##_loop_i64, ID##_loop_twin, FLAGS};            \
+#define LB_POINTWISE_FIT(ID, PATTERN, FLAGS, REAL, INTEGER, TWIN)                                            \
+    LB_LOOP(ID##_loop_f32, float, REAL)                                                                      \
+    LB_LOOP(ID##_loop_f64, double, REAL)                                                                     \
+    LB_LOOP(ID##_loop_i64, int64_t, INTEGER)                                                                 \
+    LB_LOOP(ID##_loop_twin, double, TWIN)                                                                    \
+    static const lb_pointwise ID##_op = {PATTERN, ID##_loop_f32, ID##_loop_f64, ID##_loop_i64, ID##_loop_twin, FLAGS}; \
     LB_KERNEL(ID) LB_TWIN(ID)
-#define LB_DEFINE_I(ID, PATTERN, FLAGS, F, I, TW)                                                            \
-    LB_LOOP(ID##_loop_i64, int64_t, I)                                                                            \
-    static const lb_pointwise ID##_op = {PATTERN, NULL, NULL, ID##_loop_i64, NULL, FLAGS};                        \
+#define LB_POINTWISE_I(ID, PATTERN, FLAGS, INTEGER)                                                          \
+    LB_LOOP(ID##_loop_i64, int64_t, INTEGER)                                                                 \
+    static const lb_pointwise ID##_op = {PATTERN, NULL, NULL, ID##_loop_i64, NULL, FLAGS};                   \
     LB_KERNEL(ID)
-
-#define LB_TWIN_OF_F(ID) NULL
-#define LB_TWIN_OF_FI(ID) NULL
-#define LB_TWIN_OF_I(ID) NULL
-#define LB_TWIN_OF_FT(ID) ID##_twin
-#define LB_TWIN_OF_FIT(ID) ID##_twin
-
-#define LB_DEFINE(KIND, ID, NAME, ARGS, PATTERN, FLAGS, F, I, TW, ROUNDINGS, ROW_FLAGS, SAMPLES)             \
-    LB_DEFINE_##KIND(ID, PATTERN, FLAGS, F, I, TW)
-#define LB_ROW(KIND, ID, NAME, ARGS, PATTERN, FLAGS, F, I, TW, ROUNDINGS, ROW_FLAGS, SAMPLES)                \
-    LB_SAME(ID##_kernel, LB_TWIN_OF_##KIND(ID), NAME, ARGS, ROUNDINGS, ROW_FLAGS, SAMPLES)
-#define LB_SAME(KERNEL, TWIN, NAME, ARGS, ROUNDINGS, ROW_FLAGS, SAMPLES)                                     \
-    {"aten::" NAME, ARGS, KERNEL, TWIN, ROUNDINGS, 0, (ROW_FLAGS) | LB_ROW_ELEMENTWISE, NULL, SAMPLES},
 
 #define COARSE(x) ((x)*l->coarse + l->grain)
 /* A finite twin of this size says nothing of the element (bound.c). So where x, which torch computes on the way in f32, or in f64 where
@@ -171,13 +157,6 @@ lb_status lb_pointwise_fill(lb_call *call, const lb_tensor *result, const lb_ope
 #define WADD(x, y) ((int64_t)((uint64_t)(x) + (uint64_t)(y)))
 #define WSUB(x, y) ((int64_t)((uint64_t)(x) - (uint64_t)(y)))
 #define WMUL(x, y) ((int64_t)((uint64_t)(x) * (uint64_t)(y)))
-
-/* The operands, by element: macros, so that an operand nobody reads costs nothing. */
-#define A (in0[i])
-#define B (in1[i])
-#define C (in2[i])
-#define D (in3[i])
-#define E (in4[i])
 
 /* Functions of the loop's type. */
 #define SQRT(x) _Generic((x), float : __builtin_sqrtf, double : __builtin_sqrt)(x)

@@ -1,7 +1,7 @@
 /* Elementwise loops through transcendental functions: evaluated in f64, rounded once to the result.
  *
  * LB_F64_LOOP(name, statements, expression) defines a loop over f64 lanes. `statements` run before it on whole chunks and fill the scratch
- * arrays t, u, v by array functions (FN(exp, t, t)) and SET(t, …); the expression then reads A … E, t[i], u[i], v[i] and the scalars. */
+ * arrays t, u, v by array functions (FN(exp, t, t)) and SET(t, …); the expression then reads a[i] … e[i], t[i], u[i], v[i] and the scalars. */
 #ifndef LB_REPLAY_TRANSCENDENTAL_H
 #define LB_REPLAY_TRANSCENDENTAL_H
 
@@ -25,11 +25,11 @@
     LB_INLINE void NAME##_body(const lb_lanes *l)                                                            \
     {                                                                                                        \
         typedef double T;                                                                                    \
-        const T *in0 = l->in[0], *in1 = l->in[1], *in2 = l->in[2], *in3 = l->in[3], *in4 = l->in[4];         \
+        const T *a = l->in[0], *b = l->in[1], *c = l->in[2], *d = l->in[3], *e = l->in[4];                   \
         T *out = l->out[0], t[LB_LANES], u[LB_LANES], v[LB_LANES];                                           \
         const T s0 = l->s[0], s1 = l->s[1], s2 = l->s[2], s3 = l->s[3];                                      \
         const size_t n = l->n;                                                                               \
-        (void)s0, (void)s1, (void)s2, (void)s3, (void)in0, (void)in1, (void)in2, (void)in3, (void)in4;       \
+        (void)s0, (void)s1, (void)s2, (void)s3, (void)a, (void)b, (void)c, (void)d, (void)e;                 \
         (void)t, (void)u, (void)v;                                                                           \
         STATEMENTS                                                                                           \
         LB_INDEPENDENT                                                                                       \
@@ -37,33 +37,28 @@
     }                                                                                                        \
     LB_PER_ISA(NAME, NAME##_body, (const lb_lanes *l), (l))
 
-/* Kinds for LB_DEFINE: D one f64 loop, DT with a twin; the `I` column holds the statements, which the twin shares. */
-#define LB_DEFINE_D(ID, PATTERN, FLAGS, F, STATEMENTS, TW)                                                   \
-    LB_F64_LOOP(ID##_loop_f64, STATEMENTS, F)                                                                \
+/* Further kinds of pointwise.h: D one f64 loop, DT with a twin, which shares the statements. */
+#define LB_POINTWISE_D(ID, PATTERN, FLAGS, STATEMENTS, REAL)                                                 \
+    LB_F64_LOOP(ID##_loop_f64, STATEMENTS, REAL)                                                             \
     static const lb_pointwise ID##_op = {PATTERN, NULL, ID##_loop_f64, NULL, NULL, FLAGS};                   \
     LB_KERNEL(ID)
-#define LB_DEFINE_DT(ID, PATTERN, FLAGS, F, STATEMENTS, TW)                                                  \
-    LB_F64_LOOP(ID##_loop_f64, STATEMENTS, F)                                                                \
-    LB_F64_LOOP(ID##_loop_twin, STATEMENTS, TW)                                                              \
+#define LB_POINTWISE_DT(ID, PATTERN, FLAGS, STATEMENTS, REAL, TWIN)                                          \
+    LB_F64_LOOP(ID##_loop_f64, STATEMENTS, REAL)                                                             \
+    LB_F64_LOOP(ID##_loop_twin, STATEMENTS, TWIN)                                                            \
     static const lb_pointwise ID##_op = {PATTERN, NULL, ID##_loop_f64, NULL, ID##_loop_twin, FLAGS};         \
     LB_KERNEL(ID) LB_TWIN(ID)
-#define LB_TWIN_OF_D(ID) NULL
-#define LB_TWIN_OF_DT(ID) ID##_twin
 
-/* Kind U: the function of elementary.h by itself, with its f32 form. The `F` column is its name. */
-#define LB_DEFINE_U(ID, PATTERN, FLAGS, NAME, STATEMENTS, TW)                                                \
+/* Kind U: the function of elementary.h called NAME by itself, with its f32 form; UT: with a twin, which has the function's value in t. */
+#define LB_POINTWISE_U(ID, PATTERN, FLAGS, NAME)                                                             \
     static void ID##_loop_f32(const lb_lanes *l) { lb_##NAME##_f32(l->out[0], l->in[0], l->n); }             \
     static void ID##_loop_f64(const lb_lanes *l) { lb_##NAME##_f64(l->out[0], l->in[0], l->n); }             \
     static const lb_pointwise ID##_op = {PATTERN, ID##_loop_f32, ID##_loop_f64, NULL, NULL, FLAGS};          \
     LB_KERNEL(ID)
-#define LB_TWIN_OF_U(ID) NULL
-/* Kind UT: with a twin, which has the function's value in t. */
-#define LB_DEFINE_UT(ID, PATTERN, FLAGS, NAME, STATEMENTS, TW)                                               \
+#define LB_POINTWISE_UT(ID, PATTERN, FLAGS, NAME, TWIN)                                                      \
     static void ID##_loop_f32(const lb_lanes *l) { lb_##NAME##_f32(l->out[0], l->in[0], l->n); }             \
     static void ID##_loop_f64(const lb_lanes *l) { lb_##NAME##_f64(l->out[0], l->in[0], l->n); }             \
-    LB_F64_LOOP(ID##_loop_twin, FN(NAME, t, in0);, TW)                                                       \
+    LB_F64_LOOP(ID##_loop_twin, FN(NAME, t, a);, TWIN)                                                       \
     static const lb_pointwise ID##_op = {PATTERN, ID##_loop_f32, ID##_loop_f64, NULL, ID##_loop_twin, FLAGS}; \
     LB_KERNEL(ID) LB_TWIN(ID)
-#define LB_TWIN_OF_UT(ID) ID##_twin
 
 #endif

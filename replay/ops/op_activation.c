@@ -5,7 +5,7 @@
  * an f32 exp overflows or underflows that f64 does not, it admits 0. */
 #include "transcendental.h"
 
-#define EXACT LB_ROW_EXACT
+#define EXACT (LB_ROW_ELEMENTWISE | LB_ROW_EXACT)
 #define COMMON LB_POINTWISE_COMMON
 
 /* exp(-x) overflows: a quotient by 1 + exp(-x) becomes 0 there. */
@@ -29,7 +29,7 @@
     SET(v, -0.5 * (x) * (x));                                                                                \
     FN(exp, v, v);
 #define TANH_SLOPE(x) ((1 - u[i] * u[i]) * GELU_BETA * (1 + 3 * GELU_KAPPA * (x) * (x)))
-#define GELU (0.5 * A * (1 + u[i]))
+#define GELU (0.5 * a[i] * (1 + u[i]))
 /* The argument's relative error is magnified by its derivative; an error of erf or tanh counts against 1, also near 0 where 1 + erf does
  * not cancel. torch takes erf of vectors in f32 from Abramowitz and Stegun's 7.1.26, good to 1.5e-7 = 2.5 u, whose rational function
  * rounds off another 8 u: over every f32 from 2^-10 to 8 it errs by 10.2 u near ±0.05 (AVX2 and AVX-512, dense but not contiguous
@@ -37,7 +37,7 @@
 #define BELOW_1000(x) (fabs(x) < 1000 ? fabs(x) : 1000) /* exp(-x) is 0 long before */
 #define BELOW_100(x) (fabs(x) < 100 ? fabs(x) : 100) /* tanh is 1 long before; infinity times 0 would be NaN */
 #define GELU_TWIN                                                                                            \
-    UNLESS_OVERFLOWS(2 * A, 0x1p-103 + fabs(0.5 * A) * (2 + (l->text == 't' ? 4 * (1 - u[i] * u[i]) * BELOW_100(t[i]) \
+    UNLESS_OVERFLOWS(2 * a[i], 0x1p-103 + fabs(0.5 * a[i]) * (2 + (l->text == 't' ? 4 * (1 - u[i] * u[i]) * BELOW_100(t[i]) \
                                                                             : TWO_BY_SQRT_PI / (fabs(t[i]) + 1 / fabs(t[i])))))
 #define GELU_SLOPE(x) (0.5 * (1 + u[i]) + (x) * (l->text == 't' ? 0.5 * TANH_SLOPE(x) : NORMAL_DENSITY(v[i])))
 #define GELU_SLOPE_TWIN(x)                                                                                   \
@@ -60,7 +60,7 @@
 
 /* log_sigmoid: t = exp(-|x|), u = log1p(t) */
 #define LOG_SIGMOID_STATEMENTS                                                                               \
-    SET(t, -fabs(A));                                                                                        \
+    SET(t, -fabs(a[i]));                                                                                     \
     FN(exp, t, t);                                                                                           \
     FN(log1p, u, t);
 #define MIN0(x) ((x) != (x) ? (x) : (x) < 0 ? (x) : 0)
@@ -143,68 +143,66 @@ LB_KERNEL(pow)
 LB_TWIN(pow)
 
 /* clang-format off */
-#define OPS(X)                                                                                               \
-    X(U, exp, "exp", "self", "x", 0, exp, , , 4, 0, "unary")                                                  \
-    X(U, exp2, "exp2", "self", "x", 0, exp2, , , 4, 0, "unary")                                               \
-    X(U, expm1, "expm1", "self", "x", 0, expm1, , , 4, 0, "unary")                                            \
-    X(U, log, "log", "self", "x", 0, log, , , 4, 0, "unary")                                                  \
-    X(U, log2, "log2", "self", "x", 0, log2, , , 4, 0, "unary")                                               \
-    X(U, log10, "log10", "self", "x", 0, log10, , , 4, 0, "unary")                                            \
-    X(U, log1p, "log1p", "self", "x", 0, log1p, , , 4, 0, "unary")                                            \
-    X(U, sin, "sin", "self", "x", 0, sin, , , 4, 0, "unary")                                                  \
-    X(U, cos, "cos", "self", "x", 0, cos, , , 4, 0, "unary")                                                  \
-    X(U, tanh, "tanh", "self", "x", 0, tanh, , , 4, 0, "unary")                                               \
-    X(UT, erf, "erf", "self", "x", 0, erf, , COARSE(fabs(t[i])) + (l->coarse > 1 ? 2 : 0x1p-103), 4, 0, "unary")                                                  \
-    X(UT, sigmoid, "sigmoid", "self", "x", 0, sigmoid, , t[i] * LOST(A), 5, 0, "unary")                        \
-    X(DT, silu, "silu", "self", "x", 0, A * u[i], FN(sigmoid, u, in0);, fabs(A * u[i]) * LOST(A), 6, 0, "unary float")          \
-    X(DT, silu_backward, "silu_backward", "grad_output self", "xx", 0, A * u[i] * (1 + B * (1 - u[i])), FN(sigmoid, u, in1);,   \
-      fabs(A * u[i]) * (1 + fabs(B)) * LOST(B) + UNDERFLOW * (1 + fabs(B)), 8, 0, "gradient")                                                               \
-    X(U, erfc, "erfc", "self", "x", 0, erfc, , , 8, 0, "unary")                                                                 \
-    X(DT, gelu, "gelu", "self approximate", "xt", 0, GELU, GELU_STATEMENTS(A), GELU_TWIN, 8, 0, "unary float approximate")      \
-    X(DT, gelu_backward, "gelu_backward", "grad_output self approximate", "xxt", 0, A * GELU_SLOPE(B), GELU_STATEMENTS(B) GELU_DENSITY(B),      \
-      UNLESS_OVERFLOWS(l->text == 't' ? 8 * B * B * B : B * B, fabs(A) * GELU_SLOPE_TWIN(B)), 8, 0, "gradient approximate modest")                                                               \
-    X(DT, softplus, "softplus", "self beta threshold", "xss", 0, t[i] > s1 ? A : v[i] / s0, SOFTPLUS_STATEMENTS(A, s0),         \
-      t[i] > s1 ? fabs(A) : v[i] / s0 * (1 + fabs(t[i])), 8, 0, "softplus")                                                     \
-    X(DT, softplus_backward, "softplus_backward", "grad_output self beta threshold", "xxss", 0,                                 \
-      t[i] > s1 ? A : A * u[i], SOFTPLUS_STATEMENTS(B, s0),                                                                     \
-      UNLESS_OVERFLOWS(t[i] > s1 ? A : 2 * A / (1 - u[i]), fabs(A) * ((1 + fabs(t[i])) * (t[i] > s1 ? 1 : u[i]) + UNDERFLOW)),  \
-      8, 0, "softplus backward modest")                                                                                                \
-    X(FT, sigmoid_backward, "sigmoid_backward", "grad_output output", "xx", 0, A * (1 - B) * B, 0, UNLESS_STEP_OVERFLOWS(2 * A * (1 + B * B), COARSE(ABS(A * (1 - B) * B)) + l->grain * (1 + B * B)), 4, 0, "gradient modest")          \
-    X(FT, tanh_backward, "tanh_backward", "grad_output output", "xx", 0, A * FMA(-B, B, (T)1), 0, UNLESS_STEP_OVERFLOWS(B * B, COARSE(ABS(A) * (1 + B * B))), 3, 0, "gradient modest") \
-    X(F, leaky_relu, "leaky_relu", "self negative_slope", "xs", 0, A > 0 ? A : A * s0, 0, 0, 2, EXACT, "unary float slope")     \
-    X(F, leaky_relu_backward, "leaky_relu_backward", "grad_output self negative_slope self_is_result", "xxs-", 0,               \
-      B > 0 ? A : A * s0, 0, 0, 2, EXACT, "gradient slope")                                                                     \
-    X(D, elu, "elu", "self alpha scale input_scale", "xsss", 0, A < 0 ? t[i] * (s0 * s1) : A * s1,                              \
-      SET(t, A * s2); FN(expm1, t, t);, 0, 6, 0, "elu")                                                                         \
-    X(DT, elu_backward, "elu_backward", "grad_output alpha scale input_scale is_result self_or_result", "xssssx", 0,            \
-      B <= 0 ? (s3 != 0 ? A * s2 * (B + s0 * s1) : A * s2 * (s0 * s1) * t[i]) : A * s1, SET(t, B * s2); FN(exp, t, t);,         \
-      B != B ? NOTHING_SAID : UNLESS_OVERFLOWS(4 * A * (1 + fabs(B)) * (1 + fabs(s0 * s1)) * (1 + fabs(s2)),                    \
-        B > 0 ? fabs(A * s1) : s3 != 0 ? fabs(A * s2) * (fabs(B) + fabs(s0 * s1))                                               \
-                                       : fabs(A * s2 * s0 * s1) * (t[i] * (1 + fabs(B * s2)) + UNDERFLOW)),                     \
-      6, 0, "elu backward modest")                                                                                                     \
-    X(DT, mish, "mish", "self", "x", 0, A * t[i], MISH_STATEMENTS(A), fabs(A) * (t[i] + UNDERFLOW), 8, 0, "unary float")                                    \
-    X(DT, mish_backward, "mish_backward", "grad_output self", "xx", 0, A * (t[i] + B * u[i] * (1 - t[i] * t[i])), MISH_STATEMENTS(B), \
-      UNLESS_OVERFLOWS(2 * A * (1 + fabs(B)), fabs(A) * (fabs(t[i]) + fabs(B * u[i]) * (1 + t[i] * t[i]) * LOST(B) + UNDERFLOW * (1 + fabs(B)))), 10, 0, "gradient")                                           \
-    X(FT, hardswish, "hardswish", "self", "x", 0, A * (A + 3 < 0 ? 0 : A + 3 > 6 ? 6 : A + 3) / 6, 0, UNLESS_OVERFLOWS(8 * A, ABS(A)), 4, 0, "unary float") \
-    X(FT, hardswish_backward, "hardswish_backward", "grad_output self", "xx", 0, B <= -3 ? 0 : B >= 3 ? A : A * (B / 3 + (T)0.5), 0, \
-      B == B ? (B > -3 && B < 3 ? ABS(A) * (ABS(B) / 3 + 1) : 0) : NOTHING_SAID, 4, 0, "gradient")                                                                              \
-    X(FT, hardsigmoid, "hardsigmoid", "self", "x", 0, (A + 3 < 0 ? 0 : A + 3 > 6 ? 6 : A + 3) / 6, 0, 1 + ABS(A), 3, 0, "unary float") \
-    X(F, hardsigmoid_backward, "hardsigmoid_backward", "grad_output self", "xx", 0, (B > -3) & (B < 3) ? A * (T)(1.0f / 6) : 0, 0, 0, 3, 0, \
-      "gradient nonan")                                                                                                         \
-    X(DT, log_sigmoid, "log_sigmoid_forward", "self", "x", 0, MIN0(A) - u[i], LOG_SIGMOID_STATEMENTS SET((double *)l->out[1], t[i]);, fabs(MIN0(A)) + u[i], 6, 0, "unary float") \
-    X(DT, xlogy, "xlogy.Tensor", "self other", "xx", 0, B != B ? B : A == 0 ? 0 : A * t[i], FN(log, t, in1);,                   \
-      A == 0 ? 0 : COARSE(fabs(A * t[i])), 6, 0, "binary float modest") \
-    X(DT, logaddexp, "logaddexp", "self other", "xx", 0, A == B && !(fabs(A) < INFINITY) ? A : (A > B ? A : B) + t[i],          \
-      SET(t, -fabs(A - B)); FN(exp, t, t); FN(log1p, t, t);, fabs(A > B ? A : B) + t[i] * (1 + BELOW_1000(A - B)), 6, 0, "binary float")                  \
-    X(DT, logit, "logit", "self eps", "xn", 0, t[i], SET(u, l->given_s[0] ? (A < s0 ? s0 : A > 1 - s0 ? 1 - s0 : A) : A);       \
-      SET(t, u[i] / (1 - u[i])); FN(log, t, t);, COARSE(fabs(t[i]) + 1 + 1 / fabs(1 - u[i])), 6, 0, "unary float")
-
-OPS(LB_DEFINE)
+LB_POINTWISE_U(exp, "x", 0, exp)
+LB_POINTWISE_U(exp2, "x", 0, exp2)
+LB_POINTWISE_U(expm1, "x", 0, expm1)
+LB_POINTWISE_U(log, "x", 0, log)
+LB_POINTWISE_U(log2, "x", 0, log2)
+LB_POINTWISE_U(log10, "x", 0, log10)
+LB_POINTWISE_U(log1p, "x", 0, log1p)
+LB_POINTWISE_U(sin, "x", 0, sin)
+LB_POINTWISE_U(cos, "x", 0, cos)
+LB_POINTWISE_U(tanh, "x", 0, tanh)
+LB_POINTWISE_UT(erf, "x", 0, erf, COARSE(fabs(t[i])) + (l->coarse > 1 ? 2 : 0x1p-103))
+LB_POINTWISE_UT(sigmoid, "x", 0, sigmoid, t[i] * LOST(a[i]))
+LB_POINTWISE_DT(silu, "x", 0, FN(sigmoid, u, a);, a[i] * u[i], fabs(a[i] * u[i]) * LOST(a[i]))
+LB_POINTWISE_DT(silu_backward, "xx", 0, FN(sigmoid, u, b);, a[i] * u[i] * (1 + b[i] * (1 - u[i])),
+    fabs(a[i] * u[i]) * (1 + fabs(b[i])) * LOST(b[i]) + UNDERFLOW * (1 + fabs(b[i])))
+LB_POINTWISE_U(erfc, "x", 0, erfc)
+LB_POINTWISE_DT(gelu, "xt", 0, GELU_STATEMENTS(a[i]), GELU, GELU_TWIN)
+LB_POINTWISE_DT(gelu_backward, "xxt", 0, GELU_STATEMENTS(b[i]) GELU_DENSITY(b[i]), a[i] * GELU_SLOPE(b[i]),
+    UNLESS_OVERFLOWS(l->text == 't' ? 8 * b[i] * b[i] * b[i] : b[i] * b[i], fabs(a[i]) * GELU_SLOPE_TWIN(b[i])))
+LB_POINTWISE_DT(softplus, "xss", 0, SOFTPLUS_STATEMENTS(a[i], s0), t[i] > s1 ? a[i] : v[i] / s0,
+    t[i] > s1 ? fabs(a[i]) : v[i] / s0 * (1 + fabs(t[i])))
+LB_POINTWISE_DT(softplus_backward, "xxss", 0, SOFTPLUS_STATEMENTS(b[i], s0), t[i] > s1 ? a[i] : a[i] * u[i],
+    UNLESS_OVERFLOWS(t[i] > s1 ? a[i] : 2 * a[i] / (1 - u[i]), fabs(a[i]) * ((1 + fabs(t[i])) * (t[i] > s1 ? 1 : u[i]) + UNDERFLOW)))
+LB_POINTWISE_FT(sigmoid_backward, "xx", 0, a[i] * (1 - b[i]) * b[i],
+    UNLESS_STEP_OVERFLOWS(2 * a[i] * (1 + b[i] * b[i]), COARSE(ABS(a[i] * (1 - b[i]) * b[i])) + l->grain * (1 + b[i] * b[i])))
+LB_POINTWISE_FT(tanh_backward, "xx", 0, a[i] * FMA(-b[i], b[i], (T)1),
+    UNLESS_STEP_OVERFLOWS(b[i] * b[i], COARSE(ABS(a[i]) * (1 + b[i] * b[i]))))
+LB_POINTWISE_F(leaky_relu, "xs", 0, a[i] > 0 ? a[i] : a[i] * s0)
+LB_POINTWISE_F(leaky_relu_backward, "xxs-", 0, b[i] > 0 ? a[i] : a[i] * s0)
+LB_POINTWISE_D(elu, "xsss", 0, SET(t, a[i] * s2); FN(expm1, t, t);, a[i] < 0 ? t[i] * (s0 * s1) : a[i] * s1)
+LB_POINTWISE_DT(elu_backward, "xssssx", 0, SET(t, b[i] * s2); FN(exp, t, t);,
+    b[i] <= 0 ? (s3 != 0 ? a[i] * s2 * (b[i] + s0 * s1) : a[i] * s2 * (s0 * s1) * t[i]) : a[i] * s1,
+    b[i] != b[i] ? NOTHING_SAID : UNLESS_OVERFLOWS(4 * a[i] * (1 + fabs(b[i])) * (1 + fabs(s0 * s1)) * (1 + fabs(s2)),
+        b[i] > 0 ? fabs(a[i] * s1) : s3 != 0 ? fabs(a[i] * s2) * (fabs(b[i]) + fabs(s0 * s1))
+                                             : fabs(a[i] * s2 * s0 * s1) * (t[i] * (1 + fabs(b[i] * s2)) + UNDERFLOW)))
+LB_POINTWISE_DT(mish, "x", 0, MISH_STATEMENTS(a[i]), a[i] * t[i], fabs(a[i]) * (t[i] + UNDERFLOW))
+LB_POINTWISE_DT(mish_backward, "xx", 0, MISH_STATEMENTS(b[i]), a[i] * (t[i] + b[i] * u[i] * (1 - t[i] * t[i])),
+    UNLESS_OVERFLOWS(2 * a[i] * (1 + fabs(b[i])),
+        fabs(a[i]) * (fabs(t[i]) + fabs(b[i] * u[i]) * (1 + t[i] * t[i]) * LOST(b[i]) + UNDERFLOW * (1 + fabs(b[i])))))
+LB_POINTWISE_FT(hardswish, "x", 0, a[i] * (a[i] + 3 < 0 ? 0 : a[i] + 3 > 6 ? 6 : a[i] + 3) / 6,
+    UNLESS_OVERFLOWS(8 * a[i], ABS(a[i])))
+LB_POINTWISE_FT(hardswish_backward, "xx", 0, b[i] <= -3 ? 0 : b[i] >= 3 ? a[i] : a[i] * (b[i] / 3 + (T)0.5),
+    b[i] == b[i] ? (b[i] > -3 && b[i] < 3 ? ABS(a[i]) * (ABS(b[i]) / 3 + 1) : 0) : NOTHING_SAID)
+LB_POINTWISE_FT(hardsigmoid, "x", 0, (a[i] + 3 < 0 ? 0 : a[i] + 3 > 6 ? 6 : a[i] + 3) / 6, 1 + ABS(a[i]))
+LB_POINTWISE_F(hardsigmoid_backward, "xx", 0, (b[i] > -3) & (b[i] < 3) ? a[i] * (T)(1.0f / 6) : 0)
+LB_POINTWISE_DT(log_sigmoid, "x", 0, LOG_SIGMOID_STATEMENTS SET((double *)l->out[1], t[i]);, MIN0(a[i]) - u[i],
+    fabs(MIN0(a[i])) + u[i])
+LB_POINTWISE_DT(xlogy, "xx", 0, FN(log, t, b);, b[i] != b[i] ? b[i] : a[i] == 0 ? 0 : a[i] * t[i],
+    a[i] == 0 ? 0 : COARSE(fabs(a[i] * t[i])))
+LB_POINTWISE_DT(logaddexp, "xx", 0, SET(t, -fabs(a[i] - b[i])); FN(exp, t, t); FN(log1p, t, t);,
+    a[i] == b[i] && !(fabs(a[i]) < INFINITY) ? a[i] : (a[i] > b[i] ? a[i] : b[i]) + t[i],
+    fabs(a[i] > b[i] ? a[i] : b[i]) + t[i] * (1 + BELOW_1000(a[i] - b[i])))
+LB_POINTWISE_DT(logit, "xn", 0,
+    SET(u, l->given_s[0] ? (a[i] < s0 ? s0 : a[i] > 1 - s0 ? 1 - s0 : a[i]) : a[i]); SET(t, u[i] / (1 - u[i])); FN(log, t, t);,
+    t[i], COARSE(fabs(t[i]) + 1 + 1 / fabs(1 - u[i])))
 
 /* t = exp(-|x|) comes from the forward op on the CPU; on other devices the buffer is empty. */
-#define LOG_SIGMOID_SLOPE (A * ((B < 0 ? 1 : 0) - (B < 0 ? 1 : -1) * (t[i] / (1 + t[i]))))
-LB_DEFINE_DT(log_slope, "xxx", 0, LOG_SIGMOID_SLOPE, SET(t, C);, COARSE(2 * fabs(A)))
-LB_DEFINE_DT(log_slope_anew, "xx-", 0, LOG_SIGMOID_SLOPE, SET(t, -fabs(B)); FN(exp, t, t);, COARSE(2 * fabs(A)))
+#define LOG_SIGMOID_SLOPE (a[i] * ((b[i] < 0 ? 1 : 0) - (b[i] < 0 ? 1 : -1) * (t[i] / (1 + t[i]))))
+LB_POINTWISE_DT(log_slope, "xxx", 0, SET(t, c[i]);, LOG_SIGMOID_SLOPE, COARSE(2 * fabs(a[i])))
+LB_POINTWISE_DT(log_slope_anew, "xx-", 0, SET(t, -fabs(b[i])); FN(exp, t, t);, LOG_SIGMOID_SLOPE, COARSE(2 * fabs(a[i])))
 static bool no_buffer(const lb_call *call)
 {
     return call->args[2].tag != LB_OPERAND_TENSOR || lb_layout_numel(&call->args[2].tensor.layout) == 0;
@@ -219,12 +217,80 @@ static lb_status log_sigmoid_backward_twin(lb_call *call)
 }
 
 const lb_op_row lb_rows_activation[] = {
-    OPS(LB_ROW)
-    LB_SAME(log_sigmoid_backward, log_sigmoid_backward_twin, "log_sigmoid_backward", "grad_output self buffer", 6, 0, "log_sigmoid_backward")
-    LB_SAME(pow_kernel, pow_twin, "pow.Tensor_Scalar", "self exponent", 6, 0, "power scalar")
-    LB_SAME(pow_kernel, pow_twin, "pow.Tensor_Tensor", "self exponent", 6, 0, "power tensor")
-    LB_SAME(pow_kernel, pow_twin, "pow.Scalar", "self exponent", 6, 0, "power base")
-    LB_SAME(xlogy_kernel, xlogy_twin, "xlogy.Scalar_Other", "self other", 6, 0, "scalar float modest")
-    LB_SAME(xlogy_kernel, xlogy_twin, "xlogy.Scalar_Self", "self other", 6, 0, "scalar_first float")
+    {.name = "aten::exp", .args = "self", .kernel = exp_kernel, .roundings = 4, .flags = LB_ROW_ELEMENTWISE, .samples = "unary"},
+    {.name = "aten::exp2", .args = "self", .kernel = exp2_kernel, .roundings = 4, .flags = LB_ROW_ELEMENTWISE, .samples = "unary"},
+    {.name = "aten::expm1", .args = "self", .kernel = expm1_kernel, .roundings = 4, .flags = LB_ROW_ELEMENTWISE,
+     .samples = "unary"},
+    {.name = "aten::log", .args = "self", .kernel = log_kernel, .roundings = 4, .flags = LB_ROW_ELEMENTWISE, .samples = "unary"},
+    {.name = "aten::log2", .args = "self", .kernel = log2_kernel, .roundings = 4, .flags = LB_ROW_ELEMENTWISE, .samples = "unary"},
+    {.name = "aten::log10", .args = "self", .kernel = log10_kernel, .roundings = 4, .flags = LB_ROW_ELEMENTWISE,
+     .samples = "unary"},
+    {.name = "aten::log1p", .args = "self", .kernel = log1p_kernel, .roundings = 4, .flags = LB_ROW_ELEMENTWISE,
+     .samples = "unary"},
+    {.name = "aten::sin", .args = "self", .kernel = sin_kernel, .roundings = 4, .flags = LB_ROW_ELEMENTWISE, .samples = "unary"},
+    {.name = "aten::cos", .args = "self", .kernel = cos_kernel, .roundings = 4, .flags = LB_ROW_ELEMENTWISE, .samples = "unary"},
+    {.name = "aten::tanh", .args = "self", .kernel = tanh_kernel, .roundings = 4, .flags = LB_ROW_ELEMENTWISE, .samples = "unary"},
+    {.name = "aten::erf", .args = "self", .kernel = erf_kernel, .twin = erf_twin, .roundings = 4, .flags = LB_ROW_ELEMENTWISE,
+     .samples = "unary"},
+    {.name = "aten::sigmoid", .args = "self", .kernel = sigmoid_kernel, .twin = sigmoid_twin, .roundings = 5,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "unary"},
+    {.name = "aten::silu", .args = "self", .kernel = silu_kernel, .twin = silu_twin, .roundings = 6, .flags = LB_ROW_ELEMENTWISE,
+     .samples = "unary float"},
+    {.name = "aten::silu_backward", .args = "grad_output self", .kernel = silu_backward_kernel, .twin = silu_backward_twin,
+     .roundings = 8, .flags = LB_ROW_ELEMENTWISE, .samples = "gradient"},
+    {.name = "aten::erfc", .args = "self", .kernel = erfc_kernel, .roundings = 8, .flags = LB_ROW_ELEMENTWISE, .samples = "unary"},
+    {.name = "aten::gelu", .args = "self approximate", .kernel = gelu_kernel, .twin = gelu_twin, .roundings = 8,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "unary float approximate"},
+    {.name = "aten::gelu_backward", .args = "grad_output self approximate", .kernel = gelu_backward_kernel,
+     .twin = gelu_backward_twin, .roundings = 8, .flags = LB_ROW_ELEMENTWISE, .samples = "gradient approximate modest"},
+    {.name = "aten::softplus", .args = "self beta threshold", .kernel = softplus_kernel, .twin = softplus_twin, .roundings = 8,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "softplus"},
+    {.name = "aten::softplus_backward", .args = "grad_output self beta threshold", .kernel = softplus_backward_kernel,
+     .twin = softplus_backward_twin, .roundings = 8, .flags = LB_ROW_ELEMENTWISE, .samples = "softplus backward modest"},
+    {.name = "aten::sigmoid_backward", .args = "grad_output output", .kernel = sigmoid_backward_kernel,
+     .twin = sigmoid_backward_twin, .roundings = 4, .flags = LB_ROW_ELEMENTWISE, .samples = "gradient modest"},
+    {.name = "aten::tanh_backward", .args = "grad_output output", .kernel = tanh_backward_kernel, .twin = tanh_backward_twin,
+     .roundings = 3, .flags = LB_ROW_ELEMENTWISE, .samples = "gradient modest"},
+    {.name = "aten::leaky_relu", .args = "self negative_slope", .kernel = leaky_relu_kernel, .roundings = 2, .flags = EXACT,
+     .samples = "unary float slope"},
+    {.name = "aten::leaky_relu_backward", .args = "grad_output self negative_slope self_is_result",
+     .kernel = leaky_relu_backward_kernel, .roundings = 2, .flags = EXACT, .samples = "gradient slope"},
+    {.name = "aten::elu", .args = "self alpha scale input_scale", .kernel = elu_kernel, .roundings = 6, .flags = LB_ROW_ELEMENTWISE,
+     .samples = "elu"},
+    {.name = "aten::elu_backward", .args = "grad_output alpha scale input_scale is_result self_or_result",
+     .kernel = elu_backward_kernel, .twin = elu_backward_twin, .roundings = 6, .flags = LB_ROW_ELEMENTWISE,
+     .samples = "elu backward modest"},
+    {.name = "aten::mish", .args = "self", .kernel = mish_kernel, .twin = mish_twin, .roundings = 8, .flags = LB_ROW_ELEMENTWISE,
+     .samples = "unary float"},
+    {.name = "aten::mish_backward", .args = "grad_output self", .kernel = mish_backward_kernel, .twin = mish_backward_twin,
+     .roundings = 10, .flags = LB_ROW_ELEMENTWISE, .samples = "gradient"},
+    {.name = "aten::hardswish", .args = "self", .kernel = hardswish_kernel, .twin = hardswish_twin, .roundings = 4,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "unary float"},
+    {.name = "aten::hardswish_backward", .args = "grad_output self", .kernel = hardswish_backward_kernel,
+     .twin = hardswish_backward_twin, .roundings = 4, .flags = LB_ROW_ELEMENTWISE, .samples = "gradient"},
+    {.name = "aten::hardsigmoid", .args = "self", .kernel = hardsigmoid_kernel, .twin = hardsigmoid_twin, .roundings = 3,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "unary float"},
+    {.name = "aten::hardsigmoid_backward", .args = "grad_output self", .kernel = hardsigmoid_backward_kernel, .roundings = 3,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "gradient nonan"},
+    {.name = "aten::log_sigmoid_forward", .args = "self", .kernel = log_sigmoid_kernel, .twin = log_sigmoid_twin, .roundings = 6,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "unary float"},
+    {.name = "aten::xlogy.Tensor", .args = "self other", .kernel = xlogy_kernel, .twin = xlogy_twin, .roundings = 6,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "binary float modest"},
+    {.name = "aten::logaddexp", .args = "self other", .kernel = logaddexp_kernel, .twin = logaddexp_twin, .roundings = 6,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "binary float"},
+    {.name = "aten::logit", .args = "self eps", .kernel = logit_kernel, .twin = logit_twin, .roundings = 6,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "unary float"},
+    {.name = "aten::log_sigmoid_backward", .args = "grad_output self buffer", .kernel = log_sigmoid_backward,
+     .twin = log_sigmoid_backward_twin, .roundings = 6, .flags = LB_ROW_ELEMENTWISE, .samples = "log_sigmoid_backward"},
+    {.name = "aten::pow.Tensor_Scalar", .args = "self exponent", .kernel = pow_kernel, .twin = pow_twin, .roundings = 6,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "power scalar"},
+    {.name = "aten::pow.Tensor_Tensor", .args = "self exponent", .kernel = pow_kernel, .twin = pow_twin, .roundings = 6,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "power tensor"},
+    {.name = "aten::pow.Scalar", .args = "self exponent", .kernel = pow_kernel, .twin = pow_twin, .roundings = 6,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "power base"},
+    {.name = "aten::xlogy.Scalar_Other", .args = "self other", .kernel = xlogy_kernel, .twin = xlogy_twin, .roundings = 6,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "scalar float modest"},
+    {.name = "aten::xlogy.Scalar_Self", .args = "self other", .kernel = xlogy_kernel, .twin = xlogy_twin, .roundings = 6,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "scalar_first float"},
     {NULL}
 };

@@ -37,81 +37,125 @@
     FN(erfc, u, u);                                                                                          \
     SET(density, -v[i] * v[i]);                                                                              \
     FN(exp, density, density);                                                                               \
-    SET(v, v[i] - (fabs(A) < 0.5 ? t[i] - A : ((1 - fabs(A)) - u[i]) * (A < 0 ? -1 : 1)) / (1.12837916709551257390 * density[i]));
+    SET(v, v[i] - (fabs(a[i]) < 0.5 ? t[i] - a[i] : ((1 - fabs(a[i])) - u[i]) * (a[i] < 0 ? -1 : 1)) / (1.12837916709551257390 * density[i]));
 #define ERFINV_STATEMENTS                                                                                    \
     double density[LB_LANES];                                                                                \
-    SET(t, (1 - A) * (1 + A));                                                                               \
+    SET(t, (1 - a[i]) * (1 + a[i]));                                                                         \
     FN(log, t, t);                                                                                           \
-    SET(v, -t[i] < 5 ? CENTRAL(-t[i] - 2.5) * A : TAIL(__builtin_sqrt(-t[i]) - 3) * A);                      \
+    SET(v, -t[i] < 5 ? CENTRAL(-t[i] - 2.5) * a[i] : TAIL(__builtin_sqrt(-t[i]) - 3) * a[i]);                \
     NEWTON NEWTON                                                                                            \
-    SET(v, A == 0 ? A : fabs(A) == 1 ? __builtin_copysign(INFINITY, A) : fabs(A) > 1 ? NAN : v[i]);
+    SET(v, a[i] == 0 ? a[i] : fabs(a[i]) == 1 ? __builtin_copysign(INFINITY, a[i]) : fabs(a[i]) > 1 ? NAN : v[i]);
 
 /* Sleef promises sinh and cosh up to 88.5 in f32 only; from there vectors are infinite where torch's scalar loop is not yet.
  * sinh x = (e + e/(e + 1))/2 of e = expm1|x|; both halves of e^709 … overflow as torch's do. */
-#define SINH_VALUE __builtin_copysign(t[i] > 1e300 ? t[i] / 2 : (t[i] + t[i] / (t[i] + 1)) / 2, A)
+#define SINH_VALUE __builtin_copysign(t[i] > 1e300 ? t[i] / 2 : (t[i] + t[i] / (t[i] + 1)) / 2, a[i])
 /* asinh x = log1p(|x| + x²/(1 + √(x² + 1))); huge arguments: log(2|x|) */
 #define ASINH_STATEMENTS                                                                                     \
-    SET(t, fabs(A) > 1e150 ? fabs(A) : fabs(A) + A * A / (1 + __builtin_sqrt(A * A + 1)));                   \
+    SET(t, fabs(a[i]) > 1e150 ? fabs(a[i]) : fabs(a[i]) + a[i] * a[i] / (1 + __builtin_sqrt(a[i] * a[i] + 1))); \
     FN(log1p, u, t);                                                                                         \
-    SET(u, fabs(A) > 1e150 ? u[i] + 0.69314718055994530942 : u[i]);
+    SET(u, fabs(a[i]) > 1e150 ? u[i] + 0.69314718055994530942 : u[i]);
 /* acosh x = log1p(s + √(2 s + s²)), s = x - 1 */
 #define ACOSH_STATEMENTS                                                                                     \
-    SET(t, A > 1e150 ? A : (A - 1) + __builtin_sqrt(2 * (A - 1) + (A - 1) * (A - 1)));                       \
+    SET(t, a[i] > 1e150 ? a[i] : (a[i] - 1) + __builtin_sqrt(2 * (a[i] - 1) + (a[i] - 1) * (a[i] - 1)));     \
     FN(log1p, u, t);                                                                                         \
-    SET(u, A > 1e150 ? u[i] + 0.69314718055994530942 : u[i]);
+    SET(u, a[i] > 1e150 ? u[i] + 0.69314718055994530942 : u[i]);
 
 /* atan2(y, x) from atan(y/x); quotients that overflow are infinite, 0/0 is decided by signs. */
 #define ATAN2_VALUE                                                                                          \
-    (A != A || B != B                        ? NAN                                                           \
-     : A == 0 && B == 0                      ? __builtin_copysign(__builtin_signbit(B) ? PI : 0, A)          \
-     : fabs(A) == INFINITY && fabs(B) == INFINITY ? __builtin_copysign(B > 0 ? PI / 4 : 3 * PI / 4, A)       \
-     : B == 0                                ? __builtin_copysign(PI / 2, A)                                  \
-     : B < 0                                 ? v[i] + __builtin_copysign(PI, A)                              \
+    (a[i] != a[i] || b[i] != b[i]                        ? NAN                                               \
+     : a[i] == 0 && b[i] == 0                      ? __builtin_copysign(__builtin_signbit(b[i]) ? PI : 0, a[i]) \
+     : fabs(a[i]) == INFINITY && fabs(b[i]) == INFINITY ? __builtin_copysign(b[i] > 0 ? PI / 4 : 3 * PI / 4, a[i]) \
+     : b[i] == 0                                ? __builtin_copysign(PI / 2, a[i])                           \
+     : b[i] < 0                                 ? v[i] + __builtin_copysign(PI, a[i])                        \
                                              : v[i])
 
 /* A maximum of two kept apart, so that squares do not overflow. */
-#define LARGER (fabs(A) > fabs(B) ? fabs(A) : fabs(B))
-#define SMALLER (fabs(A) > fabs(B) ? fabs(B) : fabs(A))
+#define LARGER (fabs(a[i]) > fabs(b[i]) ? fabs(a[i]) : fabs(b[i]))
+#define SMALLER (fabs(a[i]) > fabs(b[i]) ? fabs(b[i]) : fabs(a[i]))
 #define HYPOT_VALUE                                                                                          \
-    (fabs(A) == INFINITY || fabs(B) == INFINITY ? INFINITY                                                   \
+    (fabs(a[i]) == INFINITY || fabs(b[i]) == INFINITY ? INFINITY                                             \
      : LARGER == 0 || LARGER != LARGER || SMALLER != SMALLER                                                 \
-         ? fabs(A) + fabs(B)                                                                                 \
+         ? fabs(a[i]) + fabs(b[i])                                                                           \
          : LARGER * __builtin_sqrt(1 + (SMALLER / LARGER) * (SMALLER / LARGER)))
 
-#define OPS(X)                                                                                               \
-    X(DT, tan, "tan", "self", "x", 0, t[i] / u[i], FN(sin, t, in0); FN(cos, u, in0);, fabs(t[i] / u[i]) + 1 / (u[i] * u[i]), 6, 0, "unary tame") \
-    X(DT, sinh, "sinh", "self", "x", 0, SINH_VALUE, EXPM1_STATEMENTS(A), UNLESS_OVERFLOWS(2 * t[i], fabs(SINH_VALUE)), 8, 0, "unary")                                       \
-    X(DT, cosh, "cosh", "self", "x", 0, t[i] > 1e300 ? t[i] / 2 : (t[i] + 1 / t[i]) / 2, EXP_STATEMENTS(A), UNLESS_OVERFLOWS(2 * t[i], t[i]), 6, 0, "unary")    \
-    X(D, asinh, "asinh", "self", "x", 0, __builtin_copysign(A == 0 ? A : u[i], A), ASINH_STATEMENTS, 0, 8, 0, "unary")          \
-    X(D, acosh, "acosh", "self", "x", 0, A < 1 ? NAN : u[i], ACOSH_STATEMENTS, 0, 8, 0, "unary")                                              \
-    X(D, atanh, "atanh", "self", "x", 0, __builtin_copysign(A == 0 ? A : t[i] / 2, A), SET(t, 2 * fabs(A) / (1 - fabs(A))); FN(log1p, t, t);, 0, 8, 0, "unary") \
-    X(D, atan, "atan", "self", "x", 0, v[i], SET(u, A); ATAN_STATEMENTS, 0, 6, 0, "unary")                                      \
-    X(D, asin, "asin", "self", "x", 0, v[i], SET(u, A / __builtin_sqrt((1 - A) * (1 + A))); ATAN_STATEMENTS, 0, 8, 0, "unary")  \
-    X(D, acos, "acos", "self", "x", 0, 2 * v[i], SET(u, __builtin_sqrt((1 - A) / (1 + A))); ATAN_STATEMENTS, 0, 8, 0, "unary")  \
-    X(D, atan2, "atan2", "self other", "xx", COMMON, ATAN2_VALUE, SET(u, A / B); ATAN_STATEMENTS, 0, 8, 0, "binary float")      \
-    X(D, erfinv, "erfinv", "self", "x", 0, v[i], ERFINV_STATEMENTS, 0, 12, 0, "unary")                                          \
-    X(D, hypot, "hypot", "self other", "xx", COMMON, HYPOT_VALUE, , 0, 6, 0, "binary float integerless")                        \
-    X(DT, logaddexp2, "logaddexp2", "self other", "xx", 0, A == B && !(fabs(A) < INFINITY) ? A : (A > B ? A : B) + t[i] * 1.44269504088896340736, \
-      SET(t, -fabs(A - B) * 0.69314718055994530942); FN(exp, t, t); FN(log1p, t, t);, fabs(A > B ? A : B) + 2 * t[i] * (1 + fabs(A - B)), 8, 0, "binary float") \
-    X(DT, sinc, "sinc", "self", "x", 0, A == 0 ? 1 : t[i] / (PI * A), SET(t, PI * A); FN(sin, t, t);, UNLESS_OVERFLOWS(4 * A, A == 0 ? 1 : COARSE(fabs(t[i] / (PI * A)) + 1)), 8, 0, "unary float tame") \
-    X(FT, softshrink, "softshrink", "self lambd", "xs", 0, A > s0 ? A - s0 : A < -s0 ? A + s0 : A != A ? A : 0, 0, ABS(A) + ABS(s0), 2, 0, "unary float lambd")         \
-    X(F, hardshrink, "hardshrink", "self lambd", "xs", COMMON, A >= -s0 && A <= s0 ? 0 : A, 0, 0, 0, LB_ROW_EXACT, "unary float lambd") \
-    X(FT, softshrink_backward, "softshrink_backward", "grad_output self lambd", "xxs", COMMON, B > s0 || B < -s0 ? A : 0, 0, UNLESS_NAN(B), 1, 0, "gradient lambd") \
-    X(FT, hardshrink_backward, "hardshrink_backward", "grad_out self lambd", "xxs", COMMON, B > s0 || B < -s0 ? A : 0, 0, UNLESS_NAN(B), 1, 0, "gradient lambd") \
-    X(F, prelu, "_prelu_kernel", "self weight", "xx", 0, A > 0 ? A : B * A, 0, 0, 2, LB_ROW_EXACT, "prelu")                      \
-    X(FI, fix, "fix", "self", "x", 0, TRUNC(A), A, 0, 0, LB_ROW_EXACT | LB_ROW_DISCONTINUOUS, "unary nobool")                   \
-    X(FI, square, "square", "self", "x", 0, A *A, WMUL(A, A), 0, 2, LB_ROW_EXACT, "unary nobool")                               \
-    X(D, deg2rad, "deg2rad", "self", "x", 0, A * (PI / 180), , 0, 3, 0, "unary float")                                                \
-    X(D, rad2deg, "rad2deg", "self", "x", 0, A * (180 / PI), , 0, 3, 0, "unary float")
-
-OPS(LB_DEFINE)
+/* clang-format off */
+LB_POINTWISE_DT(tan, "x", 0, FN(sin, t, a); FN(cos, u, a);, t[i] / u[i], fabs(t[i] / u[i]) + 1 / (u[i] * u[i]))
+LB_POINTWISE_DT(sinh, "x", 0, EXPM1_STATEMENTS(a[i]), SINH_VALUE, UNLESS_OVERFLOWS(2 * t[i], fabs(SINH_VALUE)))
+LB_POINTWISE_DT(cosh, "x", 0, EXP_STATEMENTS(a[i]), t[i] > 1e300 ? t[i] / 2 : (t[i] + 1 / t[i]) / 2,
+    UNLESS_OVERFLOWS(2 * t[i], t[i]))
+LB_POINTWISE_D(asinh, "x", 0, ASINH_STATEMENTS, __builtin_copysign(a[i] == 0 ? a[i] : u[i], a[i]))
+LB_POINTWISE_D(acosh, "x", 0, ACOSH_STATEMENTS, a[i] < 1 ? NAN : u[i])
+LB_POINTWISE_D(atanh, "x", 0, SET(t, 2 * fabs(a[i]) / (1 - fabs(a[i]))); FN(log1p, t, t);,
+    __builtin_copysign(a[i] == 0 ? a[i] : t[i] / 2, a[i]))
+LB_POINTWISE_D(atan, "x", 0, SET(u, a[i]); ATAN_STATEMENTS, v[i])
+LB_POINTWISE_D(asin, "x", 0, SET(u, a[i] / __builtin_sqrt((1 - a[i]) * (1 + a[i]))); ATAN_STATEMENTS, v[i])
+LB_POINTWISE_D(acos, "x", 0, SET(u, __builtin_sqrt((1 - a[i]) / (1 + a[i]))); ATAN_STATEMENTS, 2 * v[i])
+LB_POINTWISE_D(atan2, "xx", COMMON, SET(u, a[i] / b[i]); ATAN_STATEMENTS, ATAN2_VALUE)
+LB_POINTWISE_D(erfinv, "x", 0, ERFINV_STATEMENTS, v[i])
+LB_POINTWISE_D(hypot, "xx", COMMON, , HYPOT_VALUE)
+LB_POINTWISE_DT(logaddexp2, "xx", 0, SET(t, -fabs(a[i] - b[i]) * 0.69314718055994530942); FN(exp, t, t); FN(log1p, t, t);,
+    a[i] == b[i] && !(fabs(a[i]) < INFINITY) ? a[i] : (a[i] > b[i] ? a[i] : b[i]) + t[i] * 1.44269504088896340736,
+    fabs(a[i] > b[i] ? a[i] : b[i]) + 2 * t[i] * (1 + fabs(a[i] - b[i])))
+LB_POINTWISE_DT(sinc, "x", 0, SET(t, PI * a[i]); FN(sin, t, t);, a[i] == 0 ? 1 : t[i] / (PI * a[i]),
+    UNLESS_OVERFLOWS(4 * a[i], a[i] == 0 ? 1 : COARSE(fabs(t[i] / (PI * a[i])) + 1)))
+LB_POINTWISE_FT(softshrink, "xs", 0, a[i] > s0 ? a[i] - s0 : a[i] < -s0 ? a[i] + s0 : a[i] != a[i] ? a[i] : 0, ABS(a[i]) + ABS(s0))
+LB_POINTWISE_F(hardshrink, "xs", COMMON, a[i] >= -s0 && a[i] <= s0 ? 0 : a[i])
+LB_POINTWISE_FT(softshrink_backward, "xxs", COMMON, b[i] > s0 || b[i] < -s0 ? a[i] : 0, UNLESS_NAN(b[i]))
+LB_POINTWISE_FT(hardshrink_backward, "xxs", COMMON, b[i] > s0 || b[i] < -s0 ? a[i] : 0, UNLESS_NAN(b[i]))
+LB_POINTWISE_F(prelu, "xx", 0, a[i] > 0 ? a[i] : b[i] * a[i])
+LB_POINTWISE_FI(fix, "x", 0, TRUNC(a[i]), a[i])
+LB_POINTWISE_FI(square, "x", 0, a[i] * a[i], WMUL(a[i], a[i]))
+LB_POINTWISE_D(deg2rad, "x", 0, , a[i] * (PI / 180))
+LB_POINTWISE_D(rad2deg, "x", 0, , a[i] * (180 / PI))
 
 /* The gradients of input and weight, both of the input's shape. */
-LB_DEFINE_D(prelu_back, "xxx", 0, B > 0 ? A : C * A, SET((double *)l->out[1], B > 0 ? 0 : B * A);, 0)
+LB_POINTWISE_D(prelu_back, "xxx", 0, SET((double *)l->out[1], b[i] > 0 ? 0 : b[i] * a[i]);, b[i] > 0 ? a[i] : c[i] * a[i])
 
-/* clang-format off */
 const lb_op_row lb_rows_function[] = {
-    OPS(LB_ROW)
-    LB_SAME(prelu_back_kernel, NULL, "_prelu_kernel_backward", "grad_output self weight", 2, LB_ROW_EXACT, "prelu backward")
+    {.name = "aten::tan", .args = "self", .kernel = tan_kernel, .twin = tan_twin, .roundings = 6, .flags = LB_ROW_ELEMENTWISE,
+     .samples = "unary tame"},
+    {.name = "aten::sinh", .args = "self", .kernel = sinh_kernel, .twin = sinh_twin, .roundings = 8, .flags = LB_ROW_ELEMENTWISE,
+     .samples = "unary"},
+    {.name = "aten::cosh", .args = "self", .kernel = cosh_kernel, .twin = cosh_twin, .roundings = 6, .flags = LB_ROW_ELEMENTWISE,
+     .samples = "unary"},
+    {.name = "aten::asinh", .args = "self", .kernel = asinh_kernel, .roundings = 8, .flags = LB_ROW_ELEMENTWISE,
+     .samples = "unary"},
+    {.name = "aten::acosh", .args = "self", .kernel = acosh_kernel, .roundings = 8, .flags = LB_ROW_ELEMENTWISE,
+     .samples = "unary"},
+    {.name = "aten::atanh", .args = "self", .kernel = atanh_kernel, .roundings = 8, .flags = LB_ROW_ELEMENTWISE,
+     .samples = "unary"},
+    {.name = "aten::atan", .args = "self", .kernel = atan_kernel, .roundings = 6, .flags = LB_ROW_ELEMENTWISE, .samples = "unary"},
+    {.name = "aten::asin", .args = "self", .kernel = asin_kernel, .roundings = 8, .flags = LB_ROW_ELEMENTWISE, .samples = "unary"},
+    {.name = "aten::acos", .args = "self", .kernel = acos_kernel, .roundings = 8, .flags = LB_ROW_ELEMENTWISE, .samples = "unary"},
+    {.name = "aten::atan2", .args = "self other", .kernel = atan2_kernel, .roundings = 8, .flags = LB_ROW_ELEMENTWISE,
+     .samples = "binary float"},
+    {.name = "aten::erfinv", .args = "self", .kernel = erfinv_kernel, .roundings = 12, .flags = LB_ROW_ELEMENTWISE,
+     .samples = "unary"},
+    {.name = "aten::hypot", .args = "self other", .kernel = hypot_kernel, .roundings = 6, .flags = LB_ROW_ELEMENTWISE,
+     .samples = "binary float integerless"},
+    {.name = "aten::logaddexp2", .args = "self other", .kernel = logaddexp2_kernel, .twin = logaddexp2_twin, .roundings = 8,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "binary float"},
+    {.name = "aten::sinc", .args = "self", .kernel = sinc_kernel, .twin = sinc_twin, .roundings = 8, .flags = LB_ROW_ELEMENTWISE,
+     .samples = "unary float tame"},
+    {.name = "aten::softshrink", .args = "self lambd", .kernel = softshrink_kernel, .twin = softshrink_twin, .roundings = 2,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "unary float lambd"},
+    {.name = "aten::hardshrink", .args = "self lambd", .kernel = hardshrink_kernel, .flags = LB_ROW_ELEMENTWISE | LB_ROW_EXACT,
+     .samples = "unary float lambd"},
+    {.name = "aten::softshrink_backward", .args = "grad_output self lambd", .kernel = softshrink_backward_kernel,
+     .twin = softshrink_backward_twin, .roundings = 1, .flags = LB_ROW_ELEMENTWISE, .samples = "gradient lambd"},
+    {.name = "aten::hardshrink_backward", .args = "grad_out self lambd", .kernel = hardshrink_backward_kernel,
+     .twin = hardshrink_backward_twin, .roundings = 1, .flags = LB_ROW_ELEMENTWISE, .samples = "gradient lambd"},
+    {.name = "aten::_prelu_kernel", .args = "self weight", .kernel = prelu_kernel, .roundings = 2,
+     .flags = LB_ROW_ELEMENTWISE | LB_ROW_EXACT, .samples = "prelu"},
+    {.name = "aten::fix", .args = "self", .kernel = fix_kernel, .flags = LB_ROW_ELEMENTWISE | LB_ROW_EXACT | LB_ROW_DISCONTINUOUS,
+     .samples = "unary nobool"},
+    {.name = "aten::square", .args = "self", .kernel = square_kernel, .roundings = 2, .flags = LB_ROW_ELEMENTWISE | LB_ROW_EXACT,
+     .samples = "unary nobool"},
+    {.name = "aten::deg2rad", .args = "self", .kernel = deg2rad_kernel, .roundings = 3, .flags = LB_ROW_ELEMENTWISE,
+     .samples = "unary float"},
+    {.name = "aten::rad2deg", .args = "self", .kernel = rad2deg_kernel, .roundings = 3, .flags = LB_ROW_ELEMENTWISE,
+     .samples = "unary float"},
+    {.name = "aten::_prelu_kernel_backward", .args = "grad_output self weight", .kernel = prelu_back_kernel, .roundings = 2,
+     .flags = LB_ROW_ELEMENTWISE | LB_ROW_EXACT, .samples = "prelu backward"},
     {NULL}
 };

@@ -3,8 +3,8 @@
  * Comparisons and bit ops are discontinuous: the exact shadow takes their recorded results. Selections are not. */
 #include "pointwise.h"
 
-#define EXACT LB_ROW_EXACT
-#define STEPS (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)
+#define EXACT (LB_ROW_ELEMENTWISE | LB_ROW_EXACT)
+#define STEPS (LB_ROW_ELEMENTWISE | LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)
 #define COMMON LB_POINTWISE_COMMON
 
 #define NAN_OF(T) ((T)__builtin_nan(""))
@@ -18,10 +18,10 @@
 #define CLAMP_F                                                                                              \
     ((l->given_s[0] && s0 != s0) || (l->given_s[1] && s1 != s1)                                              \
          ? NAN_OF(T)                                                                                         \
-         : (l->given_s[1] && LOWER(A) > s1 ? s1 : LOWER(A)))
-#define CLAMP_I (l->given_s[1] && LOWER(A) > s1 ? s1 : LOWER(A))
-#define CLAMP_T_I (l->given[2] && (l->given[1] && A < B ? B : A) > C ? C : l->given[1] && A < B ? B : A)
-#define CLAMP_T_F ((l->given[1] && B != B) ? B : (l->given[2] && C != C) ? C : CLAMP_T_I)
+         : (l->given_s[1] && LOWER(a[i]) > s1 ? s1 : LOWER(a[i])))
+#define CLAMP_I (l->given_s[1] && LOWER(a[i]) > s1 ? s1 : LOWER(a[i]))
+#define CLAMP_T_I (l->given[2] && (l->given[1] && a[i] < b[i] ? b[i] : a[i]) > c[i] ? c[i] : l->given[1] && a[i] < b[i] ? b[i] : a[i])
+#define CLAMP_T_F ((l->given[1] && b[i] != b[i]) ? b[i] : (l->given[2] && c[i] != c[i]) ? c[i] : CLAMP_T_I)
 
 /* Infinities become the largest finite values of the result's dtype where no other is given. */
 static inline __attribute__((pure)) double largest(const lb_lanes *l) { return lb_dtype_max_finite(l->result); }
@@ -32,57 +32,106 @@ static inline __attribute__((pure)) double largest(const lb_lanes *l) { return l
      : l->given_s[2] ? s2                                                                                    \
                      : (T)-largest(l))
 
-#define OPS(X)                                                                                               \
-    X(FI, eq, "eq.Tensor", "self other", "xx", COMMON, A == B, A == B, 0, 0, STEPS, "binary near")                              \
-    X(FI, ne, "ne.Tensor", "self other", "xx", COMMON, A != B, A != B, 0, 0, STEPS, "binary near")                              \
-    X(FI, lt, "lt.Tensor", "self other", "xx", COMMON, A < B, A < B, 0, 0, STEPS, "binary near")                                \
-    X(FI, le, "le.Tensor", "self other", "xx", COMMON, A <= B, A <= B, 0, 0, STEPS, "binary near")                              \
-    X(FI, gt, "gt.Tensor", "self other", "xx", COMMON, A > B, A > B, 0, 0, STEPS, "binary near")                                \
-    X(FI, ge, "ge.Tensor", "self other", "xx", COMMON, A >= B, A >= B, 0, 0, STEPS, "binary near")                              \
-    X(FI, logical_and, "logical_and", "self other", "xx", COMMON, (A != 0) & (B != 0), (A != 0) & (B != 0), 0, 0, STEPS, "binary near")   \
-    X(FI, logical_or, "logical_or", "self other", "xx", COMMON, (A != 0) | (B != 0), (A != 0) | (B != 0), 0, 0, STEPS, "binary near")     \
-    X(FI, logical_xor, "logical_xor", "self other", "xx", COMMON, (A != 0) ^ (B != 0), (A != 0) ^ (B != 0), 0, 0, STEPS, "binary near")   \
-    X(FI, logical_not, "logical_not", "self", "x", 0, A == 0, A == 0, 0, 0, STEPS, "unary")                                     \
-    X(I, bitwise_and, "bitwise_and.Tensor", "self other", "xx", 0, 0, A &B, 0, 0, STEPS, "binary integer")                      \
-    X(I, bitwise_or, "bitwise_or.Tensor", "self other", "xx", 0, 0, A | B, 0, 0, STEPS, "binary integer")                       \
-    X(I, bitwise_xor, "bitwise_xor.Tensor", "self other", "xx", 0, 0, A ^ B, 0, 0, STEPS, "binary integer")                     \
-    X(I, bitwise_not, "bitwise_not", "self", "x", 0, 0, l->result == LB_BOOL ? A == 0 : ~A, 0, 0, STEPS, "unary integer")       \
-    X(I, shift_left, "bitwise_left_shift.Tensor", "self other", "xx", 0, 0, SHIFT_LEFT(A, B), 0, 0, STEPS, "binary integer shift nobool") \
-    X(I, shift_right, "bitwise_right_shift.Tensor", "self other", "xx", 0, 0, SHIFT_RIGHT(A, B), 0, 0, STEPS, "binary integer shift nobool") \
-    X(FI, isnan, "isnan", "self", "x", 0, A != A, 0 * A, 0, 0, STEPS, "unary")                                                  \
-    X(FI, isinf, "isinf", "self", "x", 0, IS_INF(A), 0 * A, 0, 0, STEPS, "unary")                                               \
-    X(FI, isposinf, "isposinf", "self", "x", 0, IS_INF(A) & (A > 0), 0 * A, 0, 0, STEPS, "unary")                               \
-    X(FI, isneginf, "isneginf", "self", "x", 0, IS_INF(A) & (A < 0), 0 * A, 0, 0, STEPS, "unary")                               \
-    X(FI, signbit, "signbit", "self", "x", 0, COPYSIGN((T)1, A) < 0, A < 0, 0, 0, STEPS, "unary nonan")                         \
-    X(FI, where, "where.self", "condition self other", "xxx", 0, A != 0 ? B : C, A != 0 ? B : C, 0, 0, EXACT, "where")          \
-    X(FI, masked_fill, "masked_fill.Scalar", "self mask value", "xxs", 0, B != 0 ? s0 : A, B != 0 ? s0 : A, 0, 0, EXACT, "masked scalar") \
-    X(FI, masked_fill_t, "masked_fill.Tensor", "self mask value", "xxx", 0, B != 0 ? C : A, B != 0 ? C : A, 0, 0, EXACT, "masked tensor") \
-    X(FI, clamp, "clamp", "self min max", "xnn", COMMON, CLAMP_F, CLAMP_I, 0, 0, EXACT, "clamp nobool")                         \
-    X(FI, clamp_t, "clamp.Tensor", "self min max", "xoo", COMMON, CLAMP_T_F, CLAMP_T_I, 0, 0, EXACT, "clamp_tensor nobool")     \
-    X(FI, clamp_min, "clamp_min", "self min", "xx", COMMON, B != B ? B : A < B ? B : A, A < B ? B : A, 0, 0, EXACT, "scalar nobool") \
-    X(FI, clamp_max, "clamp_max", "self max", "xx", COMMON, B != B ? B : A > B ? B : A, A > B ? B : A, 0, 0, EXACT, "scalar nobool") \
-    X(FI, nan_to_num, "nan_to_num", "self nan posinf neginf", "xnnn", 0, FINITE(A), A, 0, 0, EXACT, "nan_to_num")              \
-    X(FI, relu, "relu", "self", "x", 0, A < 0 ? 0 : A, A < 0 ? 0 : A, 0, 0, EXACT, "unary nobool")                              \
-    X(FI, threshold, "threshold", "self threshold value", "xss", 0, A <= s0 ? s1 : A, A <= s0 ? s1 : A, 0, 0, EXACT, "unary scalars=2 nobool") \
-    X(FI, threshold_backward, "threshold_backward", "grad_output self threshold", "xxs", 0, B <= s0 ? 0 : A, B <= s0 ? 0 : A, 0, 0, EXACT, \
-      "gradient scalars=1")                                                                                                     \
-    X(F, hardtanh, "hardtanh", "self min_val max_val", "xss", COMMON, CLAMP_F, 0, 0, 0, EXACT, "hardtanh")                      \
-    X(FT, hardtanh_backward, "hardtanh_backward", "grad_output self min_val max_val", "xxss", 0, (B > s0) & (B < s1) ? A : 0, 0, UNLESS_NAN(B), \
-      1, 0, "gradient hardtanh")
-
 /* clang-format off */
-OPS(LB_DEFINE)
+LB_POINTWISE_FI(eq, "xx", COMMON, a[i] == b[i], a[i] == b[i])
+LB_POINTWISE_FI(ne, "xx", COMMON, a[i] != b[i], a[i] != b[i])
+LB_POINTWISE_FI(lt, "xx", COMMON, a[i] < b[i], a[i] < b[i])
+LB_POINTWISE_FI(le, "xx", COMMON, a[i] <= b[i], a[i] <= b[i])
+LB_POINTWISE_FI(gt, "xx", COMMON, a[i] > b[i], a[i] > b[i])
+LB_POINTWISE_FI(ge, "xx", COMMON, a[i] >= b[i], a[i] >= b[i])
+LB_POINTWISE_FI(logical_and, "xx", COMMON, (a[i] != 0) & (b[i] != 0), (a[i] != 0) & (b[i] != 0))
+LB_POINTWISE_FI(logical_or, "xx", COMMON, (a[i] != 0) | (b[i] != 0), (a[i] != 0) | (b[i] != 0))
+LB_POINTWISE_FI(logical_xor, "xx", COMMON, (a[i] != 0) ^ (b[i] != 0), (a[i] != 0) ^ (b[i] != 0))
+LB_POINTWISE_FI(logical_not, "x", 0, a[i] == 0, a[i] == 0)
+LB_POINTWISE_I(bitwise_and, "xx", 0, a[i] & b[i])
+LB_POINTWISE_I(bitwise_or, "xx", 0, a[i] | b[i])
+LB_POINTWISE_I(bitwise_xor, "xx", 0, a[i] ^ b[i])
+LB_POINTWISE_I(bitwise_not, "x", 0, l->result == LB_BOOL ? a[i] == 0 : ~a[i])
+LB_POINTWISE_I(shift_left, "xx", 0, SHIFT_LEFT(a[i], b[i]))
+LB_POINTWISE_I(shift_right, "xx", 0, SHIFT_RIGHT(a[i], b[i]))
+LB_POINTWISE_FI(isnan, "x", 0, a[i] != a[i], 0 * a[i])
+LB_POINTWISE_FI(isinf, "x", 0, IS_INF(a[i]), 0 * a[i])
+LB_POINTWISE_FI(isposinf, "x", 0, IS_INF(a[i]) & (a[i] > 0), 0 * a[i])
+LB_POINTWISE_FI(isneginf, "x", 0, IS_INF(a[i]) & (a[i] < 0), 0 * a[i])
+LB_POINTWISE_FI(signbit, "x", 0, COPYSIGN((T)1, a[i]) < 0, a[i] < 0)
+LB_POINTWISE_FI(where, "xxx", 0, a[i] != 0 ? b[i] : c[i], a[i] != 0 ? b[i] : c[i])
+LB_POINTWISE_FI(masked_fill, "xxs", 0, b[i] != 0 ? s0 : a[i], b[i] != 0 ? s0 : a[i])
+LB_POINTWISE_FI(masked_fill_t, "xxx", 0, b[i] != 0 ? c[i] : a[i], b[i] != 0 ? c[i] : a[i])
+LB_POINTWISE_FI(clamp, "xnn", COMMON, CLAMP_F, CLAMP_I)
+LB_POINTWISE_FI(clamp_t, "xoo", COMMON, CLAMP_T_F, CLAMP_T_I)
+LB_POINTWISE_FI(clamp_min, "xx", COMMON, b[i] != b[i] ? b[i] : a[i] < b[i] ? b[i] : a[i], a[i] < b[i] ? b[i] : a[i])
+LB_POINTWISE_FI(clamp_max, "xx", COMMON, b[i] != b[i] ? b[i] : a[i] > b[i] ? b[i] : a[i], a[i] > b[i] ? b[i] : a[i])
+LB_POINTWISE_FI(nan_to_num, "xnnn", 0, FINITE(a[i]), a[i])
+LB_POINTWISE_FI(relu, "x", 0, a[i] < 0 ? 0 : a[i], a[i] < 0 ? 0 : a[i])
+LB_POINTWISE_FI(threshold, "xss", 0, a[i] <= s0 ? s1 : a[i], a[i] <= s0 ? s1 : a[i])
+LB_POINTWISE_FI(threshold_backward, "xxs", 0, b[i] <= s0 ? 0 : a[i], b[i] <= s0 ? 0 : a[i])
+LB_POINTWISE_F(hardtanh, "xss", COMMON, CLAMP_F)
+LB_POINTWISE_FT(hardtanh_backward, "xxss", 0, (b[i] > s0) & (b[i] < s1) ? a[i] : 0, UNLESS_NAN(b[i]))
 
-#define COMPARISON(ID) LB_SAME(ID##_kernel, NULL, #ID ".Scalar", "self other", 0, STEPS, "scalar near")
+#define COMPARISON(ID)                                                                                       \
+    {.name = "aten::" #ID ".Scalar", .args = "self other", .kernel = ID##_kernel, .flags = STEPS,            \
+     .samples = "scalar near"},
 const lb_op_row lb_rows_logic[] = {
-    OPS(LB_ROW)
+    {.name = "aten::eq.Tensor", .args = "self other", .kernel = eq_kernel, .flags = STEPS, .samples = "binary near"},
+    {.name = "aten::ne.Tensor", .args = "self other", .kernel = ne_kernel, .flags = STEPS, .samples = "binary near"},
+    {.name = "aten::lt.Tensor", .args = "self other", .kernel = lt_kernel, .flags = STEPS, .samples = "binary near"},
+    {.name = "aten::le.Tensor", .args = "self other", .kernel = le_kernel, .flags = STEPS, .samples = "binary near"},
+    {.name = "aten::gt.Tensor", .args = "self other", .kernel = gt_kernel, .flags = STEPS, .samples = "binary near"},
+    {.name = "aten::ge.Tensor", .args = "self other", .kernel = ge_kernel, .flags = STEPS, .samples = "binary near"},
+    {.name = "aten::logical_and", .args = "self other", .kernel = logical_and_kernel, .flags = STEPS, .samples = "binary near"},
+    {.name = "aten::logical_or", .args = "self other", .kernel = logical_or_kernel, .flags = STEPS, .samples = "binary near"},
+    {.name = "aten::logical_xor", .args = "self other", .kernel = logical_xor_kernel, .flags = STEPS, .samples = "binary near"},
+    {.name = "aten::logical_not", .args = "self", .kernel = logical_not_kernel, .flags = STEPS, .samples = "unary"},
+    {.name = "aten::bitwise_and.Tensor", .args = "self other", .kernel = bitwise_and_kernel, .flags = STEPS,
+     .samples = "binary integer"},
+    {.name = "aten::bitwise_or.Tensor", .args = "self other", .kernel = bitwise_or_kernel, .flags = STEPS,
+     .samples = "binary integer"},
+    {.name = "aten::bitwise_xor.Tensor", .args = "self other", .kernel = bitwise_xor_kernel, .flags = STEPS,
+     .samples = "binary integer"},
+    {.name = "aten::bitwise_not", .args = "self", .kernel = bitwise_not_kernel, .flags = STEPS, .samples = "unary integer"},
+    {.name = "aten::bitwise_left_shift.Tensor", .args = "self other", .kernel = shift_left_kernel, .flags = STEPS,
+     .samples = "binary integer shift nobool"},
+    {.name = "aten::bitwise_right_shift.Tensor", .args = "self other", .kernel = shift_right_kernel, .flags = STEPS,
+     .samples = "binary integer shift nobool"},
+    {.name = "aten::isnan", .args = "self", .kernel = isnan_kernel, .flags = STEPS, .samples = "unary"},
+    {.name = "aten::isinf", .args = "self", .kernel = isinf_kernel, .flags = STEPS, .samples = "unary"},
+    {.name = "aten::isposinf", .args = "self", .kernel = isposinf_kernel, .flags = STEPS, .samples = "unary"},
+    {.name = "aten::isneginf", .args = "self", .kernel = isneginf_kernel, .flags = STEPS, .samples = "unary"},
+    {.name = "aten::signbit", .args = "self", .kernel = signbit_kernel, .flags = STEPS, .samples = "unary nonan"},
+    {.name = "aten::where.self", .args = "condition self other", .kernel = where_kernel, .flags = EXACT, .samples = "where"},
+    {.name = "aten::masked_fill.Scalar", .args = "self mask value", .kernel = masked_fill_kernel, .flags = EXACT,
+     .samples = "masked scalar"},
+    {.name = "aten::masked_fill.Tensor", .args = "self mask value", .kernel = masked_fill_t_kernel, .flags = EXACT,
+     .samples = "masked tensor"},
+    {.name = "aten::clamp", .args = "self min max", .kernel = clamp_kernel, .flags = EXACT, .samples = "clamp nobool"},
+    {.name = "aten::clamp.Tensor", .args = "self min max", .kernel = clamp_t_kernel, .flags = EXACT,
+     .samples = "clamp_tensor nobool"},
+    {.name = "aten::clamp_min", .args = "self min", .kernel = clamp_min_kernel, .flags = EXACT, .samples = "scalar nobool"},
+    {.name = "aten::clamp_max", .args = "self max", .kernel = clamp_max_kernel, .flags = EXACT, .samples = "scalar nobool"},
+    {.name = "aten::nan_to_num", .args = "self nan posinf neginf", .kernel = nan_to_num_kernel, .flags = EXACT,
+     .samples = "nan_to_num"},
+    {.name = "aten::relu", .args = "self", .kernel = relu_kernel, .flags = EXACT, .samples = "unary nobool"},
+    {.name = "aten::threshold", .args = "self threshold value", .kernel = threshold_kernel, .flags = EXACT,
+     .samples = "unary scalars=2 nobool"},
+    {.name = "aten::threshold_backward", .args = "grad_output self threshold", .kernel = threshold_backward_kernel, .flags = EXACT,
+     .samples = "gradient scalars=1"},
+    {.name = "aten::hardtanh", .args = "self min_val max_val", .kernel = hardtanh_kernel, .flags = EXACT, .samples = "hardtanh"},
+    {.name = "aten::hardtanh_backward", .args = "grad_output self min_val max_val", .kernel = hardtanh_backward_kernel,
+     .twin = hardtanh_backward_twin, .roundings = 1, .flags = LB_ROW_ELEMENTWISE, .samples = "gradient hardtanh"},
     COMPARISON(eq) COMPARISON(ne) COMPARISON(lt) COMPARISON(le) COMPARISON(gt) COMPARISON(ge)
-    LB_SAME(bitwise_and_kernel, NULL, "bitwise_and.Scalar", "self other", 0, STEPS, "scalar integer")
-    LB_SAME(bitwise_or_kernel, NULL, "bitwise_or.Scalar", "self other", 0, STEPS, "scalar integer")
-    LB_SAME(bitwise_xor_kernel, NULL, "bitwise_xor.Scalar", "self other", 0, STEPS, "scalar integer")
-    LB_SAME(shift_left_kernel, NULL, "bitwise_left_shift.Tensor_Scalar", "self other", 0, STEPS, "scalar integer shift nobool")
-    LB_SAME(shift_right_kernel, NULL, "bitwise_right_shift.Tensor_Scalar", "self other", 0, STEPS, "scalar integer shift nobool")
-    LB_SAME(clamp_min_kernel, NULL, "clamp_min.Tensor", "self min", 0, EXACT, "binary nobool nozero")
-    LB_SAME(clamp_max_kernel, NULL, "clamp_max.Tensor", "self max", 0, EXACT, "binary nobool nozero")
+    {.name = "aten::bitwise_and.Scalar", .args = "self other", .kernel = bitwise_and_kernel, .flags = STEPS,
+     .samples = "scalar integer"},
+    {.name = "aten::bitwise_or.Scalar", .args = "self other", .kernel = bitwise_or_kernel, .flags = STEPS,
+     .samples = "scalar integer"},
+    {.name = "aten::bitwise_xor.Scalar", .args = "self other", .kernel = bitwise_xor_kernel, .flags = STEPS,
+     .samples = "scalar integer"},
+    {.name = "aten::bitwise_left_shift.Tensor_Scalar", .args = "self other", .kernel = shift_left_kernel, .flags = STEPS,
+     .samples = "scalar integer shift nobool"},
+    {.name = "aten::bitwise_right_shift.Tensor_Scalar", .args = "self other", .kernel = shift_right_kernel, .flags = STEPS,
+     .samples = "scalar integer shift nobool"},
+    {.name = "aten::clamp_min.Tensor", .args = "self min", .kernel = clamp_min_kernel, .flags = EXACT,
+     .samples = "binary nobool nozero"},
+    {.name = "aten::clamp_max.Tensor", .args = "self max", .kernel = clamp_max_kernel, .flags = EXACT,
+     .samples = "binary nobool nozero"},
     {NULL}
 };

@@ -12,42 +12,50 @@ enum { REDUCE_NONE, REDUCE_MEAN, REDUCE_SUM };
 
 /* clang-format off */
 /* Elementwise parts. Scalars: s0 beta, delta or weight flags, as the callers below give them. */
-LB_DEFINE_FT(squared, "xx", 0, (A - B) * (A - B), 0, ((ABS(A) + ABS(B)) * (ABS(A) + ABS(B)) * l->coarse + l->grain))
-LB_DEFINE_FT(smooth_l1, "xxs", 0, ABS(A - B) < s0 ? (T)0.5 * ABS(A - B) * ABS(A - B) / s0 : ABS(A - B) - (T)0.5 * s0, 0,
-             (ABS(A - B) < s0 ? (T)0.5 * (ABS(A) + ABS(B)) * (ABS(A) + ABS(B)) / s0 : ABS(A) + ABS(B) + s0) * l->coarse + l->grain)
-LB_DEFINE_FT(huber, "xxs", 0, ABS(A - B) <= s0 ? (T)0.5 * ABS(A - B) * ABS(A - B) : s0 * (ABS(A - B) - (T)0.5 * s0), 0,
-             (ABS(A - B) <= s0 ? (T)0.5 * (ABS(A) + ABS(B)) * (ABS(A) + ABS(B)) : s0 * (ABS(A) + ABS(B) + s0)) * l->coarse + l->grain)
+LB_POINTWISE_FT(squared, "xx", 0, (a[i] - b[i]) * (a[i] - b[i]),
+    ((ABS(a[i]) + ABS(b[i])) * (ABS(a[i]) + ABS(b[i])) * l->coarse + l->grain))
+LB_POINTWISE_FT(smooth_l1, "xxs", 0,
+    ABS(a[i] - b[i]) < s0 ? (T)0.5 * ABS(a[i] - b[i]) * ABS(a[i] - b[i]) / s0 : ABS(a[i] - b[i]) - (T)0.5 * s0,
+    (ABS(a[i] - b[i]) < s0 ? (T)0.5 * (ABS(a[i]) + ABS(b[i])) * (ABS(a[i]) + ABS(b[i])) / s0 : ABS(a[i]) + ABS(b[i]) + s0) * l->coarse + l->grain)
+LB_POINTWISE_FT(huber, "xxs", 0,
+    ABS(a[i] - b[i]) <= s0 ? (T)0.5 * ABS(a[i] - b[i]) * ABS(a[i] - b[i]) : s0 * (ABS(a[i] - b[i]) - (T)0.5 * s0),
+    (ABS(a[i] - b[i]) <= s0 ? (T)0.5 * (ABS(a[i]) + ABS(b[i])) * (ABS(a[i]) + ABS(b[i])) : s0 * (ABS(a[i]) + ABS(b[i]) + s0)) * l->coarse + l->grain)
 #define LOG100(x) ((x) < -100 ? -100 : (x))
-LB_DEFINE_DT(bce, "xxo", 0, (l->given[2] ? C : 1) * ((B - 1) * LOG100(t[i]) - B * LOG100(u[i])),
-             SET(t, -A); FN(log1p, t, t); FN(log, u, in0);,
-             (l->given[2] ? fabs(C) : 1) * (fabs(B - 1) * fabs(LOG100(t[i])) + fabs(B * LOG100(u[i])) + 1) * l->coarse + l->grain)
+LB_POINTWISE_DT(bce, "xxo", 0, SET(t, -a[i]); FN(log1p, t, t); FN(log, u, a);,
+    (l->given[2] ? c[i] : 1) * ((b[i] - 1) * LOG100(t[i]) - b[i] * LOG100(u[i])),
+    (l->given[2] ? fabs(c[i]) : 1) * (fabs(b[i] - 1) * fabs(LOG100(t[i])) + fabs(b[i] * LOG100(u[i])) + 1) * l->coarse + l->grain)
 /* log_sigmoid(x) = min(0, x) - log1p(exp(-|x|)) */
-#define LOG_SIGMOID ((A < 0 ? A : 0) - t[i])
-LB_DEFINE_DT(bce_logits, "xxoo", 0, (l->given[2] ? C : 1) * ((1 - B) * A - (l->given[3] ? (D - 1) * B + 1 : 1) * LOG_SIGMOID),
-             SET(t, -fabs(A)); FN(exp, t, t); FN(log1p, t, t);,
-             (l->given[2] ? fabs(C) : 1) * ((1 + fabs(B)) * fabs(A) + (l->given[3] ? (fabs(D) + 1) * fabs(B) + 1 : 1) * (fabs(A) + t[i])) * l->coarse + l->grain)
+#define LOG_SIGMOID ((a[i] < 0 ? a[i] : 0) - t[i])
+LB_POINTWISE_DT(bce_logits, "xxoo", 0, SET(t, -fabs(a[i])); FN(exp, t, t); FN(log1p, t, t);,
+    (l->given[2] ? c[i] : 1) * ((1 - b[i]) * a[i] - (l->given[3] ? (d[i] - 1) * b[i] + 1 : 1) * LOG_SIGMOID),
+    (l->given[2] ? fabs(c[i]) : 1) * ((1 + fabs(b[i])) * fabs(a[i]) + (l->given[3] ? (fabs(d[i]) + 1) * fabs(b[i]) + 1 : 1) * (fabs(a[i]) + t[i]))
+        * l->coarse + l->grain)
 
 #define MAX1(x) (ABS(x) > 1 ? ABS(x) : 1)
 /* Derivatives: grad self target …; s0 the factor 2/n, 1/n or 1, s1 beta or delta. */
-LB_DEFINE_FT(squared_backward, "xxxs", 0, s0 * (B - C) * A, 0,
-             UNLESS_STEP_OVERFLOWS(MAX1(s0) * (ABS(B) + ABS(C)), ABS(s0) * (ABS(B) + ABS(C)) * ABS(A) * l->coarse + l->grain * MAX1(A)))
-LB_DEFINE_FT(smooth_l1_backward, "xxxss", 0, B - C <= -s1 ? -s0 * A : B - C >= s1 ? s0 * A : s0 * (B - C) * A / s1, 0,
-             ABS(s0 * A) * (ABS(B - C) >= s1 ? 1 : (ABS(B) + ABS(C)) / s1) * l->coarse + l->grain)
-LB_DEFINE_FT(huber_backward, "xxxss", 0, B - C <= -s1 ? -s0 * A * s1 : B - C >= s1 ? s0 * A * s1 : s0 * (B - C) * A, 0,
-             ABS(s0 * A) * (ABS(B - C) >= s1 ? s1 : ABS(B) + ABS(C)) * l->coarse + l->grain)
+LB_POINTWISE_FT(squared_backward, "xxxs", 0, s0 * (b[i] - c[i]) * a[i],
+    UNLESS_STEP_OVERFLOWS(MAX1(s0) * (ABS(b[i]) + ABS(c[i])), ABS(s0) * (ABS(b[i]) + ABS(c[i])) * ABS(a[i]) * l->coarse + l->grain * MAX1(a[i])))
+LB_POINTWISE_FT(smooth_l1_backward, "xxxss", 0,
+    b[i] - c[i] <= -s1 ? -s0 * a[i] : b[i] - c[i] >= s1 ? s0 * a[i] : s0 * (b[i] - c[i]) * a[i] / s1,
+    ABS(s0 * a[i]) * (ABS(b[i] - c[i]) >= s1 ? 1 : (ABS(b[i]) + ABS(c[i])) / s1) * l->coarse + l->grain)
+LB_POINTWISE_FT(huber_backward, "xxxss", 0,
+    b[i] - c[i] <= -s1 ? -s0 * a[i] * s1 : b[i] - c[i] >= s1 ? s0 * a[i] * s1 : s0 * (b[i] - c[i]) * a[i],
+    ABS(s0 * a[i]) * (ABS(b[i] - c[i]) >= s1 ? s1 : ABS(b[i]) + ABS(c[i])) * l->coarse + l->grain)
 /* grad (x - y) / max((1 - x) x, 1e-12), which torch has as an f32 number, and f16 as 0 */
 #define BCE_LEAST (l->common == LB_F16 ? (T)0 : (T)1e-12f)
-#define BCE_DENOMINATOR ((1 - B) * B < BCE_LEAST ? BCE_LEAST : (1 - B) * B)
-LB_DEFINE_FT(bce_backward, "xxxos", 0, (l->given[3] ? D : 1) * A * (B - C) / BCE_DENOMINATOR * s0, 0,
-             !(BCE_DENOMINATOR > 0) ? NOTHING_SAID
-             : UNLESS_STEP_OVERFLOWS(2 * A * (ABS(B) + ABS(C)) / BCE_DENOMINATOR * (l->given[3] ? MAX1(D) : 1),
-                                     (ABS(A * s0) * (ABS(B) + ABS(C)) * l->coarse + l->grain + 0x1p-125) * (l->given[3] ? MAX1(D) : 1) / BCE_DENOMINATOR))
+#define BCE_DENOMINATOR ((1 - b[i]) * b[i] < BCE_LEAST ? BCE_LEAST : (1 - b[i]) * b[i])
+LB_POINTWISE_FT(bce_backward, "xxxos", 0, (l->given[3] ? d[i] : 1) * a[i] * (b[i] - c[i]) / BCE_DENOMINATOR * s0,
+    !(BCE_DENOMINATOR > 0) ? NOTHING_SAID
+    : UNLESS_STEP_OVERFLOWS(2 * a[i] * (ABS(b[i]) + ABS(c[i])) / BCE_DENOMINATOR * (l->given[3] ? MAX1(d[i]) : 1),
+        (ABS(a[i] * s0) * (ABS(b[i]) + ABS(c[i])) * l->coarse + l->grain + 0x1p-125) * (l->given[3] ? MAX1(d[i]) : 1) / BCE_DENOMINATOR))
 
 /* Gated linear unit of the two halves; its derivative for each half. */
-LB_DEFINE_DT(gate, "xx", 0, A * u[i], FN(sigmoid, u, in1);, fabs(A * u[i]) * (B < -87 ? 0x1p24 : 1))
-LB_DEFINE_DT(gate_first, "xx", 0, A * u[i], FN(sigmoid, u, in1);, fabs(A * u[i]) * (B < -87 ? 0x1p24 : 1) * l->coarse + l->grain)
+LB_POINTWISE_DT(gate, "xx", 0, FN(sigmoid, u, b);, a[i] * u[i], fabs(a[i] * u[i]) * (b[i] < -87 ? 0x1p24 : 1))
+LB_POINTWISE_DT(gate_first, "xx", 0, FN(sigmoid, u, b);, a[i] * u[i],
+    fabs(a[i] * u[i]) * (b[i] < -87 ? 0x1p24 : 1) * l->coarse + l->grain)
 /* grad, first half, second half */
-LB_DEFINE_DT(gate_second, "xxx", 0, A * B * u[i] * (1 - u[i]), FN(sigmoid, u, in2);, fabs(A * B) * u[i] * (C < -87 ? 0x1p24 : 1) * l->coarse + 2 * l->grain * (1 + fabs(A) + fabs(B)))
+LB_POINTWISE_DT(gate_second, "xxx", 0, FN(sigmoid, u, c);, a[i] * b[i] * u[i] * (1 - u[i]),
+    fabs(a[i] * b[i]) * u[i] * (c[i] < -87 ? 0x1p24 : 1) * l->coarse + 2 * l->grain * (1 + fabs(a[i]) + fabs(b[i])))
 /* clang-format on */
 
 /* ---- reductions ----------------------------------------------------------------------------------------------------- */

@@ -22,15 +22,18 @@
 
 /* What the first product or quotient loses when it underflows, magnified by the other factor. */
 #define UNDERFLOWN ((l->common == LB_F64 ? 0x1p-1021 : 0x1p-125) + l->grain)
-#define OPS(X)                                                                                               \
-    X(FT, lerp, "lerp.Scalar", "self end weight", "xxs", 0, LERP(A, B, s0), 0, UNLESS_STEP_OVERFLOWS(2 * (ABS(A) + ABS(B)) * (1 + ABS(s0)), LERP_TWIN(A, B, s0)), 4, 0, "lerp scalar")        \
-    X(FT, lerp_tensor, "lerp.Tensor", "self end weight", "xxx", 0, LERP(A, B, C), 0, UNLESS_STEP_OVERFLOWS(2 * (ABS(A) + ABS(B)) * (1 + ABS(C)), LERP_TWIN(A, B, C) * (1 + l->coarse / 4)), 4, 0, "lerp") \
-    X(FIT, addcmul, "addcmul", "self tensor1 tensor2 value", "xxx1", 0, ADDCMUL(A, B, C, s0), WADD(A, WMUL(s0, WMUL(B, C))),    \
-      UNLESS_STEP_OVERFLOWS(2 * (ABS(B * C) + ABS(s0 * B)),                                                                     \
-        ABS(A) + ABS(s0 * B * C) * (1 + l->coarse / 4) + UNDERFLOWN * (ABS(C) + ABS(s0))), 4, 0, "addc")                                                             \
-    X(FT, addcdiv, "addcdiv", "self tensor1 tensor2 value", "xxx1", 0, A + s0 * B / C, 0,                                       \
-      UNLESS_STEP_OVERFLOWS(2 * (ABS(B / C) + ABS(s0 * B)),                                                                     \
-        ABS(A) + ABS(s0 * B / C) * (1 + l->coarse / 4) + UNDERFLOWN * (1 / ABS(C) + ABS(s0))), 4, 0, "addc float")
+/* clang-format off */
+LB_POINTWISE_FT(lerp, "xxs", 0, LERP(a[i], b[i], s0),
+    UNLESS_STEP_OVERFLOWS(2 * (ABS(a[i]) + ABS(b[i])) * (1 + ABS(s0)), LERP_TWIN(a[i], b[i], s0)))
+LB_POINTWISE_FT(lerp_tensor, "xxx", 0, LERP(a[i], b[i], c[i]),
+    UNLESS_STEP_OVERFLOWS(2 * (ABS(a[i]) + ABS(b[i])) * (1 + ABS(c[i])), LERP_TWIN(a[i], b[i], c[i]) * (1 + l->coarse / 4)))
+LB_POINTWISE_FIT(addcmul, "xxx1", 0, ADDCMUL(a[i], b[i], c[i], s0), WADD(a[i], WMUL(s0, WMUL(b[i], c[i]))),
+    UNLESS_STEP_OVERFLOWS(2 * (ABS(b[i] * c[i]) + ABS(s0 * b[i])),
+        ABS(a[i]) + ABS(s0 * b[i] * c[i]) * (1 + l->coarse / 4) + UNDERFLOWN * (ABS(c[i]) + ABS(s0))))
+LB_POINTWISE_FT(addcdiv, "xxx1", 0, a[i] + s0 * b[i] / c[i],
+    UNLESS_STEP_OVERFLOWS(2 * (ABS(b[i] / c[i]) + ABS(s0 * b[i])),
+        ABS(a[i]) + ABS(s0 * b[i] / c[i]) * (1 + l->coarse / 4) + UNDERFLOWN * (1 / ABS(c[i]) + ABS(s0))))
+/* clang-format on */
 
 /* ---- Adam and AdamW ------------------------------------------------------------------------------------------------ */
 
@@ -284,15 +287,20 @@ static lb_status sgd_twin(lb_call *call) { return fused_sgd(call, &sgd_op, lb_po
 #define SGD_ARGS                                                                                             \
     "self grads momentum_buffer_list weight_decay momentum lr dampening nesterov maximize is_first_step grad_scale " \
     "found_inf"
+/* clang-format off */
 #define FUSED(NAME, ARGS, ID, SAMPLES)                                                                       \
     {.name = "aten::" NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin, .roundings = 12,         \
      .samples = SAMPLES},
 
-/* clang-format off */
-OPS(LB_DEFINE)
-
 const lb_op_row lb_rows_optimizer[] = {
-    OPS(LB_ROW)
+    {.name = "aten::lerp.Scalar", .args = "self end weight", .kernel = lerp_kernel, .twin = lerp_twin, .roundings = 4,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "lerp scalar"},
+    {.name = "aten::lerp.Tensor", .args = "self end weight", .kernel = lerp_tensor_kernel, .twin = lerp_tensor_twin, .roundings = 4,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "lerp"},
+    {.name = "aten::addcmul", .args = "self tensor1 tensor2 value", .kernel = addcmul_kernel, .twin = addcmul_twin, .roundings = 4,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "addc"},
+    {.name = "aten::addcdiv", .args = "self tensor1 tensor2 value", .kernel = addcdiv_kernel, .twin = addcdiv_twin, .roundings = 4,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "addc float"},
     FUSED("_fused_adam_", ADAM_ARGS, adam, "fused_adam")
     FUSED("_fused_adamw_", ADAM_ARGS, adamw, "fused_adam")
     FUSED("_fused_sgd_", SGD_ARGS, sgd, "fused_sgd")

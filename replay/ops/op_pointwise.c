@@ -70,63 +70,98 @@ static inline int64_t remainder_i64(int64_t a, int64_t b)
 #define MAXIMUM(x, y) ((x) != (x) || (x) > (y) ? (x) : (y))
 #define MINIMUM(x, y) ((x) != (x) || (x) < (y) ? (x) : (y))
 
-#define EXACT LB_ROW_EXACT
-#define STEPS (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)
+#define EXACT (LB_ROW_ELEMENTWISE | LB_ROW_EXACT)
+#define STEPS (LB_ROW_ELEMENTWISE | LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)
 #define COMMON LB_POINTWISE_COMMON
 #define FIRST LB_POINTWISE_COMMON_FIRST
 
-/* sqrt is not EXACT: torch's CPU builds compute long f32 rows by MKL's vector library, an ulp off at times. */
-#define OPS(X)                                                                                               \
-    X(FIT, add, "add.Tensor", "self other alpha", "xx1", COMMON, SUM(A, B, s0), WADD(A, WMUL(s0, B)), SUM_TWIN(A, B), 3, 0,              \
-      "binary alpha")                                                                                                           \
-    X(FIT, sub, "sub.Tensor", "self other alpha", "xx1", COMMON, DIFFERENCE(A, B, s0), WSUB(A, WMUL(s0, B)), SUM_TWIN(A, B), 3, 0,       \
-      "binary alpha nobool")                                                                                                    \
-    X(FIT, rsub, "rsub.Tensor", "self other alpha", "xx1", COMMON, DIFFERENCE(B, A, s0), WSUB(B, WMUL(s0, A)), SUM_TWIN(B, A), \
-      3, 0, "binary alpha nobool")                                          \
-    X(FI, mul, "mul.Tensor", "self other", "xx", FIRST, A *B, WMUL(A, B), 0, 2, EXACT, "binary")                                    \
-    X(FI, mul_scalar, "mul_.Scalar", "self other", "xx", COMMON, A *B, WMUL(A, B), 0, 2, EXACT, "scalar")                       \
-    X(FT, div, "div.Tensor", "self other", "xx", FIRST, A / B, 0, SCALAR_TWIN(A / B), 2, 0, "binary float")                         \
-    X(FI, div_mode, "div.Tensor_mode", "self other rounding_mode", "xxt", FIRST, DIV_MODE(A, B),                                    \
-      l->text == 'f' ? floor_divide_i64(A, B) : divide_i64(A, B), 0, 2, LB_ROW_DISCONTINUOUS, "binary rounding_mode nonzero modest")   \
-    X(FI, floor_divide, "floor_divide", "self other", "xx", FIRST, FLOOR_DIV(A, B), floor_divide_i64(A, B), 0, 2,                   \
-      LB_ROW_DISCONTINUOUS, "binary nonzero modest")                                                                                   \
-    X(FI, remainder, "remainder.Tensor", "self other", "xx", COMMON, REMAINDER(A, B), remainder_i64(A, B), 0, 2,                \
-      LB_ROW_DISCONTINUOUS, "binary nonzero nobool modest")                                                                            \
-    X(FI, fmod, "fmod.Tensor", "self other", "xx", COMMON, FMOD(A, B), modulo_i64(A, B), 0, 1, LB_ROW_DISCONTINUOUS,            \
-      "binary nonzero nobool modest")                                                                                                  \
-    X(FI, neg, "neg", "self", "x", 0, -A, WSUB(0, A), 0, 0, EXACT, "unary nobool")                                              \
-    X(FI, abs, "abs", "self", "x", 0, ABS(A), ABS(A), 0, 0, EXACT, "unary nobool")                                              \
-    X(F, sqrt, "sqrt", "self", "x", 0, SQRT(A), 0, 0, 1, 0, "unary")                                                        \
-    X(FT, rsqrt, "rsqrt", "self", "x", 0, 1 / SQRT(A), 0, (1 + l->coarse / 4) * ABS(1 / SQRT(A)), 4, 0, "unary")                                                \
-    X(F, reciprocal, "reciprocal", "self", "x", 0, 1 / A, 0, 0, 1, EXACT, "unary")                                              \
-    X(FI, sign, "sign", "self", "x", 0, (A > 0) - (A < 0), (A > 0) - (A < 0), 0, 0, STEPS, "unary")                             \
-    X(FI, floor, "floor", "self", "x", 0, FLOOR(A), A, 0, 0, STEPS, "unary nobool")                                             \
-    X(FI, ceil, "ceil", "self", "x", 0, CEIL(A), A, 0, 0, STEPS, "unary nobool")                                                \
-    X(FI, trunc, "trunc", "self", "x", 0, TRUNC(A), A, 0, 0, STEPS, "unary nobool")                                             \
-    X(FI, round, "round", "self", "x", 0, RINT(A), A, 0, 0, STEPS, "unary nobool")                                              \
-    X(F, frac, "frac", "self", "x", 0, A - TRUNC(A), 0, 0, 0, STEPS, "unary float")                                             \
-    X(FI, maximum, "maximum", "self other", "xx", COMMON, MAXIMUM(A, B), A > B ? A : B, 0, 0, EXACT, "binary nozero")           \
-    X(FI, minimum, "minimum", "self other", "xx", COMMON, MINIMUM(A, B), A < B ? A : B, 0, 0, EXACT, "binary nozero")           \
-    X(FI, fmax, "fmax", "self other", "xx", COMMON, A != A || B > A ? B : A, A > B ? A : B, 0, 0, EXACT, "binary nozero")       \
-    X(FI, fmin, "fmin", "self other", "xx", COMMON, A != A || B < A ? B : A, A < B ? A : B, 0, 0, EXACT, "binary nozero")       \
-    X(F, copysign, "copysign.Tensor", "self other", "xx", COMMON, COPYSIGN(A, B), 0, 0, 0, EXACT, "binary")
-
 /* clang-format off */
-OPS(LB_DEFINE)
+LB_POINTWISE_FIT(add, "xx1", COMMON, SUM(a[i], b[i], s0), WADD(a[i], WMUL(s0, b[i])), SUM_TWIN(a[i], b[i]))
+LB_POINTWISE_FIT(sub, "xx1", COMMON, DIFFERENCE(a[i], b[i], s0), WSUB(a[i], WMUL(s0, b[i])), SUM_TWIN(a[i], b[i]))
+LB_POINTWISE_FIT(rsub, "xx1", COMMON, DIFFERENCE(b[i], a[i], s0), WSUB(b[i], WMUL(s0, a[i])), SUM_TWIN(b[i], a[i]))
+LB_POINTWISE_FI(mul, "xx", FIRST, a[i] * b[i], WMUL(a[i], b[i]))
+LB_POINTWISE_FI(mul_scalar, "xx", COMMON, a[i] * b[i], WMUL(a[i], b[i]))
+LB_POINTWISE_FT(div, "xx", FIRST, a[i] / b[i], SCALAR_TWIN(a[i] / b[i]))
+LB_POINTWISE_FI(div_mode, "xxt", FIRST, DIV_MODE(a[i], b[i]),
+    l->text == 'f' ? floor_divide_i64(a[i], b[i]) : divide_i64(a[i], b[i]))
+LB_POINTWISE_FI(floor_divide, "xx", FIRST, FLOOR_DIV(a[i], b[i]), floor_divide_i64(a[i], b[i]))
+LB_POINTWISE_FI(remainder, "xx", COMMON, REMAINDER(a[i], b[i]), remainder_i64(a[i], b[i]))
+LB_POINTWISE_FI(fmod, "xx", COMMON, FMOD(a[i], b[i]), modulo_i64(a[i], b[i]))
+LB_POINTWISE_FI(neg, "x", 0, -a[i], WSUB(0, a[i]))
+LB_POINTWISE_FI(abs, "x", 0, ABS(a[i]), ABS(a[i]))
+LB_POINTWISE_F(sqrt, "x", 0, SQRT(a[i]))
+LB_POINTWISE_FT(rsqrt, "x", 0, 1 / SQRT(a[i]), (1 + l->coarse / 4) * ABS(1 / SQRT(a[i])))
+LB_POINTWISE_F(reciprocal, "x", 0, 1 / a[i])
+LB_POINTWISE_FI(sign, "x", 0, (a[i] > 0) - (a[i] < 0), (a[i] > 0) - (a[i] < 0))
+LB_POINTWISE_FI(floor, "x", 0, FLOOR(a[i]), a[i])
+LB_POINTWISE_FI(ceil, "x", 0, CEIL(a[i]), a[i])
+LB_POINTWISE_FI(trunc, "x", 0, TRUNC(a[i]), a[i])
+LB_POINTWISE_FI(round, "x", 0, RINT(a[i]), a[i])
+LB_POINTWISE_F(frac, "x", 0, a[i] - TRUNC(a[i]))
+LB_POINTWISE_FI(maximum, "xx", COMMON, MAXIMUM(a[i], b[i]), a[i] > b[i] ? a[i] : b[i])
+LB_POINTWISE_FI(minimum, "xx", COMMON, MINIMUM(a[i], b[i]), a[i] < b[i] ? a[i] : b[i])
+LB_POINTWISE_FI(fmax, "xx", COMMON, a[i] != a[i] || b[i] > a[i] ? b[i] : a[i], a[i] > b[i] ? a[i] : b[i])
+LB_POINTWISE_FI(fmin, "xx", COMMON, a[i] != a[i] || b[i] < a[i] ? b[i] : a[i], a[i] < b[i] ? a[i] : b[i])
+LB_POINTWISE_F(copysign, "xx", COMMON, COPYSIGN(a[i], b[i]))
 
 const lb_op_row lb_rows_pointwise[] = {
-    OPS(LB_ROW)
-    LB_SAME(add_kernel, add_twin, "add.Scalar", "self other alpha", 3, 0, "scalar alpha")
-    LB_SAME(sub_kernel, sub_twin, "sub.Scalar", "self other alpha", 3, 0, "scalar alpha nobool")
-    LB_SAME(rsub_kernel, rsub_twin, "rsub.Scalar", "self other alpha", 3, 0, "scalar alpha nobool")
-    LB_SAME(mul_kernel, NULL, "mul.Scalar", "self other", 2, EXACT, "scalar")
-    LB_SAME(div_kernel, div_twin, "div.Scalar", "self other", 2, 0, "scalar")
-    LB_SAME(div_mode_kernel, NULL, "div.Scalar_mode", "self other rounding_mode", 2, LB_ROW_DISCONTINUOUS, "scalar rounding_mode nonzero modest")
-    LB_SAME(floor_divide_kernel, NULL, "floor_divide.Scalar", "self other", 2, LB_ROW_DISCONTINUOUS, "scalar nonzero modest")
-    LB_SAME(remainder_kernel, NULL, "remainder.Scalar", "self other", 2, LB_ROW_DISCONTINUOUS, "scalar nonzero nobool modest")
-    LB_SAME(remainder_kernel, NULL, "remainder.Scalar_Tensor", "self other", 2, LB_ROW_DISCONTINUOUS, "scalar_first nobool modest")
-    LB_SAME(fmod_kernel, NULL, "fmod.Scalar", "self other", 1, LB_ROW_DISCONTINUOUS, "scalar nonzero nobool modest")
-    LB_SAME(sign_kernel, NULL, "sgn", "self", 0, STEPS, "unary")
-    LB_SAME(copysign_kernel, NULL, "copysign.Scalar", "self other", 0, EXACT, "scalar")
+    {.name = "aten::add.Tensor", .args = "self other alpha", .kernel = add_kernel, .twin = add_twin, .roundings = 3,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "binary alpha"},
+    {.name = "aten::sub.Tensor", .args = "self other alpha", .kernel = sub_kernel, .twin = sub_twin, .roundings = 3,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "binary alpha nobool"},
+    {.name = "aten::rsub.Tensor", .args = "self other alpha", .kernel = rsub_kernel, .twin = rsub_twin, .roundings = 3,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "binary alpha nobool"},
+    {.name = "aten::mul.Tensor", .args = "self other", .kernel = mul_kernel, .roundings = 2, .flags = EXACT, .samples = "binary"},
+    {.name = "aten::mul_.Scalar", .args = "self other", .kernel = mul_scalar_kernel, .roundings = 2, .flags = EXACT,
+     .samples = "scalar"},
+    {.name = "aten::div.Tensor", .args = "self other", .kernel = div_kernel, .twin = div_twin, .roundings = 2,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "binary float"},
+    {.name = "aten::div.Tensor_mode", .args = "self other rounding_mode", .kernel = div_mode_kernel, .roundings = 2,
+     .flags = LB_ROW_ELEMENTWISE | LB_ROW_DISCONTINUOUS, .samples = "binary rounding_mode nonzero modest"},
+    {.name = "aten::floor_divide", .args = "self other", .kernel = floor_divide_kernel, .roundings = 2,
+     .flags = LB_ROW_ELEMENTWISE | LB_ROW_DISCONTINUOUS, .samples = "binary nonzero modest"},
+    {.name = "aten::remainder.Tensor", .args = "self other", .kernel = remainder_kernel, .roundings = 2,
+     .flags = LB_ROW_ELEMENTWISE | LB_ROW_DISCONTINUOUS, .samples = "binary nonzero nobool modest"},
+    {.name = "aten::fmod.Tensor", .args = "self other", .kernel = fmod_kernel, .roundings = 1,
+     .flags = LB_ROW_ELEMENTWISE | LB_ROW_DISCONTINUOUS, .samples = "binary nonzero nobool modest"},
+    {.name = "aten::neg", .args = "self", .kernel = neg_kernel, .flags = EXACT, .samples = "unary nobool"},
+    {.name = "aten::abs", .args = "self", .kernel = abs_kernel, .flags = EXACT, .samples = "unary nobool"},
+    /* sqrt is not EXACT: torch's CPU builds compute long f32 rows by MKL's vector library, an ulp off at times. */
+    {.name = "aten::sqrt", .args = "self", .kernel = sqrt_kernel, .roundings = 1, .flags = LB_ROW_ELEMENTWISE, .samples = "unary"},
+    {.name = "aten::rsqrt", .args = "self", .kernel = rsqrt_kernel, .twin = rsqrt_twin, .roundings = 4, .flags = LB_ROW_ELEMENTWISE,
+     .samples = "unary"},
+    {.name = "aten::reciprocal", .args = "self", .kernel = reciprocal_kernel, .roundings = 1, .flags = EXACT, .samples = "unary"},
+    {.name = "aten::sign", .args = "self", .kernel = sign_kernel, .flags = STEPS, .samples = "unary"},
+    {.name = "aten::floor", .args = "self", .kernel = floor_kernel, .flags = STEPS, .samples = "unary nobool"},
+    {.name = "aten::ceil", .args = "self", .kernel = ceil_kernel, .flags = STEPS, .samples = "unary nobool"},
+    {.name = "aten::trunc", .args = "self", .kernel = trunc_kernel, .flags = STEPS, .samples = "unary nobool"},
+    {.name = "aten::round", .args = "self", .kernel = round_kernel, .flags = STEPS, .samples = "unary nobool"},
+    {.name = "aten::frac", .args = "self", .kernel = frac_kernel, .flags = STEPS, .samples = "unary float"},
+    {.name = "aten::maximum", .args = "self other", .kernel = maximum_kernel, .flags = EXACT, .samples = "binary nozero"},
+    {.name = "aten::minimum", .args = "self other", .kernel = minimum_kernel, .flags = EXACT, .samples = "binary nozero"},
+    {.name = "aten::fmax", .args = "self other", .kernel = fmax_kernel, .flags = EXACT, .samples = "binary nozero"},
+    {.name = "aten::fmin", .args = "self other", .kernel = fmin_kernel, .flags = EXACT, .samples = "binary nozero"},
+    {.name = "aten::copysign.Tensor", .args = "self other", .kernel = copysign_kernel, .flags = EXACT, .samples = "binary"},
+    {.name = "aten::add.Scalar", .args = "self other alpha", .kernel = add_kernel, .twin = add_twin, .roundings = 3,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "scalar alpha"},
+    {.name = "aten::sub.Scalar", .args = "self other alpha", .kernel = sub_kernel, .twin = sub_twin, .roundings = 3,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "scalar alpha nobool"},
+    {.name = "aten::rsub.Scalar", .args = "self other alpha", .kernel = rsub_kernel, .twin = rsub_twin, .roundings = 3,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "scalar alpha nobool"},
+    {.name = "aten::mul.Scalar", .args = "self other", .kernel = mul_kernel, .roundings = 2, .flags = EXACT, .samples = "scalar"},
+    {.name = "aten::div.Scalar", .args = "self other", .kernel = div_kernel, .twin = div_twin, .roundings = 2,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "scalar"},
+    {.name = "aten::div.Scalar_mode", .args = "self other rounding_mode", .kernel = div_mode_kernel, .roundings = 2,
+     .flags = LB_ROW_ELEMENTWISE | LB_ROW_DISCONTINUOUS, .samples = "scalar rounding_mode nonzero modest"},
+    {.name = "aten::floor_divide.Scalar", .args = "self other", .kernel = floor_divide_kernel, .roundings = 2,
+     .flags = LB_ROW_ELEMENTWISE | LB_ROW_DISCONTINUOUS, .samples = "scalar nonzero modest"},
+    {.name = "aten::remainder.Scalar", .args = "self other", .kernel = remainder_kernel, .roundings = 2,
+     .flags = LB_ROW_ELEMENTWISE | LB_ROW_DISCONTINUOUS, .samples = "scalar nonzero nobool modest"},
+    {.name = "aten::remainder.Scalar_Tensor", .args = "self other", .kernel = remainder_kernel, .roundings = 2,
+     .flags = LB_ROW_ELEMENTWISE | LB_ROW_DISCONTINUOUS, .samples = "scalar_first nobool modest"},
+    {.name = "aten::fmod.Scalar", .args = "self other", .kernel = fmod_kernel, .roundings = 1,
+     .flags = LB_ROW_ELEMENTWISE | LB_ROW_DISCONTINUOUS, .samples = "scalar nonzero nobool modest"},
+    {.name = "aten::sgn", .args = "self", .kernel = sign_kernel, .flags = STEPS, .samples = "unary"},
+    {.name = "aten::copysign.Scalar", .args = "self other", .kernel = copysign_kernel, .flags = EXACT, .samples = "scalar"},
     {NULL}
 };

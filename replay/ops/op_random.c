@@ -7,10 +7,10 @@
 #include <string.h>
 
 /* input * mask * scale; on the CPU torch rounds the scale to the input's dtype, which CUDA does not. */
-#define DROPPED ((A * B) * s0)
-#define DROPPED_TWIN COARSE(ABS(A * B * s0))
-LB_DEFINE_FT(dropped, "xxs", LB_POINTWISE_COMMON, DROPPED, 0, DROPPED_TWIN)
-LB_DEFINE_FT(undropped, "xxs", 0, DROPPED, 0, DROPPED_TWIN)
+#define DROPPED ((a[i] * b[i]) * s0)
+#define DROPPED_TWIN COARSE(ABS(a[i] * b[i] * s0))
+LB_POINTWISE_FT(dropped, "xxs", LB_POINTWISE_COMMON, DROPPED, DROPPED_TWIN)
+LB_POINTWISE_FT(undropped, "xxs", 0, DROPPED, DROPPED_TWIN)
 
 /* native_dropout(input, p, train), _fused_dropout(self, p, generator); p of the latter is the probability to keep. */
 static lb_status dropout(lb_call *call, bool keep, lb_kernel kernel)
@@ -43,7 +43,8 @@ const lb_op_row lb_rows_random[] = {
      .roundings = 4, .flags = LB_ROW_RANDOM, .samples = "native_dropout"},
     {.name = "aten::_fused_dropout", .args = "self p generator", .kernel = fused_dropout, .twin = fused_dropout_twin,
      .roundings = 4, .flags = LB_ROW_RANDOM, .samples = "native_dropout fused"},
-    LB_SAME(undropped_kernel, undropped_twin, "native_dropout_backward", "grad_output mask scale", 3, 0, "native_dropout_backward")
+    {.name = "aten::native_dropout_backward", .args = "grad_output mask scale", .kernel = undropped_kernel, .twin = undropped_twin,
+     .roundings = 3, .flags = LB_ROW_ELEMENTWISE, .samples = "native_dropout_backward"},
     RANDOM("dropout", "input p train")
     RANDOM("feature_dropout", "input p train")
     RANDOM("alpha_dropout", "input p train")

@@ -7,8 +7,8 @@
 #include <lastbit/statistics.h>
 #include <math.h>
 
-LB_LOOP(unscale_f32, float, A *s0)
-LB_LOOP(unscale_f64, double, A *s0)
+LB_LOOP(unscale_f32, float, a[i] * s0)
+LB_LOOP(unscale_f64, double, a[i] * s0)
 static const lb_pointwise unscale_op = {"xn", unscale_f32, unscale_f64, NULL, NULL, 0};
 
 static double number(const lb_operand *arg)
