@@ -99,6 +99,33 @@ enum lb_row_flags {
 #define LB_ROW_GIVEN_FIRST(flags) ((flags) >> 16 & 0xf)
 #define LB_ROW_GIVEN_COUNT(flags) ((flags) >> 20 & 0xf) /* 0: none */
 
+/* What the terms of a result element are counted by, from arg `a`. */
+typedef enum lb_terms_source {
+    LB_TERMS_USUAL,       /* by the row's flags: 1 for elementwise, the elements of arg 0 per element of the result for reductions, else 1 */
+    LB_TERMS_INNER,       /* last dimension of arg `a` */
+    LB_TERMS_ELEMENTS,    /* of arg `a` */
+    LB_TERMS_DIMENSION,   /* of arg 0 that arg `a` names */
+    LB_TERMS_POSITIONS,   /* that the index tensors of list `a` name, broadcast with each other: all may be one */
+    LB_TERMS_INDICES,     /* of index tensor `a` along its dimension, at most its elements */
+    LB_TERMS_SIZES,       /* product of int list `a` */
+    LB_TERMS_ROWS,        /* elements of arg `a` per element of result 1 (saved mean) */
+    LB_TERMS_GROUPS,      /* group_norm: elements of arg `a` / (its dim 0 * arg 1) */
+    LB_TERMS_PER_CHANNEL, /* elements of arg `a` / size of its dim 1 */
+    LB_TERMS_PAIRS,       /* twice the last dimension of arg `a` */
+    LB_TERMS_WEIGHED,     /* elements of arg 0 per element of arg `a`, a weight */
+    LB_TERMS_STEPS,       /* size of dim 1 of arg `a` */
+    LB_TERMS_SCANNED,     /* the same and that size: gradients of a scan are sums along it, or over channels */
+    LB_TERMS_KERNEL,      /* elements of weight `a` / its dim 0, and the outputs that one weight meets */
+    LB_TERMS_TRANSPOSED,  /* the same of a transposed convolution: / its dim 1 */
+    LB_TERMS_CONVOLUTION, /* one of the two, as arg 6 says */
+    LB_TERMS_KEYS,        /* attention: queries + keys + head size; `a` is the query */
+    LB_TERMS_TOKENS,      /* the same where tokens may stand before heads */
+    LB_TERMS_CELLS        /* recurrent layers: inputs and hidden size, steps times samples; `a` is the input, the weights follow */
+} lb_terms_source;
+#define LB_TERMS(SOURCE, A) (LB_TERMS_##SOURCE | (uint32_t)(A) << 8)
+#define LB_TERMS_SOURCE(terms) ((lb_terms_source)((terms) & 0xff))
+#define LB_TERMS_ARG(terms) ((terms) >> 8)
+
 typedef struct lb_op_row {
     const char *name;   /* "aten::add.Tensor" */
     const char *args;   /* names of the args in schema order, space separated: "self other alpha" */
@@ -106,6 +133,7 @@ typedef struct lb_op_row {
     lb_kernel twin;     /* |terms| summed, f64 results; NULL: |y| */
     float roundings;    /* see the bound above */
     float roundings_per_term;
+    uint32_t terms;     /* LB_TERMS(INNER, 1), …: how many there are; 0: USUAL */
     uint32_t flags;
     const char *kernels; /* named kernels besides the default, space separated: "openblas" */
     const char *samples; /* how tests generate inputs: see tests/replay/ops/op_samples.py */

@@ -319,13 +319,14 @@ COMPOSITE(thnn_conv)
 COMPOSITE(dilated_conv)
 COMPOSITE(depthwise_conv)
 
-#define ROW(NAME, ARGS, ID, ROUNDINGS, FLAGS, KERNELS, SAMPLES)                                                \
+#define ROW(NAME, ARGS, ID, ROUNDINGS, FLAGS, KERNELS, TERMS, SAMPLES)                                       \
     {.name = "aten::" NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin,                          \
-     .roundings = ROUNDINGS, .roundings_per_term = 1, .flags = FLAGS, .kernels = KERNELS,                    \
+     .roundings = ROUNDINGS, .roundings_per_term = 1, .terms = TERMS, .flags = FLAGS, .kernels = KERNELS,    \
      .samples = SAMPLES},
-#define SUM(NAME, ARGS, ID, ROUNDINGS, SAMPLES) ROW(NAME, ARGS, ID, ROUNDINGS, LB_ROW_REDUCTION, NULL, SAMPLES)
-#define NORM(NAME, ARGS, ID, ROUNDINGS, SAMPLES) ROW(NAME, ARGS, ID, ROUNDINGS, LB_ROW_REDUCTION | LB_ROW_SQUARES, NULL, SAMPLES)
-#define CONV(NAME, ARGS, ID, SAMPLES) ROW(NAME, ARGS, ID, 2, LB_ROW_REDUCTION, "openblas", SAMPLES)
+#define SUM(NAME, ARGS, ID, ROUNDINGS, TERMS, SAMPLES) ROW(NAME, ARGS, ID, ROUNDINGS, LB_ROW_REDUCTION, NULL, TERMS, SAMPLES)
+#define NORM(NAME, ARGS, ID, ROUNDINGS, TERMS, SAMPLES)                                                      \
+    ROW(NAME, ARGS, ID, ROUNDINGS, LB_ROW_REDUCTION | LB_ROW_SQUARES, NULL, TERMS, SAMPLES)
+#define CONV(NAME, ARGS, ID, TERMS, SAMPLES) ROW(NAME, ARGS, ID, 2, LB_ROW_REDUCTION, "openblas", TERMS, SAMPLES)
 #define COPIED(NAME, ARGS, SAMPLES)                                                                            \
     {.name = "aten::" NAME, .args = ARGS, .kernel = copied, .flags = LB_ROW_VIEW | LB_ROW_EXACT,             \
      .samples = SAMPLES},
@@ -335,18 +336,20 @@ COMPOSITE(depthwise_conv)
 
 /* clang-format off */
 const lb_op_row lb_rows_composite[] = {
-    NORM("layer_norm", "input normalized_shape weight bias eps cudnn_enable", layer_norm, 8, "layer_norm")
-    NORM("rms_norm", "input normalized_shape weight eps", rms_norm, 6, "rms_norm")
-    NORM("group_norm", "input num_groups weight bias eps cudnn_enabled", group_norm, 8, "group_norm whole")
-    NORM("batch_norm", "input weight bias running_mean running_var training momentum eps cudnn_enabled", batch_norm, 8, "batch_norm whole")
-    SUM("softmax.int", "self dim dtype", softmax, 5, "softmax_int")
-    SUM("special_softmax", "self dim dtype", softmax, 5, "softmax_int")
-    SUM("log_softmax.int", "self dim dtype", log_softmax, 5, "softmax_int")
-    SUM("special_log_softmax", "self dim dtype", log_softmax, 5, "softmax_int")
-    SUM("nll_loss", "self target weight reduction ignore_index", nll, 4, "nll_loss")
-    SUM("nll_loss2d", "self target weight reduction ignore_index", nll, 4, "nll_loss2d")
-    SUM("nll_loss_nd", "self target weight reduction ignore_index", nll, 4, "nll_loss")
-    SUM("cross_entropy_loss", "self target weight reduction ignore_index label_smoothing", cross_entropy, 10, "cross_entropy")
+    NORM("layer_norm", "input normalized_shape weight bias eps cudnn_enable", layer_norm, 8, LB_TERMS(SIZES, 1), "layer_norm")
+    NORM("rms_norm", "input normalized_shape weight eps", rms_norm, 6, LB_TERMS(SIZES, 1), "rms_norm")
+    NORM("group_norm", "input num_groups weight bias eps cudnn_enabled", group_norm, 8, LB_TERMS(GROUPS, 0), "group_norm whole")
+    NORM("batch_norm", "input weight bias running_mean running_var training momentum eps cudnn_enabled", batch_norm, 8,
+         LB_TERMS(PER_CHANNEL, 0), "batch_norm whole")
+    SUM("softmax.int", "self dim dtype", softmax, 5, LB_TERMS(DIMENSION, 1), "softmax_int")
+    SUM("special_softmax", "self dim dtype", softmax, 5, LB_TERMS(DIMENSION, 1), "softmax_int")
+    SUM("log_softmax.int", "self dim dtype", log_softmax, 5, LB_TERMS(DIMENSION, 1), "softmax_int")
+    SUM("special_log_softmax", "self dim dtype", log_softmax, 5, LB_TERMS(DIMENSION, 1), "softmax_int")
+    SUM("nll_loss", "self target weight reduction ignore_index", nll, 4, LB_TERMS(ELEMENTS, 1), "nll_loss")
+    SUM("nll_loss2d", "self target weight reduction ignore_index", nll, 4, LB_TERMS(ELEMENTS, 1), "nll_loss2d")
+    SUM("nll_loss_nd", "self target weight reduction ignore_index", nll, 4, LB_TERMS(ELEMENTS, 1), "nll_loss")
+    SUM("cross_entropy_loss", "self target weight reduction ignore_index label_smoothing", cross_entropy, 10,
+        LB_TERMS(ELEMENTS, 0), "cross_entropy")
     {.name = "aten::log_sigmoid", .args = "self", .kernel = log_sigmoid_kernel, .twin = log_sigmoid_twin, .roundings = 6,
      .flags = LB_ROW_ELEMENTWISE, .samples = "unary float"},
     {.name = "aten::selu", .args = "self", .kernel = selu_kernel, .twin = selu_twin, .roundings = 6, .flags = LB_ROW_ELEMENTWISE,
@@ -354,26 +357,38 @@ const lb_op_row lb_rows_composite[] = {
     {.name = "aten::celu", .args = "self alpha", .kernel = celu_kernel, .twin = celu_twin, .roundings = 6,
      .flags = LB_ROW_ELEMENTWISE, .samples = "unary float lambd"},
     {.name = "aten::relu6", .args = "self", .kernel = relu6, .flags = LB_ROW_EXACT | LB_ROW_ELEMENTWISE, .samples = "unary float"},
-    ROW("_addmm_activation", "self mat1 mat2 beta alpha use_gelu", addmm_activation, 4, LB_ROW_MATMUL, "openblas", "addmm activation")
-    CONV("conv1d", USUAL, conv, "convolution conv1d")
-    CONV("conv2d", USUAL, conv, "convolution conv2d")
-    CONV("conv3d", USUAL, conv, "convolution conv3d")
-    CONV("conv1d.padding", USUAL, conv, "convolution conv1d word")
-    CONV("conv2d.padding", USUAL, conv, "convolution conv2d word")
-    CONV("conv3d.padding", USUAL, conv, "convolution conv3d word")
-    CONV("conv_transpose1d", "input weight bias stride padding output_padding groups dilation", conv_transpose, "convolution conv1d transposed")
-    CONV("conv_transpose2d.input", "input weight bias stride padding output_padding groups dilation", conv_transpose, "convolution conv2d transposed")
-    CONV("conv_transpose3d.input", "input weight bias stride padding output_padding groups dilation", conv_transpose, "convolution conv3d transposed")
-    CONV("cudnn_convolution", "self weight padding stride dilation groups" FLAGS_, cudnn_conv, "convolution cudnn")
-    CONV("cudnn_convolution_transpose", "self weight padding output_padding stride dilation groups" FLAGS_, cudnn_transpose, "convolution cudnn transposed")
-    CONV("cudnn_convolution_relu", "self weight bias stride padding dilation groups", cudnn_relu, "convolution cudnn relu")
-    CONV("miopen_convolution", "self weight bias padding stride dilation groups benchmark deterministic", miopen_conv, "convolution miopen")
-    CONV("mkldnn_convolution", "self weight bias padding stride dilation groups", miopen_conv, "convolution mkldnn")
-    CONV("_slow_conv2d_forward", "self weight kernel_size bias stride padding", thnn_conv, "convolution thnn")
-    CONV("thnn_conv2d", "self weight kernel_size bias stride padding", thnn_conv, "convolution thnn")
-    CONV("slow_conv3d_forward", "self weight kernel_size bias stride padding", thnn_conv, "convolution thnn conv3d")
-    CONV("slow_conv_dilated2d", "self weight kernel_size bias stride padding dilation", dilated_conv, "convolution thnn dilated")
-    CONV("_conv_depthwise2d", "self weight kernel_size bias stride padding dilation", depthwise_conv, "convolution depthwise")
+    ROW("_addmm_activation", "self mat1 mat2 beta alpha use_gelu", addmm_activation, 4, LB_ROW_MATMUL, "openblas",
+        LB_TERMS(INNER, 1), "addmm activation")
+    CONV("conv1d", USUAL, conv, LB_TERMS(KERNEL, 1), "convolution conv1d")
+    CONV("conv2d", USUAL, conv, LB_TERMS(KERNEL, 1), "convolution conv2d")
+    CONV("conv3d", USUAL, conv, LB_TERMS(KERNEL, 1), "convolution conv3d")
+    CONV("conv1d.padding", USUAL, conv, LB_TERMS(KERNEL, 1), "convolution conv1d word")
+    CONV("conv2d.padding", USUAL, conv, LB_TERMS(KERNEL, 1), "convolution conv2d word")
+    CONV("conv3d.padding", USUAL, conv, LB_TERMS(KERNEL, 1), "convolution conv3d word")
+    CONV("conv_transpose1d", "input weight bias stride padding output_padding groups dilation", conv_transpose,
+         LB_TERMS(TRANSPOSED, 1), "convolution conv1d transposed")
+    CONV("conv_transpose2d.input", "input weight bias stride padding output_padding groups dilation", conv_transpose,
+         LB_TERMS(TRANSPOSED, 1), "convolution conv2d transposed")
+    CONV("conv_transpose3d.input", "input weight bias stride padding output_padding groups dilation", conv_transpose,
+         LB_TERMS(TRANSPOSED, 1), "convolution conv3d transposed")
+    CONV("cudnn_convolution", "self weight padding stride dilation groups" FLAGS_, cudnn_conv,
+         LB_TERMS(KERNEL, 1), "convolution cudnn")
+    CONV("cudnn_convolution_transpose", "self weight padding output_padding stride dilation groups" FLAGS_, cudnn_transpose,
+         LB_TERMS(TRANSPOSED, 1), "convolution cudnn transposed")
+    CONV("cudnn_convolution_relu", "self weight bias stride padding dilation groups", cudnn_relu,
+         LB_TERMS(KERNEL, 1), "convolution cudnn relu")
+    CONV("miopen_convolution", "self weight bias padding stride dilation groups benchmark deterministic", miopen_conv,
+         LB_TERMS(KERNEL, 1), "convolution miopen")
+    CONV("mkldnn_convolution", "self weight bias padding stride dilation groups", miopen_conv,
+         LB_TERMS(KERNEL, 1), "convolution mkldnn")
+    CONV("_slow_conv2d_forward", "self weight kernel_size bias stride padding", thnn_conv, LB_TERMS(KERNEL, 1), "convolution thnn")
+    CONV("thnn_conv2d", "self weight kernel_size bias stride padding", thnn_conv, LB_TERMS(KERNEL, 1), "convolution thnn")
+    CONV("slow_conv3d_forward", "self weight kernel_size bias stride padding", thnn_conv,
+         LB_TERMS(KERNEL, 1), "convolution thnn conv3d")
+    CONV("slow_conv_dilated2d", "self weight kernel_size bias stride padding dilation", dilated_conv,
+         LB_TERMS(KERNEL, 1), "convolution thnn dilated")
+    CONV("_conv_depthwise2d", "self weight kernel_size bias stride padding dilation", depthwise_conv,
+         LB_TERMS(KERNEL, 1), "convolution depthwise")
     {.name = "aten::one_hot", .args = "self num_classes", .kernel = one_hot, .flags = LB_ROW_EXACT | LB_ROW_DISCONTINUOUS,
      .samples = "one_hot"},
     COPIED("reshape", "self shape", "reshape")

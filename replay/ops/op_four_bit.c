@@ -177,8 +177,8 @@ const lb_op_row lb_rows_four_bit[] = {
     {.name = "sgl_kernel::scaled_fp4_quant", .args = OLDER, .kernel = quantise, .flags = LB_ROW_EXACT | LB_ROW_WRITES,
      .samples = "custom"},
     {.name = "_C::cutlass_scaled_fp4_mm", .args = PRODUCT, .kernel = product_kernel, .twin = product_twin, .roundings = 4,
-     .roundings_per_term = 1, .flags = LB_ROW_WRITES, .samples = "custom"},
+     .roundings_per_term = 1, .terms = LB_TERMS(PAIRS, 1), .flags = LB_ROW_WRITES, .samples = "custom"},
     {.name = "sgl_kernel::cutlass_scaled_fp4_mm", .args = PRODUCT, .kernel = product_kernel, .twin = product_twin, .roundings = 4,
-     .roundings_per_term = 1, .flags = LB_ROW_WRITES, .samples = "custom"},
+     .roundings_per_term = 1, .terms = LB_TERMS(PAIRS, 1), .flags = LB_ROW_WRITES, .samples = "custom"},
     {NULL},
 };

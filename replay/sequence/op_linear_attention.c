@@ -307,13 +307,14 @@ const lb_op_row lb_rows_linear_attention[] = {
      .roundings = 24, .samples = "custom"},
     /* gradients of weights are sums over all rows */
     {.name = "fla::fused_k_rwkv7_bwd", .args = "dy k a ka", .kernel = update_k_backward_kernel, .twin = update_k_backward_twin,
-     .roundings = 6, .roundings_per_term = 1, .samples = "custom"},
+     .roundings = 6, .roundings_per_term = 1, .terms = LB_TERMS(WEIGHED, 3), .samples = "custom"},
     {.name = "fla::fused_addcmul_rwkv7_bwd", .args = "dxr dxw dxk dxv dxa dxg x_r x_w x_k x_v x_a x_g delta use_xg",
      .kernel = addcmul_backward_kernel, .twin = addcmul_backward_twin, .roundings = 10, .roundings_per_term = 1,
-     .samples = "custom"},
+     .terms = LB_TERMS(WEIGHED, 6), .samples = "custom"},
     {.name = "fla::gate_output_correction_rwkv7_bwd", .args = "dy o r k r_k v g", .kernel = gate_output_backward_kernel,
-     .twin = gate_output_backward_twin, .roundings = 32, .roundings_per_term = 1, .samples = "custom"},
+     .twin = gate_output_backward_twin, .roundings = 32, .roundings_per_term = 1, .terms = LB_TERMS(WEIGHED, 4),
+     .samples = "custom"},
     {.name = "fla::kk_pre_rwkv7_bwd", .args = "dk_new dneg_kk dkka k a k_k k_a head_dim has_dk_new has_dneg_kk has_dkka",
      .kernel = prepare_keys_backward_kernel, .twin = prepare_keys_backward_twin, .roundings = 48, .roundings_per_term = 1,
-     .samples = "custom"},
+     .terms = LB_TERMS(WEIGHED, 5), .samples = "custom"},
     {NULL}};

@@ -126,7 +126,7 @@ LB_WITH_TWIN(gradient, backward(call, twin))
 
 #define ROW(NAME, ARGS, ID)                                                                                  \
     {.name = NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin, .roundings = 8,                   \
-     .roundings_per_term = 2, .samples = "custom"},
+     .roundings_per_term = 2, .terms = LB_TERMS(INNER, 0), .samples = "custom"},
 #define ROWS(SPACE)                                                                                            \
     ROW(SPACE "::scaled_softmax_forward", "input scale_factor", scaled)                                        \
     ROW(SPACE "::scaled_softmax_backward", GRADIENT, gradient)                                                 \
