@@ -157,7 +157,7 @@ bool lb_recogniser_position(const lb_recogniser *t, uint32_t op, const char *nam
     const size_t n = strlen(name);
     *at = 0;
     for (const char *p = row ? row->args : ""; *p; p += strcspn(p, " "), p += *p == ' ', ++*at)
-        if (strcspn(p, " ") == n && !strncmp(p, name, n)) return true;
+        if (strcspn(p, " " LB_ARG_MARKS) == n && !strncmp(p, name, n)) return true;
     return false;
 }
 

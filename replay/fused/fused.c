@@ -243,7 +243,7 @@ uint32_t lb_candidate_add_all(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, u
 
 /* ---- rows of the op table --------------------------------------------------------------------------------------------------- */
 
-#define INPUTS "kernel numbers flags input0 input1 input2 input3 input4 input5 input6 input7 list"
+#define INPUTS "kernel numbers flags input0 input1 input2 input3 input4 input5 input6 input7 list?[]"
 #define FUNCTIONS(NAME, ID, FLAGS) LB_WITH_TWIN(ID, lb_fused_##ID.run(call, LB_COMPOSITE_##NAME, twin))
 FUSED_KINDS(FUNCTIONS)
 

@@ -126,9 +126,18 @@ typedef enum lb_terms_source {
 #define LB_TERMS_SOURCE(terms) ((lb_terms_source)((terms) & 0xff))
 #define LB_TERMS_ARG(terms) ((terms) >> 8)
 
+/* After the name of an arg in a row: what has to stand there before a kernel is called (required.h).
+ *
+ *      self!       a dense tensor; a row that is elementwise takes a number, too
+ *      tensors[]   a list of dense tensors, which may be empty
+ *      indices?[]  a list of tensors of which some may be None, or none of it
+ *      weight      anything: a number, a word, a tensor that may be missing
+ */
+#define LB_ARG_MARKS "!?[]"
+
 typedef struct lb_op_row {
     const char *name;   /* "aten::add.Tensor" */
-    const char *args;   /* names of the args in schema order, space separated: "self other alpha" */
+    const char *args;   /* names of the args in schema order with their marks, space separated: "self! other! alpha" */
     lb_kernel kernel;
     lb_kernel twin;     /* |terms| summed, f64 results; NULL: |y| */
     float roundings;    /* see the bound above */

@@ -102,7 +102,7 @@ static lb_status adagrad_twin(lb_call *call) { return adagrad_run(call, true); }
 /* clang-format off */
 const lb_op_row lb_rows_adagrad[] = {
     {.name = "aten::_fused_adagrad_",
-     .args = "self grads state_sums state_steps lr lr_decay weight_decay eps maximize grad_scale found_inf", .kernel = adagrad,
+     .args = "self[] grads[] state_sums[] state_steps[] lr lr_decay weight_decay eps maximize grad_scale found_inf", .kernel = adagrad,
      .twin = adagrad_twin, .roundings = 12, .samples = "fused_adagrad"},
     {NULL}
 };

@@ -332,21 +332,21 @@ static lb_status diagonal_scatter(lb_call *call)
 #define MOVED(NAME, ARGS, KERNEL, SAMPLES)                                                                   \
     {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .flags = LB_ROW_EXACT, .samples = SAMPLES},
 const lb_op_row lb_rows_arrangement[] = {
-    MOVED("cat", "tensors dim", cat, "cat")
-    MOVED("stack", "tensors dim", stack, "stack")
-    MOVED("constant_pad_nd", "self pad value", constant_pad, "constant_pad_nd")
-    MOVED("tril", "self diagonal", tril, "triangle")
-    MOVED("triu", "self diagonal", triu, "triangle")
-    MOVED("flip", "self dims", flip, "flip")
-    MOVED("repeat", "self repeats", repeat, "repeat")
-    MOVED("roll", "self shifts dims", roll, "roll")
-    {.name = "aten::repeat_interleave.Tensor", .args = "repeats output_size", .kernel = repeat_interleave,
+    MOVED("cat", "tensors[] dim", cat, "cat")
+    MOVED("stack", "tensors[] dim", stack, "stack")
+    MOVED("constant_pad_nd", "self! pad value", constant_pad, "constant_pad_nd")
+    MOVED("tril", "self! diagonal", tril, "triangle")
+    MOVED("triu", "self! diagonal", triu, "triangle")
+    MOVED("flip", "self! dims", flip, "flip")
+    MOVED("repeat", "self! repeats", repeat, "repeat")
+    MOVED("roll", "self! shifts dims", roll, "roll")
+    {.name = "aten::repeat_interleave.Tensor", .args = "repeats! output_size", .kernel = repeat_interleave,
      .flags = LB_ROW_EXACT | LB_ROW_DISCONTINUOUS | LB_ROW_DECISION, .samples = "repeat_interleave"},
-    MOVED("slice_backward", "grad_output input_sizes dim start end step", slice_backward, "slice_backward")
-    MOVED("select_backward", "grad_output input_sizes dim index", select_backward, "select_backward")
-    MOVED("diagonal_backward", "grad_output input_sizes offset dim1 dim2", diagonal_backward, "diagonal_backward")
-    MOVED("slice_scatter", "self src dim start end step", slice_scatter, "slice_scatter")
-    MOVED("select_scatter", "self src dim index", select_scatter, "select_scatter")
-    MOVED("diagonal_scatter", "self src offset dim1 dim2", diagonal_scatter, "diagonal_scatter")
+    MOVED("slice_backward", "grad_output! input_sizes dim start end step", slice_backward, "slice_backward")
+    MOVED("select_backward", "grad_output! input_sizes dim index", select_backward, "select_backward")
+    MOVED("diagonal_backward", "grad_output! input_sizes offset dim1 dim2", diagonal_backward, "diagonal_backward")
+    MOVED("slice_scatter", "self! src! dim start end step", slice_scatter, "slice_scatter")
+    MOVED("select_scatter", "self! src! dim index", select_scatter, "select_scatter")
+    MOVED("diagonal_scatter", "self! src! offset dim1 dim2", diagonal_scatter, "diagonal_scatter")
     {NULL},
 };

@@ -338,32 +338,33 @@ BATCH_BACKWARD(cudnn_backward, 1, 0, 2, 3, 5, ALWAYS, 7, NONE)
      .samples = SAMPLES},
 #define RESERVE LB_ROW_GIVEN(3, 1)
 #define STATS "running_mean running_var"
+#define STATS_NEEDED "running_mean! running_var!"
 #define SAVED "save_mean save_var"
 const lb_op_row lb_rows_channel_norm[] = {
-    NORM("native_group_norm", "input weight bias N C HxW group eps", group_norm, 8, 0, LB_TERMS(ROWS, 0), "group_norm")
-    NORM("native_group_norm_backward", "grad_out input mean rstd weight N C HxW group output_mask", group_norm_backward, 12, 0,
+    NORM("native_group_norm", "input! weight bias N C HxW group eps", group_norm, 8, 0, LB_TERMS(ROWS, 0), "group_norm")
+    NORM("native_group_norm_backward", "grad_out! input! mean! rstd! weight N C HxW group output_mask", group_norm_backward, 12, 0,
          LB_TERMS(ELEMENTS, 1), "group_norm_backward")
-    NORM("native_batch_norm", "input weight bias " STATS " training momentum eps", batch_norm, 8, 0,
+    NORM("native_batch_norm", "input! weight bias " STATS " training momentum eps", batch_norm, 8, 0,
          LB_TERMS(PER_CHANNEL, 0), "batch_norm")
-    NORM("_native_batch_norm_legit", "input weight bias " STATS " training momentum eps", batch_norm, 8, 0,
+    NORM("_native_batch_norm_legit", "input! weight bias " STATS_NEEDED " training momentum eps", batch_norm, 8, 0,
          LB_TERMS(PER_CHANNEL, 0), "batch_norm")
-    NORM("_native_batch_norm_legit_functional", "input weight bias " STATS " training momentum eps", batch_norm, 8, 0,
+    NORM("_native_batch_norm_legit_functional", "input! weight bias " STATS_NEEDED " training momentum eps", batch_norm, 8, 0,
          LB_TERMS(PER_CHANNEL, 0), "batch_norm")
-    NORM("_native_batch_norm_legit.no_stats", "input weight bias training momentum eps", batch_norm_no_stats, 8, 0,
+    NORM("_native_batch_norm_legit.no_stats", "input! weight bias training momentum eps", batch_norm_no_stats, 8, 0,
          LB_TERMS(PER_CHANNEL, 0), "batch_norm no_stats")
-    NORM("_native_batch_norm_legit_no_training", "input weight bias " STATS " momentum eps", batch_norm_inference, 8, 0,
+    NORM("_native_batch_norm_legit_no_training", "input! weight bias " STATS_NEEDED " momentum eps", batch_norm_inference, 8, 0,
          LB_TERMS(PER_CHANNEL, 0), "batch_norm inference")
-    NORM("_batch_norm_no_update", "input weight bias " STATS " momentum eps", batch_norm_inference, 8, RESERVE,
+    NORM("_batch_norm_no_update", "input! weight bias " STATS " momentum eps", batch_norm_inference, 8, RESERVE,
          LB_TERMS(PER_CHANNEL, 0), "batch_norm inference")
-    NORM("_batch_norm_with_update", "input weight bias " STATS " momentum eps", batch_norm_update, 8, RESERVE,
+    NORM("_batch_norm_with_update", "input! weight bias " STATS_NEEDED " momentum eps", batch_norm_update, 8, RESERVE,
          LB_TERMS(PER_CHANNEL, 0), "batch_norm inference")
-    NORM("cudnn_batch_norm", "input weight bias " STATS " training exponential_average_factor epsilon", batch_norm, 8, RESERVE,
+    NORM("cudnn_batch_norm", "input! weight! bias " STATS " training exponential_average_factor epsilon", batch_norm, 8, RESERVE,
          LB_TERMS(PER_CHANNEL, 0), "batch_norm cudnn")
-    NORM("native_batch_norm_backward", "grad_out input weight " STATS " save_mean save_invstd train eps output_mask",
+    NORM("native_batch_norm_backward", "grad_out! input! weight " STATS " save_mean save_invstd train eps output_mask",
          batch_norm_backward, 12, 0, LB_TERMS(PER_CHANNEL, 1), "batch_norm_backward")
-    NORM("batch_norm_backward", "grad_out input weight " STATS " " SAVED " update eps output_mask reserve", batch_norm_backward, 12, 0,
+    NORM("batch_norm_backward", "grad_out! input! weight! " STATS " " SAVED " update eps output_mask reserve", batch_norm_backward, 12, 0,
          LB_TERMS(PER_CHANNEL, 1), "batch_norm_backward reserve")
-    NORM("cudnn_batch_norm_backward", "input grad_output weight " STATS " " SAVED " epsilon reserveSpace", cudnn_backward, 12, 0,
+    NORM("cudnn_batch_norm_backward", "input! grad_output! weight! " STATS " " SAVED " epsilon reserveSpace", cudnn_backward, 12, 0,
          LB_TERMS(PER_CHANNEL, 0), "batch_norm_backward cudnn")
     {NULL},
 };

@@ -322,9 +322,9 @@ static lb_status only_complex(lb_call *call)
 
 /* clang-format off */
 const lb_op_row lb_rows_complex[] = {
-    ROW("polar", "abs angle", 6, 0, "complex polar")
-    ROW("complex", "real imag", 0, LB_ROW_EXACT, "complex parts")
-    ROW("_conj_physical", "self", 0, LB_ROW_EXACT, "complex one")
-    ROW("conj_physical", "self", 0, LB_ROW_EXACT, "complex one")
+    ROW("polar", "abs! angle!", 6, 0, "complex polar")
+    ROW("complex", "real! imag!", 0, LB_ROW_EXACT, "complex parts")
+    ROW("_conj_physical", "self!", 0, LB_ROW_EXACT, "complex one")
+    ROW("conj_physical", "self!", 0, LB_ROW_EXACT, "complex one")
     {NULL}
 };

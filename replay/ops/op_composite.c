@@ -331,33 +331,33 @@ COMPOSITE(depthwise_conv)
     {.name = "aten::" NAME, .args = ARGS, .kernel = copied, .flags = LB_ROW_VIEW | LB_ROW_EXACT,             \
      .samples = SAMPLES},
 #define CAST "non_blocking copy memory_format"
-#define USUAL "input weight bias stride padding dilation groups"
+#define USUAL "input! weight! bias stride padding dilation groups"
 #define FLAGS_ " benchmark deterministic allow_tf32"
 
 /* clang-format off */
 const lb_op_row lb_rows_composite[] = {
-    NORM("layer_norm", "input normalized_shape weight bias eps cudnn_enable", layer_norm, 8, LB_TERMS(SIZES, 1), "layer_norm")
-    NORM("rms_norm", "input normalized_shape weight eps", rms_norm, 6, LB_TERMS(SIZES, 1), "rms_norm")
-    NORM("group_norm", "input num_groups weight bias eps cudnn_enabled", group_norm, 8, LB_TERMS(GROUPS, 0), "group_norm whole")
-    NORM("batch_norm", "input weight bias running_mean running_var training momentum eps cudnn_enabled", batch_norm, 8,
+    NORM("layer_norm", "input! normalized_shape weight bias eps cudnn_enable", layer_norm, 8, LB_TERMS(SIZES, 1), "layer_norm")
+    NORM("rms_norm", "input! normalized_shape weight eps", rms_norm, 6, LB_TERMS(SIZES, 1), "rms_norm")
+    NORM("group_norm", "input! num_groups weight bias eps cudnn_enabled", group_norm, 8, LB_TERMS(GROUPS, 0), "group_norm whole")
+    NORM("batch_norm", "input! weight bias running_mean running_var training momentum eps cudnn_enabled", batch_norm, 8,
          LB_TERMS(PER_CHANNEL, 0), "batch_norm whole")
-    SUM("softmax.int", "self dim dtype", softmax, 5, LB_TERMS(DIMENSION, 1), "softmax_int")
-    SUM("special_softmax", "self dim dtype", softmax, 5, LB_TERMS(DIMENSION, 1), "softmax_int")
-    SUM("log_softmax.int", "self dim dtype", log_softmax, 5, LB_TERMS(DIMENSION, 1), "softmax_int")
-    SUM("special_log_softmax", "self dim dtype", log_softmax, 5, LB_TERMS(DIMENSION, 1), "softmax_int")
-    SUM("nll_loss", "self target weight reduction ignore_index", nll, 4, LB_TERMS(ELEMENTS, 1), "nll_loss")
-    SUM("nll_loss2d", "self target weight reduction ignore_index", nll, 4, LB_TERMS(ELEMENTS, 1), "nll_loss2d")
-    SUM("nll_loss_nd", "self target weight reduction ignore_index", nll, 4, LB_TERMS(ELEMENTS, 1), "nll_loss")
-    SUM("cross_entropy_loss", "self target weight reduction ignore_index label_smoothing", cross_entropy, 10,
+    SUM("softmax.int", "self! dim dtype", softmax, 5, LB_TERMS(DIMENSION, 1), "softmax_int")
+    SUM("special_softmax", "self! dim dtype", softmax, 5, LB_TERMS(DIMENSION, 1), "softmax_int")
+    SUM("log_softmax.int", "self! dim dtype", log_softmax, 5, LB_TERMS(DIMENSION, 1), "softmax_int")
+    SUM("special_log_softmax", "self! dim dtype", log_softmax, 5, LB_TERMS(DIMENSION, 1), "softmax_int")
+    SUM("nll_loss", "self! target! weight reduction ignore_index", nll, 4, LB_TERMS(ELEMENTS, 1), "nll_loss")
+    SUM("nll_loss2d", "self! target! weight reduction ignore_index", nll, 4, LB_TERMS(ELEMENTS, 1), "nll_loss2d")
+    SUM("nll_loss_nd", "self! target! weight reduction ignore_index", nll, 4, LB_TERMS(ELEMENTS, 1), "nll_loss")
+    SUM("cross_entropy_loss", "self! target! weight reduction ignore_index label_smoothing", cross_entropy, 10,
         LB_TERMS(ELEMENTS, 0), "cross_entropy")
-    {.name = "aten::log_sigmoid", .args = "self", .kernel = log_sigmoid_kernel, .twin = log_sigmoid_twin, .roundings = 6,
+    {.name = "aten::log_sigmoid", .args = "self!", .kernel = log_sigmoid_kernel, .twin = log_sigmoid_twin, .roundings = 6,
      .flags = LB_ROW_ELEMENTWISE, .samples = "unary float"},
-    {.name = "aten::selu", .args = "self", .kernel = selu_kernel, .twin = selu_twin, .roundings = 6, .flags = LB_ROW_ELEMENTWISE,
+    {.name = "aten::selu", .args = "self!", .kernel = selu_kernel, .twin = selu_twin, .roundings = 6, .flags = LB_ROW_ELEMENTWISE,
      .samples = "unary float"},
-    {.name = "aten::celu", .args = "self alpha", .kernel = celu_kernel, .twin = celu_twin, .roundings = 6,
+    {.name = "aten::celu", .args = "self! alpha", .kernel = celu_kernel, .twin = celu_twin, .roundings = 6,
      .flags = LB_ROW_ELEMENTWISE, .samples = "unary float lambd"},
-    {.name = "aten::relu6", .args = "self", .kernel = relu6, .flags = LB_ROW_EXACT | LB_ROW_ELEMENTWISE, .samples = "unary float"},
-    ROW("_addmm_activation", "self mat1 mat2 beta alpha use_gelu", addmm_activation, 4, LB_ROW_MATMUL, "openblas",
+    {.name = "aten::relu6", .args = "self!", .kernel = relu6, .flags = LB_ROW_EXACT | LB_ROW_ELEMENTWISE, .samples = "unary float"},
+    ROW("_addmm_activation", "self! mat1! mat2! beta alpha use_gelu", addmm_activation, 4, LB_ROW_MATMUL, "openblas",
         LB_TERMS(INNER, 1), "addmm activation")
     CONV("conv1d", USUAL, conv, LB_TERMS(KERNEL, 1), "convolution conv1d")
     CONV("conv2d", USUAL, conv, LB_TERMS(KERNEL, 1), "convolution conv2d")
@@ -365,41 +365,41 @@ const lb_op_row lb_rows_composite[] = {
     CONV("conv1d.padding", USUAL, conv, LB_TERMS(KERNEL, 1), "convolution conv1d word")
     CONV("conv2d.padding", USUAL, conv, LB_TERMS(KERNEL, 1), "convolution conv2d word")
     CONV("conv3d.padding", USUAL, conv, LB_TERMS(KERNEL, 1), "convolution conv3d word")
-    CONV("conv_transpose1d", "input weight bias stride padding output_padding groups dilation", conv_transpose,
+    CONV("conv_transpose1d", "input! weight! bias stride padding output_padding groups dilation", conv_transpose,
          LB_TERMS(TRANSPOSED, 1), "convolution conv1d transposed")
-    CONV("conv_transpose2d.input", "input weight bias stride padding output_padding groups dilation", conv_transpose,
+    CONV("conv_transpose2d.input", "input! weight! bias stride padding output_padding groups dilation", conv_transpose,
          LB_TERMS(TRANSPOSED, 1), "convolution conv2d transposed")
-    CONV("conv_transpose3d.input", "input weight bias stride padding output_padding groups dilation", conv_transpose,
+    CONV("conv_transpose3d.input", "input! weight! bias stride padding output_padding groups dilation", conv_transpose,
          LB_TERMS(TRANSPOSED, 1), "convolution conv3d transposed")
-    CONV("cudnn_convolution", "self weight padding stride dilation groups" FLAGS_, cudnn_conv,
+    CONV("cudnn_convolution", "self! weight! padding stride dilation groups" FLAGS_, cudnn_conv,
          LB_TERMS(KERNEL, 1), "convolution cudnn")
-    CONV("cudnn_convolution_transpose", "self weight padding output_padding stride dilation groups" FLAGS_, cudnn_transpose,
+    CONV("cudnn_convolution_transpose", "self! weight! padding output_padding stride dilation groups" FLAGS_, cudnn_transpose,
          LB_TERMS(TRANSPOSED, 1), "convolution cudnn transposed")
-    CONV("cudnn_convolution_relu", "self weight bias stride padding dilation groups", cudnn_relu,
+    CONV("cudnn_convolution_relu", "self! weight! bias stride padding dilation groups", cudnn_relu,
          LB_TERMS(KERNEL, 1), "convolution cudnn relu")
-    CONV("miopen_convolution", "self weight bias padding stride dilation groups benchmark deterministic", miopen_conv,
+    CONV("miopen_convolution", "self! weight! bias padding stride dilation groups benchmark deterministic", miopen_conv,
          LB_TERMS(KERNEL, 1), "convolution miopen")
-    CONV("mkldnn_convolution", "self weight bias padding stride dilation groups", miopen_conv,
+    CONV("mkldnn_convolution", "self! weight! bias padding stride dilation groups", miopen_conv,
          LB_TERMS(KERNEL, 1), "convolution mkldnn")
-    CONV("_slow_conv2d_forward", "self weight kernel_size bias stride padding", thnn_conv, LB_TERMS(KERNEL, 1), "convolution thnn")
-    CONV("thnn_conv2d", "self weight kernel_size bias stride padding", thnn_conv, LB_TERMS(KERNEL, 1), "convolution thnn")
-    CONV("slow_conv3d_forward", "self weight kernel_size bias stride padding", thnn_conv,
+    CONV("_slow_conv2d_forward", "self! weight! kernel_size bias stride padding", thnn_conv, LB_TERMS(KERNEL, 1), "convolution thnn")
+    CONV("thnn_conv2d", "self! weight! kernel_size bias stride padding", thnn_conv, LB_TERMS(KERNEL, 1), "convolution thnn")
+    CONV("slow_conv3d_forward", "self! weight! kernel_size bias stride padding", thnn_conv,
          LB_TERMS(KERNEL, 1), "convolution thnn conv3d")
-    CONV("slow_conv_dilated2d", "self weight kernel_size bias stride padding dilation", dilated_conv,
+    CONV("slow_conv_dilated2d", "self! weight! kernel_size bias stride padding dilation", dilated_conv,
          LB_TERMS(KERNEL, 1), "convolution thnn dilated")
-    CONV("_conv_depthwise2d", "self weight kernel_size bias stride padding dilation", depthwise_conv,
+    CONV("_conv_depthwise2d", "self! weight! kernel_size bias stride padding dilation", depthwise_conv,
          LB_TERMS(KERNEL, 1), "convolution depthwise")
-    {.name = "aten::one_hot", .args = "self num_classes", .kernel = one_hot, .flags = LB_ROW_EXACT | LB_ROW_DISCONTINUOUS,
+    {.name = "aten::one_hot", .args = "self! num_classes", .kernel = one_hot, .flags = LB_ROW_EXACT | LB_ROW_DISCONTINUOUS,
      .samples = "one_hot"},
-    COPIED("reshape", "self shape", "reshape")
-    COPIED("reshape_as", "self other", "reshape as")
-    COPIED("contiguous", "self memory_format", "contiguous")
-    COPIED("ravel", "self", "contiguous plain")
-    COPIED("flatten.using_ints", "self start_dim end_dim", "flatten")
-    COPIED("to.dtype", "self dtype " CAST, "to dtype")
-    COPIED("to.device", "self device dtype " CAST, "to device")
-    COPIED("to.dtype_layout", "self dtype layout device pin_memory " CAST, "to layout")
-    COPIED("to.other", "self other " CAST, "to other")
-    COPIED("type_as", "self other", "to as")
+    COPIED("reshape", "self! shape", "reshape")
+    COPIED("reshape_as", "self! other!", "reshape as")
+    COPIED("contiguous", "self! memory_format", "contiguous")
+    COPIED("ravel", "self!", "contiguous plain")
+    COPIED("flatten.using_ints", "self! start_dim end_dim", "flatten")
+    COPIED("to.dtype", "self! dtype " CAST, "to dtype")
+    COPIED("to.device", "self! device dtype " CAST, "to device")
+    COPIED("to.dtype_layout", "self! dtype layout device pin_memory " CAST, "to layout")
+    COPIED("to.other", "self! other! " CAST, "to other")
+    COPIED("type_as", "self! other!", "to as")
     {NULL}
 };

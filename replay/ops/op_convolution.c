@@ -286,10 +286,10 @@ static lb_status convolution_backward_twin(lb_call *call) { return backward(call
      .roundings_per_term = 1, .terms = TERMS, .flags = LB_ROW_REDUCTION, .kernels = "openblas",              \
      .samples = SAMPLES},
 const lb_op_row lb_rows_convolution[] = {
-    CONV("convolution", "input weight bias " PLACES, convolution_forward, 2, LB_TERMS(CONVOLUTION, 1), "convolution")
-    CONV("_convolution", "input weight bias " PLACES " benchmark deterministic cudnn_enabled allow_tf32", convolution_forward, 2,
+    CONV("convolution", "input! weight! bias " PLACES, convolution_forward, 2, LB_TERMS(CONVOLUTION, 1), "convolution")
+    CONV("_convolution", "input! weight! bias " PLACES " benchmark deterministic cudnn_enabled allow_tf32", convolution_forward, 2,
          LB_TERMS(CONVOLUTION, 1), "convolution whole")
-    CONV("convolution_backward", "grad_output input weight bias_sizes " PLACES " output_mask", convolution_backward, 4,
+    CONV("convolution_backward", "grad_output! input! weight! bias_sizes " PLACES " output_mask", convolution_backward, 4,
          LB_TERMS(KERNEL, 2), "convolution_backward")
     {NULL},
 };

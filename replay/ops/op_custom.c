@@ -466,50 +466,50 @@ OP(expert_sum, moe_sum, .x = AT(0))
 #define NORM_GIVES(NAME, ARGS, ID)                                                                           \
     {.name = NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin, .roundings = 16,                  \
      .flags = LB_ROW_SQUARES, .samples = "custom"},
-#define TE_ARGS "input scale amax scale_inv fp8_tensor otype" /* scales are empty but for fp8 */
+#define TE_ARGS "input! scale amax scale_inv fp8_tensor otype" /* scales are empty but for fp8 */
 /* clang-format off */
 const lb_op_row lb_rows_custom[] = {
-    NORM("_C::rms_norm", "result input weight epsilon", rms_out)
-    NORM("_C::fused_add_rms_norm", "input residual weight epsilon", rms_add)
-    NORM("sgl_kernel::rmsnorm", "output input weight eps enable_pdl", rms_out)
-    NORM("sgl_kernel::gemma_rmsnorm", "output input weight eps enable_pdl", rms_out_gemma)
-    NORM("sgl_kernel::fused_add_rmsnorm", "input residual weight eps enable_pdl", rms_add)
-    NORM("sgl_kernel::gemma_fused_add_rmsnorm", "input residual weight eps enable_pdl", rms_add_gemma)
-    NORM("flashinfer::rmsnorm", "out input weight eps enable_pdl", rms_out)
-    NORM("flashinfer::gemma_rmsnorm", "out input weight eps enable_pdl", rms_out_gemma)
-    NORM("flashinfer::fused_add_rmsnorm", "input residual weight eps enable_pdl", rms_add)
-    NORM("flashinfer::gemma_fused_add_rmsnorm", "input residual weight eps enable_pdl", rms_add_gemma)
-    ROW("_C::silu_and_mul", "result input", silu_mul, 8)
-    ROW("_C::mul_and_silu", "out input", mul_silu, 8)
-    ROW("_C::gelu_and_mul", "out input", gelu_mul, 8)
-    ROW("_C::gelu_tanh_and_mul", "out input", gelu_tanh_mul, 8)
-    ROW("_C::swigluoai_and_mul", "out input alpha limit", swiglu_oai, 10)
-    ROW("_C::gelu_new", "out input", gelu_tanh_only, 8)
-    ROW("_C::gelu_fast", "out input", gelu_tanh_only, 8)
-    ROW("_C::gelu_quick", "out input", gelu_quick, 8)
-    ROW("sgl_kernel::silu_and_mul", "out input", silu_mul, 8)
-    ROW("sgl_kernel::gelu_and_mul", "out input", gelu_mul, 8)
-    ROW("sgl_kernel::gelu_tanh_and_mul", "out input", gelu_tanh_mul, 8)
-    ROW("flashinfer::silu_and_mul", "out input enable_pdl", silu_mul, 8)
-    ROW("flashinfer::gelu_and_mul", "out input enable_pdl", gelu_mul, 8)
-    ROW("flashinfer::gelu_tanh_and_mul", "out input enable_pdl", gelu_tanh_mul, 8)
-    ROW("_C::rotary_embedding", "positions query key head_size cos_sin_cache is_neox rope_dim_offset inverse", rotary_write, 4)
-    ROW("sgl_kernel::rotary_embedding", "positions query key head_size cos_sin_cache is_neox", rotary_write, 4)
-    ROW("_C::merge_attn_states", "output output_lse prefix_output prefix_lse suffix_output suffix_lse", merge_vllm, 8)
-    {.name = "flashinfer::merge_state", .args = "v_a s_a v_b s_b", .kernel = merge_flashinfer_kernel,
+    NORM("_C::rms_norm", "result input! weight! epsilon", rms_out)
+    NORM("_C::fused_add_rms_norm", "input! residual! weight! epsilon", rms_add)
+    NORM("sgl_kernel::rmsnorm", "output! input! weight! eps enable_pdl", rms_out)
+    NORM("sgl_kernel::gemma_rmsnorm", "output! input! weight! eps enable_pdl", rms_out_gemma)
+    NORM("sgl_kernel::fused_add_rmsnorm", "input! residual! weight! eps enable_pdl", rms_add)
+    NORM("sgl_kernel::gemma_fused_add_rmsnorm", "input! residual! weight! eps enable_pdl", rms_add_gemma)
+    NORM("flashinfer::rmsnorm", "out! input! weight! eps enable_pdl", rms_out)
+    NORM("flashinfer::gemma_rmsnorm", "out! input! weight! eps enable_pdl", rms_out_gemma)
+    NORM("flashinfer::fused_add_rmsnorm", "input! residual! weight! eps enable_pdl", rms_add)
+    NORM("flashinfer::gemma_fused_add_rmsnorm", "input! residual! weight! eps enable_pdl", rms_add_gemma)
+    ROW("_C::silu_and_mul", "result input!", silu_mul, 8)
+    ROW("_C::mul_and_silu", "out! input!", mul_silu, 8)
+    ROW("_C::gelu_and_mul", "out! input!", gelu_mul, 8)
+    ROW("_C::gelu_tanh_and_mul", "out! input!", gelu_tanh_mul, 8)
+    ROW("_C::swigluoai_and_mul", "out! input! alpha limit", swiglu_oai, 10)
+    ROW("_C::gelu_new", "out! input!", gelu_tanh_only, 8)
+    ROW("_C::gelu_fast", "out! input!", gelu_tanh_only, 8)
+    ROW("_C::gelu_quick", "out! input!", gelu_quick, 8)
+    ROW("sgl_kernel::silu_and_mul", "out! input!", silu_mul, 8)
+    ROW("sgl_kernel::gelu_and_mul", "out! input!", gelu_mul, 8)
+    ROW("sgl_kernel::gelu_tanh_and_mul", "out! input!", gelu_tanh_mul, 8)
+    ROW("flashinfer::silu_and_mul", "out! input! enable_pdl", silu_mul, 8)
+    ROW("flashinfer::gelu_and_mul", "out! input! enable_pdl", gelu_mul, 8)
+    ROW("flashinfer::gelu_tanh_and_mul", "out! input! enable_pdl", gelu_tanh_mul, 8)
+    ROW("_C::rotary_embedding", "positions! query! key head_size cos_sin_cache! is_neox rope_dim_offset inverse", rotary_write, 4)
+    ROW("sgl_kernel::rotary_embedding", "positions! query! key head_size cos_sin_cache! is_neox", rotary_write, 4)
+    ROW("_C::merge_attn_states", "output! output_lse prefix_output! prefix_lse! suffix_output! suffix_lse!", merge_vllm, 8)
+    {.name = "flashinfer::merge_state", .args = "v_a! s_a! v_b! s_b!", .kernel = merge_flashinfer_kernel,
      .twin = merge_flashinfer_twin, .roundings = 8, .samples = "custom"},
-    ROW("_moe_C::topk_softmax", "topk_weights topk_indices token_expert_indices gating_output renormalize bias", topk_vllm, 10)
-    ROW("sgl_kernel::topk_softmax", "topk_weights topk_indices gating_output renormalize moe_softcapping correction_bias", topk_sgl, 10)
-    ROW("_moe_C::moe_sum", "input output", moe_sum, 2)
-    ROW("sgl_kernel::moe_sum", "input output", moe_sum, 2)
-    NORM_GIVES("trtllm::flashinfer_rmsnorm", "input weight eps", rms_given)
-    NORM_GIVES("trtllm::flashinfer_gemma_rmsnorm", "input weight eps", rms_given_gemma)
-    NORM("trtllm::flashinfer_fused_add_rmsnorm", "input residual weight eps", rms_add)
-    NORM("trtllm::flashinfer_gemma_fused_add_rmsnorm", "input residual weight eps", rms_add_gemma)
-    GIVES("trtllm::flashinfer_silu_and_mul", "x", silu_mul_given, 8)
-    ROW("trtllm::flashinfer_apply_rope_with_cos_sin_cache_inplace", "positions query key head_size cos_sin_cache is_neox", rotary_write, 4)
-    NORM_GIVES("tex_ts::rmsnorm_fwd_inf_ts", "input weight eps sm_margin zero_centered_gamma", rms_te)
-    NORM_GIVES("tex_ts::layernorm_fwd_inf_ts", "input weight bias eps sm_margin zero_centered_gamma", layer_te)
+    ROW("_moe_C::topk_softmax", "topk_weights! topk_indices! token_expert_indices gating_output! renormalize bias", topk_vllm, 10)
+    ROW("sgl_kernel::topk_softmax", "topk_weights! topk_indices! gating_output! renormalize moe_softcapping correction_bias", topk_sgl, 10)
+    ROW("_moe_C::moe_sum", "input! output!", moe_sum, 2)
+    ROW("sgl_kernel::moe_sum", "input! output!", moe_sum, 2)
+    NORM_GIVES("trtllm::flashinfer_rmsnorm", "input! weight! eps", rms_given)
+    NORM_GIVES("trtllm::flashinfer_gemma_rmsnorm", "input! weight! eps", rms_given_gemma)
+    NORM("trtllm::flashinfer_fused_add_rmsnorm", "input! residual! weight! eps", rms_add)
+    NORM("trtllm::flashinfer_gemma_fused_add_rmsnorm", "input! residual! weight! eps", rms_add_gemma)
+    GIVES("trtllm::flashinfer_silu_and_mul", "x!", silu_mul_given, 8)
+    ROW("trtllm::flashinfer_apply_rope_with_cos_sin_cache_inplace", "positions! query! key head_size cos_sin_cache! is_neox", rotary_write, 4)
+    NORM_GIVES("tex_ts::rmsnorm_fwd_inf_ts", "input! weight! eps sm_margin zero_centered_gamma", rms_te)
+    NORM_GIVES("tex_ts::layernorm_fwd_inf_ts", "input! weight! bias eps sm_margin zero_centered_gamma", layer_te)
     GIVES("tex_ts::gelu_ts", TE_ARGS, gelu_tanh_given, 8)
     GIVES("tex_ts::relu_ts", TE_ARGS, relu_given, 2)
     GIVES("tex_ts::srelu_ts", TE_ARGS, relu_squared_given, 2)
@@ -517,10 +517,10 @@ const lb_op_row lb_rows_custom[] = {
     GIVES("tex_ts::geglu_ts", TE_ARGS, gelu_tanh_mul_given, 8)
     GIVES("tex_ts::reglu_ts", TE_ARGS, relu_mul_given, 4)
     GIVES("tex_ts::swiglu_ts", TE_ARGS, silu_mul_given, 8)
-    {.name = "fsdp::split_with_sizes_copy", .args = "all_gather_output all_gather_input_split_sizes dim", .kernel = split_copy,
+    {.name = "fsdp::split_with_sizes_copy", .args = "all_gather_output! all_gather_input_split_sizes dim", .kernel = split_copy,
      .flags = LB_ROW_EXACT | LB_ROW_OUT, .samples = "custom"},
-    {.name = "fsdp::chunk_cat", .args = "tensors dim num_chunks", .kernel = chunk_cat, .flags = LB_ROW_EXACT | LB_ROW_OUT,
+    {.name = "fsdp::chunk_cat", .args = "tensors[] dim num_chunks", .kernel = chunk_cat, .flags = LB_ROW_EXACT | LB_ROW_OUT,
      .samples = "custom"},
-    {.name = "fsdp::chunk_cat_mixed_dtype", .args = "tensors dim num_chunks", .kernel = chunk_cat,
+    {.name = "fsdp::chunk_cat_mixed_dtype", .args = "tensors[] dim num_chunks", .kernel = chunk_cat,
      .flags = LB_ROW_EXACT | LB_ROW_OUT, .samples = "custom"}, /* PyTorch 2.15's name: tensors of several dtypes, cast to the result's */
     {NULL}};

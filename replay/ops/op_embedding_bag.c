@@ -219,17 +219,17 @@ static lb_status renorm_twin(lb_call *call) { return renorm_run(call, true); }
 #define BAG(NAME, ARGS, KERNEL, ROUNDINGS, FLAGS, TERMS, SAMPLES)                                            \
     {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .twin = KERNEL##_twin, .roundings = ROUNDINGS,   \
      .roundings_per_term = 1, .terms = TERMS, .flags = FLAGS, .samples = SAMPLES},
-#define FORWARD "weight indices offsets scale_grad_by_freq mode sparse per_sample_weights include_last_offset padding_idx"
-#define SIZES "offset2bag bag_size maximum_indices num_weights scale_grad_by_freq mode "
+#define FORWARD "weight! indices! offsets! scale_grad_by_freq mode sparse per_sample_weights include_last_offset padding_idx"
+#define SIZES "offset2bag! bag_size! maximum_indices! num_weights scale_grad_by_freq mode "
 const lb_op_row lb_rows_embedding_bag[] = {
     BAG("_embedding_bag", FORWARD, bag, 3, LB_ROW_GIVEN(1, 3), LB_TERMS(ELEMENTS, 1), "embedding_bag")
     BAG("_embedding_bag_forward_only", FORWARD, bag, 3, LB_ROW_GIVEN(1, 3), LB_TERMS(ELEMENTS, 1), "embedding_bag")
-    BAG("_embedding_bag_dense_backward", "grad indices " SIZES "per_sample_weights padding_idx", bag_dense_backward, 4, 0,
+    BAG("_embedding_bag_dense_backward", "grad! indices! " SIZES "per_sample_weights padding_idx", bag_dense_backward, 4, 0,
         LB_TERMS(ELEMENTS, 1), "embedding_bag backward dense")
-    BAG("_embedding_bag_backward", "grad indices offsets " SIZES "sparse per_sample_weights padding_idx", bag_backward, 4, 0,
+    BAG("_embedding_bag_backward", "grad! indices! offsets! " SIZES "sparse per_sample_weights padding_idx", bag_backward, 4, 0,
         LB_TERMS(ELEMENTS, 1), "embedding_bag backward")
-    BAG("_embedding_bag_per_sample_weights_backward", "grad weight indices offsets offset2bag mode padding_idx", weights_backward, 2, 0,
+    BAG("_embedding_bag_per_sample_weights_backward", "grad! weight! indices! offsets! offset2bag! mode padding_idx", weights_backward, 2, 0,
         LB_TERMS(INNER, 1), "embedding_bag weights")
-    BAG("embedding_renorm_", "self indices max_norm norm_type", renorm, 6, LB_ROW_SQUARES, LB_TERMS(INNER, 0), "embedding_renorm")
+    BAG("embedding_renorm_", "self! indices! max_norm norm_type", renorm, 6, LB_ROW_SQUARES, LB_TERMS(INNER, 0), "embedding_renorm")
     {NULL},
 };

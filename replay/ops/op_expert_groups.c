@@ -137,10 +137,10 @@ const lb_op_row lb_rows_expert_groups[] = {
     {.name = "_moe_C::grouped_topk", .args = "scores n_group topk_group topk renormalize routed_scaling_factor bias scoring_func",
      .kernel = grouped, .roundings = 12, .samples = "custom"},
     {.name = "_moe_C::topk_sigmoid",
-     .args = "topk_weights topk_indices token_expert_indices gating_output renormalize bias routed_scaling_factor",
+     .args = "topk_weights! topk_indices! token_expert_indices gating_output! renormalize bias routed_scaling_factor",
      .kernel = sigmoid, .roundings = 12, .flags = LB_ROW_WRITES, .samples = "custom"},
     {.name = "sgl_kernel::moe_fused_gate",
-     .args = "input bias num_expert_group topk_group topk num_fused_shared_experts routed_scaling_factor "
+     .args = "input! bias num_expert_group topk_group topk num_fused_shared_experts routed_scaling_factor "
              "apply_routed_scaling_factor_on_output",
      .kernel = fused_gate, .roundings = 12, .samples = "custom"},
     {.name = "trtllm::noaux_tc_op", .args = "scores bias n_group topk_group topk routed_scaling_factor", .kernel = tensorrt,

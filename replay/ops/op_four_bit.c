@@ -168,11 +168,11 @@ static lb_status product(lb_call *call, bool twin)
 }
 LB_WITH_TWIN(product, product(call, twin))
 
-#define OLDER "output input output_scale input_scale is_sf_swizzled_layout"
-#define PRODUCT "out a b block_scale_a block_scale_b alpha"
+#define OLDER "output! input! output_scale input_scale is_sf_swizzled_layout"
+#define PRODUCT "out! a! b! block_scale_a block_scale_b alpha"
 const lb_op_row lb_rows_four_bit[] = {
     {.name = "_C::scaled_fp4_quant", .args = OLDER, .kernel = quantise, .flags = LB_ROW_EXACT | LB_ROW_WRITES, .samples = "custom"},
-    {.name = "_C::scaled_fp4_quant.out", .args = "input input_scale is_sf_swizzled_layout", .kernel = quantise,
+    {.name = "_C::scaled_fp4_quant.out", .args = "input! input_scale is_sf_swizzled_layout", .kernel = quantise,
      .flags = LB_ROW_EXACT | LB_ROW_OUT, .samples = "custom"},
     {.name = "sgl_kernel::scaled_fp4_quant", .args = OLDER, .kernel = quantise, .flags = LB_ROW_EXACT | LB_ROW_WRITES,
      .samples = "custom"},

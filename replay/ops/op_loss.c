@@ -216,17 +216,17 @@ LB_WITH_TWIN(glu_backward, glu_backward(call, twin))
 
 /* clang-format off */
 const lb_op_row lb_rows_loss[] = {
-    REDUCED("mse_loss", "self target reduction", mse, 6, "loss")
-    REDUCED("smooth_l1_loss", "self target reduction beta", smooth, 8, "loss border")
-    REDUCED("huber_loss", "self target reduction delta", huber_loss, 8, "loss border")
-    REDUCED("binary_cross_entropy", "self target weight reduction", entropy, 12, "loss probability weight")
-    REDUCED("binary_cross_entropy_with_logits", "self target weight pos_weight reduction", logits, 16, "loss weight pos_weight target")
-    PLAIN("mse_loss_backward", "grad_output self target reduction", mse_backward, 4, "loss_backward")
-    PLAIN("smooth_l1_loss_backward", "grad_output self target reduction beta", smooth_backward, 5, "loss_backward border")
-    PLAIN("huber_loss_backward", "grad_output self target reduction delta", huber_loss_backward, 5, "loss_backward border")
-    PLAIN("binary_cross_entropy_backward", "grad_output self target weight reduction", entropy_backward, 8, "loss_backward probability weight")
-    {.name = "aten::glu", .args = "self dim", .kernel = glu_kernel, .twin = glu_twin, .roundings = 5, .samples = "glu"},
-    {.name = "aten::glu_backward", .args = "grad_output self dim", .kernel = glu_backward_kernel, .twin = glu_backward_twin,
+    REDUCED("mse_loss", "self! target! reduction", mse, 6, "loss")
+    REDUCED("smooth_l1_loss", "self! target! reduction beta", smooth, 8, "loss border")
+    REDUCED("huber_loss", "self! target! reduction delta", huber_loss, 8, "loss border")
+    REDUCED("binary_cross_entropy", "self! target! weight reduction", entropy, 12, "loss probability weight")
+    REDUCED("binary_cross_entropy_with_logits", "self! target! weight pos_weight reduction", logits, 16, "loss weight pos_weight target")
+    PLAIN("mse_loss_backward", "grad_output! self! target! reduction", mse_backward, 4, "loss_backward")
+    PLAIN("smooth_l1_loss_backward", "grad_output! self! target! reduction beta", smooth_backward, 5, "loss_backward border")
+    PLAIN("huber_loss_backward", "grad_output! self! target! reduction delta", huber_loss_backward, 5, "loss_backward border")
+    PLAIN("binary_cross_entropy_backward", "grad_output! self! target! weight reduction", entropy_backward, 8, "loss_backward probability weight")
+    {.name = "aten::glu", .args = "self! dim", .kernel = glu_kernel, .twin = glu_twin, .roundings = 5, .samples = "glu"},
+    {.name = "aten::glu_backward", .args = "grad_output! self! dim", .kernel = glu_backward_kernel, .twin = glu_backward_twin,
      .roundings = 10, .samples = "glu backward modest"},
     {NULL}
 };

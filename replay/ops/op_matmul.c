@@ -517,34 +517,34 @@ static lb_status solve_triangular_twin(lb_call *call) { return solve_run(call, t
      .roundings_per_term = 1, .terms = TERMS, .flags = LB_ROW_MATMUL,                                        \
      .kernels = "openblas " LB_TENSOR_CORES, .samples = SAMPLES},
 const lb_op_row lb_rows_matmul[] = {
-    PRODUCT("mm", "self mat2", mm, 1, LB_TERMS(INNER, 0), "mm")
-    PRODUCT("bmm", "self mat2", mm, 1, LB_TERMS(INNER, 0), "bmm")
-    PRODUCT("addmm", "self mat1 mat2 beta alpha", addmm, 4, LB_TERMS(INNER, 1), "addmm")
-    PRODUCT("baddbmm", "self batch1 batch2 beta alpha", addmm, 4, LB_TERMS(INNER, 1), "baddbmm")
-    PRODUCT("addbmm", "self batch1 batch2 beta alpha", addbmm, 4, LB_TERMS(ELEMENTS, 1), "addbmm")
-    PRODUCT("addmv", "self mat vec beta alpha", addmv, 4, LB_TERMS(INNER, 1), "addmv")
-    PRODUCT("mv", "self vec", matmul, 1, LB_TERMS(INNER, 0), "mv")
-    PRODUCT("dot", "self tensor", matmul, 1, LB_TERMS(ELEMENTS, 0), "dot")
-    PRODUCT("vdot", "self other", matmul, 1, LB_TERMS(ELEMENTS, 0), "dot")
-    PRODUCT("matmul", "self other", matmul, 1, LB_TERMS(INNER, 0), "matmul")
-    PRODUCT("linear", "input weight bias", linear, 2, LB_TERMS(INNER, 0), "linear")
-    PRODUCT("_grouped_mm", "self mat2 offs bias out_dtype", grouped_mm, 1, LB_TERMS(ELEMENTS, 0), "grouped_mm")
-    PRODUCT("_scaled_mm", "self mat2 scale_a scale_b bias scale_result out_dtype use_fast_accum", scaled_mm, 4,
+    PRODUCT("mm", "self! mat2!", mm, 1, LB_TERMS(INNER, 0), "mm")
+    PRODUCT("bmm", "self! mat2!", mm, 1, LB_TERMS(INNER, 0), "bmm")
+    PRODUCT("addmm", "self! mat1! mat2! beta alpha", addmm, 4, LB_TERMS(INNER, 1), "addmm")
+    PRODUCT("baddbmm", "self! batch1! batch2! beta alpha", addmm, 4, LB_TERMS(INNER, 1), "baddbmm")
+    PRODUCT("addbmm", "self! batch1! batch2! beta alpha", addbmm, 4, LB_TERMS(ELEMENTS, 1), "addbmm")
+    PRODUCT("addmv", "self! mat! vec! beta alpha", addmv, 4, LB_TERMS(INNER, 1), "addmv")
+    PRODUCT("mv", "self! vec!", matmul, 1, LB_TERMS(INNER, 0), "mv")
+    PRODUCT("dot", "self! tensor!", matmul, 1, LB_TERMS(ELEMENTS, 0), "dot")
+    PRODUCT("vdot", "self! other!", matmul, 1, LB_TERMS(ELEMENTS, 0), "dot")
+    PRODUCT("matmul", "self! other!", matmul, 1, LB_TERMS(INNER, 0), "matmul")
+    PRODUCT("linear", "input! weight! bias", linear, 2, LB_TERMS(INNER, 0), "linear")
+    PRODUCT("_grouped_mm", "self! mat2! offs bias out_dtype", grouped_mm, 1, LB_TERMS(ELEMENTS, 0), "grouped_mm")
+    PRODUCT("_scaled_mm", "self! mat2! scale_a! scale_b! bias scale_result out_dtype use_fast_accum", scaled_mm, 4,
             LB_TERMS(INNER, 0), "scaled_mm")
     /* vllm-project/vllm csrc/libtorch_stable/torch_bindings.cpp; sgl-project/sglang sgl-kernel/csrc/common_extension.cc */
-    {.name = "_C::cutlass_scaled_mm", .args = "out a b a_scales b_scales bias", .kernel = scaled_mm_out,
+    {.name = "_C::cutlass_scaled_mm", .args = "out! a! b! a_scales! b_scales! bias", .kernel = scaled_mm_out,
      .twin = scaled_mm_out_twin, .roundings = 4, .roundings_per_term = 1, .terms = LB_TERMS(INNER, 1),
      .flags = LB_ROW_MATMUL | LB_ROW_WRITES, .kernels = "openblas " LB_TENSOR_CORES, .samples = "custom"},
-    {.name = "sgl_kernel::fp8_scaled_mm", .args = "mat_a mat_b scales_a scales_b out_dtype bias", .kernel = scaled_mm_typed,
+    {.name = "sgl_kernel::fp8_scaled_mm", .args = "mat_a! mat_b! scales_a! scales_b! out_dtype bias", .kernel = scaled_mm_typed,
      .twin = scaled_mm_typed_twin, .roundings = 4, .roundings_per_term = 1, .terms = LB_TERMS(INNER, 0), .flags = LB_ROW_MATMUL,
      .kernels = "openblas " LB_TENSOR_CORES, .samples = "custom"},
-    {.name = "sgl_kernel::int8_scaled_mm", .args = "mat_a mat_b scales_a scales_b out_dtype bias", .kernel = scaled_mm_typed,
+    {.name = "sgl_kernel::int8_scaled_mm", .args = "mat_a! mat_b! scales_a! scales_b! out_dtype bias", .kernel = scaled_mm_typed,
      .twin = scaled_mm_typed_twin, .roundings = 4, .roundings_per_term = 1, .terms = LB_TERMS(INNER, 0), .flags = LB_ROW_MATMUL,
      .kernels = "openblas " LB_TENSOR_CORES, .samples = "custom"},
-    {.name = "sgl_kernel::fp8_blockwise_scaled_mm", .args = "mat_a mat_b scales_a scales_b out_dtype", .kernel = scaled_mm_typed,
+    {.name = "sgl_kernel::fp8_blockwise_scaled_mm", .args = "mat_a! mat_b! scales_a! scales_b! out_dtype", .kernel = scaled_mm_typed,
      .twin = scaled_mm_typed_twin, .roundings = 4, .roundings_per_term = 1, .terms = LB_TERMS(INNER, 0), .flags = LB_ROW_MATMUL,
      .kernels = "openblas " LB_TENSOR_CORES, .samples = "custom"},
-    {.name = "aten::linalg_solve_triangular", .args = "self B upper left unitriangular", .kernel = solve_triangular,
+    {.name = "aten::linalg_solve_triangular", .args = "self! B! upper left unitriangular", .kernel = solve_triangular,
      .twin = solve_triangular_twin, .roundings = 3, .roundings_per_term = 1, .terms = LB_TERMS(INNER, 0),
      .samples = "solve_triangular"},
     {NULL},

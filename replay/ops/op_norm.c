@@ -323,15 +323,15 @@ static lb_status rms_norm_backward_twin(lb_call *call) { return rms_backward(cal
 
 #define SUM (LB_ROW_REDUCTION | LB_ROW_SQUARES)
 const lb_op_row lb_rows_norm[] = {
-    {.name = "aten::native_layer_norm", .args = "input normalized_shape weight bias eps", .kernel = layer_norm,
+    {.name = "aten::native_layer_norm", .args = "input! normalized_shape weight bias eps", .kernel = layer_norm,
      .twin = layer_norm_twin, .roundings = 8, .roundings_per_term = 1, .terms = LB_TERMS(SIZES, 1), .flags = SUM,
      .samples = "layer_norm"},
-    {.name = "aten::native_layer_norm_backward", .args = "grad_out input normalized_shape mean rstd weight bias output_mask",
+    {.name = "aten::native_layer_norm_backward", .args = "grad_out! input! normalized_shape mean! rstd! weight bias output_mask",
      .kernel = layer_norm_backward, .twin = layer_norm_backward_twin, .roundings = 12, .roundings_per_term = 1,
      .terms = LB_TERMS(ELEMENTS, 1), .flags = SUM, .samples = "layer_norm_backward"},
-    {.name = "aten::_fused_rms_norm", .args = "input normalized_shape weight eps", .kernel = rms_norm, .twin = rms_norm_twin,
+    {.name = "aten::_fused_rms_norm", .args = "input! normalized_shape weight eps", .kernel = rms_norm, .twin = rms_norm_twin,
      .roundings = 6, .roundings_per_term = 1, .terms = LB_TERMS(SIZES, 1), .flags = SUM, .samples = "rms_norm"},
-    {.name = "aten::_fused_rms_norm_backward", .args = "grad_out input normalized_shape rstd weight output_mask",
+    {.name = "aten::_fused_rms_norm_backward", .args = "grad_out! input! normalized_shape rstd! weight output_mask",
      .kernel = rms_norm_backward, .twin = rms_norm_backward_twin, .roundings = 12, .roundings_per_term = 1,
      .terms = LB_TERMS(ELEMENTS, 1), .flags = SUM, .samples = "rms_norm_backward"},
     {NULL},

@@ -282,10 +282,10 @@ static lb_status sgd_kernel(lb_call *call) { return fused_sgd(call, &sgd_op, lb_
 static lb_status sgd_twin(lb_call *call) { return fused_sgd(call, &sgd_op, lb_pointwise_twin); }
 
 #define ADAM_ARGS                                                                                            \
-    "self grads exp_avgs exp_avg_sqs max_exp_avg_sqs state_steps lr beta1 beta2 weight_decay eps amsgrad maximize " \
+    "self[] grads[] exp_avgs[] exp_avg_sqs[] max_exp_avg_sqs?[] state_steps[] lr beta1 beta2 weight_decay eps amsgrad maximize " \
     "grad_scale found_inf"
 #define SGD_ARGS                                                                                             \
-    "self grads momentum_buffer_list weight_decay momentum lr dampening nesterov maximize is_first_step grad_scale " \
+    "self[] grads[] momentum_buffer_list?[] weight_decay momentum lr dampening nesterov maximize is_first_step grad_scale " \
     "found_inf"
 /* clang-format off */
 #define FUSED(NAME, ARGS, ID, SAMPLES)                                                                       \
@@ -293,13 +293,13 @@ static lb_status sgd_twin(lb_call *call) { return fused_sgd(call, &sgd_op, lb_po
      .samples = SAMPLES},
 
 const lb_op_row lb_rows_optimizer[] = {
-    {.name = "aten::lerp.Scalar", .args = "self end weight", .kernel = lerp_kernel, .twin = lerp_twin, .roundings = 4,
+    {.name = "aten::lerp.Scalar", .args = "self! end! weight", .kernel = lerp_kernel, .twin = lerp_twin, .roundings = 4,
      .flags = LB_ROW_ELEMENTWISE, .samples = "lerp scalar"},
-    {.name = "aten::lerp.Tensor", .args = "self end weight", .kernel = lerp_tensor_kernel, .twin = lerp_tensor_twin, .roundings = 4,
+    {.name = "aten::lerp.Tensor", .args = "self! end! weight!", .kernel = lerp_tensor_kernel, .twin = lerp_tensor_twin, .roundings = 4,
      .flags = LB_ROW_ELEMENTWISE, .samples = "lerp"},
-    {.name = "aten::addcmul", .args = "self tensor1 tensor2 value", .kernel = addcmul_kernel, .twin = addcmul_twin, .roundings = 4,
+    {.name = "aten::addcmul", .args = "self! tensor1! tensor2! value", .kernel = addcmul_kernel, .twin = addcmul_twin, .roundings = 4,
      .flags = LB_ROW_ELEMENTWISE, .samples = "addc"},
-    {.name = "aten::addcdiv", .args = "self tensor1 tensor2 value", .kernel = addcdiv_kernel, .twin = addcdiv_twin, .roundings = 4,
+    {.name = "aten::addcdiv", .args = "self! tensor1! tensor2! value", .kernel = addcdiv_kernel, .twin = addcdiv_twin, .roundings = 4,
      .flags = LB_ROW_ELEMENTWISE, .samples = "addc float"},
     FUSED("_fused_adam_", ADAM_ARGS, adam, "fused_adam")
     FUSED("_fused_adamw_", ADAM_ARGS, adamw, "fused_adam")

@@ -39,11 +39,11 @@ static lb_status fused_dropout_twin(lb_call *call) { return dropout(call, true, 
 
 /* clang-format off */
 const lb_op_row lb_rows_random[] = {
-    {.name = "aten::native_dropout", .args = "input p train", .kernel = native_dropout, .twin = native_dropout_twin,
+    {.name = "aten::native_dropout", .args = "input! p train", .kernel = native_dropout, .twin = native_dropout_twin,
      .roundings = 4, .flags = LB_ROW_RANDOM, .samples = "native_dropout"},
-    {.name = "aten::_fused_dropout", .args = "self p generator", .kernel = fused_dropout, .twin = fused_dropout_twin,
+    {.name = "aten::_fused_dropout", .args = "self! p generator", .kernel = fused_dropout, .twin = fused_dropout_twin,
      .roundings = 4, .flags = LB_ROW_RANDOM, .samples = "native_dropout fused"},
-    {.name = "aten::native_dropout_backward", .args = "grad_output mask scale", .kernel = undropped_kernel, .twin = undropped_twin,
+    {.name = "aten::native_dropout_backward", .args = "grad_output! mask! scale", .kernel = undropped_kernel, .twin = undropped_twin,
      .roundings = 3, .flags = LB_ROW_ELEMENTWISE, .samples = "native_dropout_backward"},
     RANDOM("dropout", "input p train")
     RANDOM("feature_dropout", "input p train")

@@ -278,16 +278,16 @@ BORDER(replicate3, LB_AXIS_REPLICATE, 3)
     {.name = "aten::" NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin,                          \
      .roundings = ROUNDINGS, .flags = FLAGS, .samples = SAMPLES},
 #define UPSAMPLE(NAME, ID, CORNERS, SCALES, ROUNDINGS, SAMPLES)                                              \
-    ROW(NAME, "self output_size " CORNERS SCALES, ID, ROUNDINGS, 0, SAMPLES)                                 \
-    ROW(NAME ".vec", "input output_size " CORNERS "scale_factors", ID##_vec, ROUNDINGS, 0, SAMPLES " vec")   \
-    ROW(NAME "_backward", "grad_output output_size input_size " CORNERS SCALES, ID##_backward, ROUNDINGS + 2, 0, SAMPLES " backward")
+    ROW(NAME, "self! output_size " CORNERS SCALES, ID, ROUNDINGS, 0, SAMPLES)                                \
+    ROW(NAME ".vec", "input! output_size " CORNERS "scale_factors", ID##_vec, ROUNDINGS, 0, SAMPLES " vec")  \
+    ROW(NAME "_backward", "grad_output! output_size input_size " CORNERS SCALES, ID##_backward, ROUNDINGS + 2, 0, SAMPLES " backward")
 #define HW "scales_h scales_w"
 #define DHW "scales_d " HW
 #define POOL "kernel_size stride padding ceil_mode count_include_pad"
 #define PADDED(NAME, ID, N)                                                                                  \
-    {.name = "aten::" NAME, .args = "self padding", .kernel = ID##_kernel, .flags = LB_ROW_EXACT,            \
+    {.name = "aten::" NAME, .args = "self! padding", .kernel = ID##_kernel, .flags = LB_ROW_EXACT,           \
      .samples = "border axes=" #N},                                                                          \
-    ROW(NAME "_backward", "grad_output self padding", ID##_backward, 1, 0, "border axes=" #N " backward")
+    ROW(NAME "_backward", "grad_output! self! padding", ID##_backward, 1, 0, "border axes=" #N " backward")
 
 /* clang-format off */
 const lb_op_row lb_rows_resample[] = {
@@ -304,18 +304,18 @@ const lb_op_row lb_rows_resample[] = {
     UPSAMPLE("_upsample_bilinear2d_aa", smooth_linear2, "align_corners ", HW, 8, "upsample axes=2 smooth")
     UPSAMPLE("_upsample_bicubic2d_aa", smooth_cubic2, "align_corners ", HW, 8, "upsample axes=2 smooth")
     UPSAMPLE("_upsample_lanczos2d_aa", smooth_lanczos2, "align_corners ", HW, 8, "upsample axes=2 smooth")
-    ROW("avg_pool1d", "self " POOL, average1, 2, 0, "pool axes=1 average")
-    ROW("avg_pool2d", "self " POOL " divisor_override", average2, 2, 0, "pool axes=2 average divisor")
-    ROW("avg_pool3d", "self " POOL " divisor_override", average3, 2, 0, "pool axes=3 average divisor")
-    ROW("avg_pool2d_backward", "grad_output self " POOL " divisor_override", average2_backward, 2, 0, "pool axes=2 average divisor backward")
-    ROW("avg_pool3d_backward", "grad_output self " POOL " divisor_override", average3_backward, 2, 0, "pool axes=3 average divisor backward")
-    ROW("adaptive_avg_pool1d", "self output_size", adaptive1, 2, 0, "pool axes=1 adaptive")
-    ROW("adaptive_avg_pool2d", "self output_size", adaptive2, 2, 0, "pool axes=2 adaptive")
-    ROW("adaptive_avg_pool3d", "self output_size", adaptive3, 2, 0, "pool axes=3 adaptive")
-    ROW("_adaptive_avg_pool2d", "self output_size", adaptive2, 2, 0, "pool axes=2 adaptive")
-    ROW("_adaptive_avg_pool3d", "self output_size", adaptive3, 2, 0, "pool axes=3 adaptive")
-    ROW("_adaptive_avg_pool2d_backward", "grad_output self", adaptive2_backward, 2, 0, "pool axes=2 adaptive backward")
-    ROW("_adaptive_avg_pool3d_backward", "grad_output self", adaptive3_backward, 2, 0, "pool axes=3 adaptive backward")
+    ROW("avg_pool1d", "self! " POOL, average1, 2, 0, "pool axes=1 average")
+    ROW("avg_pool2d", "self! " POOL " divisor_override", average2, 2, 0, "pool axes=2 average divisor")
+    ROW("avg_pool3d", "self! " POOL " divisor_override", average3, 2, 0, "pool axes=3 average divisor")
+    ROW("avg_pool2d_backward", "grad_output! self! " POOL " divisor_override", average2_backward, 2, 0, "pool axes=2 average divisor backward")
+    ROW("avg_pool3d_backward", "grad_output! self! " POOL " divisor_override", average3_backward, 2, 0, "pool axes=3 average divisor backward")
+    ROW("adaptive_avg_pool1d", "self! output_size", adaptive1, 2, 0, "pool axes=1 adaptive")
+    ROW("adaptive_avg_pool2d", "self! output_size", adaptive2, 2, 0, "pool axes=2 adaptive")
+    ROW("adaptive_avg_pool3d", "self! output_size", adaptive3, 2, 0, "pool axes=3 adaptive")
+    ROW("_adaptive_avg_pool2d", "self! output_size", adaptive2, 2, 0, "pool axes=2 adaptive")
+    ROW("_adaptive_avg_pool3d", "self! output_size", adaptive3, 2, 0, "pool axes=3 adaptive")
+    ROW("_adaptive_avg_pool2d_backward", "grad_output! self!", adaptive2_backward, 2, 0, "pool axes=2 adaptive backward")
+    ROW("_adaptive_avg_pool3d_backward", "grad_output! self!", adaptive3_backward, 2, 0, "pool axes=3 adaptive backward")
     PADDED("reflection_pad1d", reflect1, 1)
     PADDED("reflection_pad2d", reflect2, 2)
     PADDED("reflection_pad3d", reflect3, 3)

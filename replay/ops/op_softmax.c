@@ -316,21 +316,21 @@ static lb_status nll_loss_backward(lb_call *call) { return nll_backward(call, fa
 static lb_status nll_loss_backward_twin(lb_call *call) { return nll_backward(call, true); }
 
 #define SUM LB_ROW_REDUCTION
-#define SOFTMAX_ARGS "self dim half_to_float"
-#define NLL_ARGS "self target weight reduction ignore_index"
-#define NLL_BACKWARD_ARGS "grad_output self target weight reduction ignore_index total_weight"
+#define SOFTMAX_ARGS "self! dim half_to_float"
+#define NLL_ARGS "self! target! weight reduction ignore_index"
+#define NLL_BACKWARD_ARGS "grad_output! self! target! weight reduction ignore_index total_weight!"
 const lb_op_row lb_rows_softmax[] = {
     /* exp within an ulp (2 roundings), quotient; torch's exp_u20 and Sleef are within 1 ulp, too */
     {.name = "aten::_softmax", .args = SOFTMAX_ARGS, .kernel = softmax, .twin = softmax_twin, .roundings = 5,
      .roundings_per_term = 1, .terms = LB_TERMS(DIMENSION, 1), .flags = SUM, .samples = "softmax"},
-    {.name = "aten::_safe_softmax", .args = "self dim dtype", .kernel = safe_softmax, .twin = safe_softmax_twin, .roundings = 5,
+    {.name = "aten::_safe_softmax", .args = "self! dim dtype", .kernel = safe_softmax, .twin = safe_softmax_twin, .roundings = 5,
      .roundings_per_term = 1, .terms = LB_TERMS(DIMENSION, 1), .flags = SUM, .samples = "safe_softmax"},
     {.name = "aten::_log_softmax", .args = SOFTMAX_ARGS, .kernel = log_softmax, .twin = log_softmax_twin, .roundings = 5,
      .roundings_per_term = 1, .terms = LB_TERMS(DIMENSION, 1), .flags = SUM, .samples = "softmax"},
-    {.name = "aten::_softmax_backward_data", .args = "grad_output output dim input_dtype", .kernel = softmax_backward,
+    {.name = "aten::_softmax_backward_data", .args = "grad_output! output! dim input_dtype", .kernel = softmax_backward,
      .twin = softmax_backward_twin, .roundings = 4, .roundings_per_term = 1, .terms = LB_TERMS(DIMENSION, 2), .flags = SUM,
      .samples = "softmax_backward"},
-    {.name = "aten::_log_softmax_backward_data", .args = "grad_output output dim input_dtype", .kernel = log_softmax_backward,
+    {.name = "aten::_log_softmax_backward_data", .args = "grad_output! output! dim input_dtype", .kernel = log_softmax_backward,
      .twin = log_softmax_backward_twin, .roundings = 5, .roundings_per_term = 1, .terms = LB_TERMS(DIMENSION, 2), .flags = SUM,
      .samples = "log_softmax_backward"},
     {.name = "aten::nll_loss_forward", .args = NLL_ARGS, .kernel = nll_loss_forward, .twin = nll_loss_forward_twin, .roundings = 4,

@@ -330,10 +330,10 @@ static lb_status topk(lb_call *call)
 /* The values are copies, but which ones is a decision. */
 #define CHOICE (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)
 const lb_op_row lb_rows_sort[] = {
-    {.name = "aten::sort", .args = "self dim descending", .kernel = sort, .flags = CHOICE, .samples = "sort"},
-    {.name = "aten::sort.stable", .args = "self stable dim descending", .kernel = sort_stable, .flags = CHOICE,
+    {.name = "aten::sort", .args = "self! dim descending", .kernel = sort, .flags = CHOICE, .samples = "sort"},
+    {.name = "aten::sort.stable", .args = "self! stable dim descending", .kernel = sort_stable, .flags = CHOICE,
      .samples = "sort_stable"},
-    {.name = "aten::argsort", .args = "self dim descending", .kernel = argsort, .flags = CHOICE, .samples = "sort"},
-    {.name = "aten::topk", .args = "self k dim largest sorted", .kernel = topk, .flags = CHOICE, .samples = "topk"},
+    {.name = "aten::argsort", .args = "self! dim descending", .kernel = argsort, .flags = CHOICE, .samples = "sort"},
+    {.name = "aten::topk", .args = "self! k dim largest sorted", .kernel = topk, .flags = CHOICE, .samples = "topk"},
     {NULL},
 };

@@ -79,10 +79,10 @@ LB_WITH_TWIN(weight_norm, forward(call, twin))
 LB_WITH_TWIN(weight_norm_backward, backward(call, twin))
 
 const lb_op_row lb_rows_weight_norm[] = {
-    {.name = "aten::_weight_norm_interface", .args = "v g dim", .kernel = weight_norm_kernel, .twin = weight_norm_twin,
+    {.name = "aten::_weight_norm_interface", .args = "v! g! dim", .kernel = weight_norm_kernel, .twin = weight_norm_twin,
      .roundings = 6, .roundings_per_term = 1, .terms = LB_TERMS(WEIGHED, 1), .flags = LB_ROW_REDUCTION | LB_ROW_SQUARES,
      .samples = "weight_norm"},
-    {.name = "aten::_weight_norm_interface_backward", .args = "grad_w saved_v saved_g saved_norms dim",
+    {.name = "aten::_weight_norm_interface_backward", .args = "grad_w! saved_v! saved_g! saved_norms! dim",
      .kernel = weight_norm_backward_kernel, .twin = weight_norm_backward_twin, .roundings = 10, .roundings_per_term = 2,
      .terms = LB_TERMS(WEIGHED, 2), .flags = LB_ROW_REDUCTION | LB_ROW_SQUARES, .samples = "weight_norm backward"},
     {NULL},

@@ -232,7 +232,7 @@ KERNELS(chunk_back_kept, backward, {2, 3, 4, 5, 6, 7}, 8, 9, 23, 24, 25)
 #define ROW(NAME, ARGS, ID, FLAGS)                                                                           \
     {.name = "fla::" NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin, .roundings = 32,          \
      .roundings_per_term = 8, .terms = LB_TERMS(STEPS, 2), .flags = FLAGS, .samples = "custom"},
-#define RULE "q k v a b gk h0 cu_seqlens "
+#define RULE "q! k! v! a! b! gk h0 cu_seqlens "
 #define KEPT "h_ctx v_new_ctx qg_ctx kg_ctx ag_ctx bg_ctx w_ctx A_ab_inv_ctx A_ak_ctx A_qk_ctx A_qb_ctx "
 #define HOW "scale has_initial_state output_final_state is_varlen chunk_size"
 #define HOW_BACK "scale has_initial_state is_varlen chunk_size"
@@ -242,5 +242,5 @@ const lb_op_row lb_rows_delta_rule[] = {
     ROW("chunk_dplr_delta_rule_fwd_ctx", RULE HOW, chunk, LB_ROW_GIVEN(2, 13))
     ROW("chunk_dplr_delta_rule_bwd", "do dht " RULE "chunk_indices chunk_offsets " HOW_BACK, chunk_back, 0)
     ROW("chunk_dplr_delta_rule_bwd_ctx", "do dht " RULE "chunk_indices chunk_offsets " KEPT HOW_BACK, chunk_back_kept, 0)
-    ROW("fused_recurrent_rwkv7", "r w k v a b scale initial_state output_final_state cu_seqlens", recurrent, 0)
+    ROW("fused_recurrent_rwkv7", "r! w k! v! a! b! scale initial_state output_final_state cu_seqlens", recurrent, 0)
     {NULL}};

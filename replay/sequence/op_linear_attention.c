@@ -296,25 +296,25 @@ static lb_status prepare_keys_backward(lb_call *call, bool twin)
 LB_WITH_TWIN(prepare_keys_backward, prepare_keys_backward(call, twin))
 
 const lb_op_row lb_rows_linear_attention[] = {
-    {.name = "fla::fused_k_rwkv7", .args = "k a ka", .kernel = update_k_kernel, .twin = update_k_twin, .roundings = 6,
+    {.name = "fla::fused_k_rwkv7", .args = "k! a! ka!", .kernel = update_k_kernel, .twin = update_k_twin, .roundings = 6,
      .samples = "custom"},
-    {.name = "fla::fused_addcmul_rwkv7", .args = "hidden delta x_r x_w x_k x_v x_a x_g", .kernel = addcmul_kernel,
+    {.name = "fla::fused_addcmul_rwkv7", .args = "hidden! delta! x_r! x_w! x_k! x_v! x_a! x_g", .kernel = addcmul_kernel,
      .twin = addcmul_twin, .roundings = 4, .samples = "custom"},
     /* sums of a head are of at most a few hundred terms, in trees */
-    {.name = "fla::gate_output_correction_rwkv7", .args = "o r k r_k v g", .kernel = gate_output_kernel, .twin = gate_output_twin,
+    {.name = "fla::gate_output_correction_rwkv7", .args = "o! r! k! r_k! v! g!", .kernel = gate_output_kernel, .twin = gate_output_twin,
      .roundings = 24, .samples = "custom"},
-    {.name = "fla::kk_pre_rwkv7", .args = "k a k_k k_a head_dim", .kernel = prepare_keys_kernel, .twin = prepare_keys_twin,
+    {.name = "fla::kk_pre_rwkv7", .args = "k! a! k_k k_a head_dim", .kernel = prepare_keys_kernel, .twin = prepare_keys_twin,
      .roundings = 24, .samples = "custom"},
     /* gradients of weights are sums over all rows */
-    {.name = "fla::fused_k_rwkv7_bwd", .args = "dy k a ka", .kernel = update_k_backward_kernel, .twin = update_k_backward_twin,
+    {.name = "fla::fused_k_rwkv7_bwd", .args = "dy k! a! ka!", .kernel = update_k_backward_kernel, .twin = update_k_backward_twin,
      .roundings = 6, .roundings_per_term = 1, .terms = LB_TERMS(WEIGHED, 3), .samples = "custom"},
-    {.name = "fla::fused_addcmul_rwkv7_bwd", .args = "dxr dxw dxk dxv dxa dxg x_r x_w x_k x_v x_a x_g delta use_xg",
+    {.name = "fla::fused_addcmul_rwkv7_bwd", .args = "dxr dxw dxk dxv dxa dxg x_r! x_w! x_k! x_v! x_a! x_g delta! use_xg",
      .kernel = addcmul_backward_kernel, .twin = addcmul_backward_twin, .roundings = 10, .roundings_per_term = 1,
      .terms = LB_TERMS(WEIGHED, 6), .samples = "custom"},
-    {.name = "fla::gate_output_correction_rwkv7_bwd", .args = "dy o r k r_k v g", .kernel = gate_output_backward_kernel,
+    {.name = "fla::gate_output_correction_rwkv7_bwd", .args = "dy o! r! k! r_k! v! g!", .kernel = gate_output_backward_kernel,
      .twin = gate_output_backward_twin, .roundings = 32, .roundings_per_term = 1, .terms = LB_TERMS(WEIGHED, 4),
      .samples = "custom"},
-    {.name = "fla::kk_pre_rwkv7_bwd", .args = "dk_new dneg_kk dkka k a k_k k_a head_dim has_dk_new has_dneg_kk has_dkka",
+    {.name = "fla::kk_pre_rwkv7_bwd", .args = "dk_new dneg_kk dkka k! a! k_k k_a head_dim has_dk_new has_dneg_kk has_dkka",
      .kernel = prepare_keys_backward_kernel, .twin = prepare_keys_backward_twin, .roundings = 48, .roundings_per_term = 1,
      .terms = LB_TERMS(WEIGHED, 5), .samples = "custom"},
     {NULL}};

@@ -128,13 +128,13 @@ LB_WITH_TWIN(gradient, backward(call, twin))
     {.name = NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin, .roundings = 8,                   \
      .roundings_per_term = 2, .terms = LB_TERMS(INNER, 0), .samples = "custom"},
 #define ROWS(SPACE)                                                                                            \
-    ROW(SPACE "::scaled_softmax_forward", "input scale_factor", scaled)                                        \
+    ROW(SPACE "::scaled_softmax_forward", "input! scale_factor", scaled)                                       \
     ROW(SPACE "::scaled_softmax_backward", GRADIENT, gradient)                                                 \
-    ROW(SPACE "::scaled_masked_softmax_forward", "input mask scale_factor", masked)                            \
+    ROW(SPACE "::scaled_masked_softmax_forward", "input! mask! scale_factor", masked)                          \
     ROW(SPACE "::scaled_masked_softmax_backward", GRADIENT, gradient)                                          \
-    ROW(SPACE "::scaled_upper_triang_masked_softmax_forward", "input scale_factor", causal)                    \
+    ROW(SPACE "::scaled_upper_triang_masked_softmax_forward", "input! scale_factor", causal)                   \
     ROW(SPACE "::scaled_upper_triang_masked_softmax_backward", GRADIENT, gradient)                             \
-    ROW(SPACE "::scaled_aligned_causal_masked_softmax_forward", "input scale_factor", aligned)                 \
+    ROW(SPACE "::scaled_aligned_causal_masked_softmax_forward", "input! scale_factor", aligned)                \
     ROW(SPACE "::scaled_aligned_causal_masked_softmax_backward", GRADIENT, gradient)
 #define GRADIENT "output_grad softmax_results scale_factor"
 const lb_op_row lb_rows_masked_softmax[] = {ROWS("transformer_engine") ROWS("transformer_engine_stable"){NULL}};

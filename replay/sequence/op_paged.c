@@ -172,14 +172,14 @@ static lb_status fill(lb_call *call, bool flash)
 static lb_status fill_blocks(lb_call *call) { return fill(call, false); }
 static lb_status fill_flash(lb_call *call) { return fill(call, true); }
 
-#define CACHE "query key_cache value_cache num_kv_heads scale block_tables seq_lens block_size max_seq_len alibi_slopes kv_cache_dtype " \
+#define CACHE "query! key_cache value_cache num_kv_heads scale block_tables seq_lens block_size max_seq_len alibi_slopes kv_cache_dtype " \
               "k_scale v_scale tp_rank blocksparse_local_blocks blocksparse_vert_stride blocksparse_block_size "                         \
               "blocksparse_head_sliding_step"
-#define FILL "key value key_cache value_cache slot_mapping kv_cache_dtype k_scale v_scale"
+#define FILL "key! value key_cache value_cache slot_mapping kv_cache_dtype k_scale v_scale"
 const lb_op_row lb_rows_paged[] = {
-    {.name = "_C::paged_attention_v1", .args = "out " CACHE, .kernel = v1_kernel, .twin = v1_twin, .roundings = 64,
+    {.name = "_C::paged_attention_v1", .args = "out! " CACHE, .kernel = v1_kernel, .twin = v1_twin, .roundings = 64,
      .flags = LB_ROW_WRITES, .samples = "custom"},
-    {.name = "_C::paged_attention_v2", .args = "out exp_sums max_logits tmp_out " CACHE, .kernel = v2_kernel, .twin = v2_twin,
+    {.name = "_C::paged_attention_v2", .args = "out! exp_sums max_logits tmp_out " CACHE, .kernel = v2_kernel, .twin = v2_twin,
      .roundings = 64, .flags = LB_ROW_WRITES | LB_ROW_GIVEN(1, 3), .samples = "custom"},
     {.name = "_C_cache_ops::reshape_and_cache", .args = FILL, .kernel = fill_blocks, .flags = LB_ROW_EXACT | LB_ROW_WRITES,
      .samples = "custom"},

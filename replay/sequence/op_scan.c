@@ -176,12 +176,12 @@ static lb_status histc(lb_call *call)
 #define SCAN LB_ROW_REDUCTION
 #define CHOICE (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)
 const lb_op_row lb_rows_scan[] = {
-    {.name = "aten::cumsum", .args = "self dim dtype", .kernel = cumsum, .twin = cumsum_twin, .roundings = 1,
+    {.name = "aten::cumsum", .args = "self! dim dtype", .kernel = cumsum, .twin = cumsum_twin, .roundings = 1,
      .roundings_per_term = 1, .terms = LB_TERMS(DIMENSION, 1), .flags = SCAN, .samples = "cumulative"},
-    {.name = "aten::cumprod", .args = "self dim dtype", .kernel = cumprod, .twin = cumprod_twin, .roundings = 1,
+    {.name = "aten::cumprod", .args = "self! dim dtype", .kernel = cumprod, .twin = cumprod_twin, .roundings = 1,
      .roundings_per_term = 1, .terms = LB_TERMS(DIMENSION, 1), .flags = SCAN, .samples = "cumulative"},
-    {.name = "aten::cummax", .args = "self dim", .kernel = cummax, .flags = CHOICE, .samples = "cumulative_extreme"},
-    {.name = "aten::cummin", .args = "self dim", .kernel = cummin, .flags = CHOICE, .samples = "cumulative_extreme"},
-    {.name = "aten::histc", .args = "self bins min max", .kernel = histc, .flags = CHOICE, .samples = "histc"},
+    {.name = "aten::cummax", .args = "self! dim", .kernel = cummax, .flags = CHOICE, .samples = "cumulative_extreme"},
+    {.name = "aten::cummin", .args = "self! dim", .kernel = cummin, .flags = CHOICE, .samples = "cumulative_extreme"},
+    {.name = "aten::histc", .args = "self! bins min max", .kernel = histc, .flags = CHOICE, .samples = "histc"},
     {NULL},
 };

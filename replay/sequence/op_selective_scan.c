@@ -493,15 +493,15 @@ LB_WITH_TWIN(heads_backward, heads_backward(call, twin))
      .roundings_per_term = 4, .terms = TERMS, .flags = FLAGS, .samples = "custom"},
 /* clang-format off */
 const lb_op_row lb_rows_selective_scan[] = {
-    ROW("custom_ops::selective_scan_fwd", "u delta A B C D z delta_bias delta_softplus return_last_state", mamba_forward,
+    ROW("custom_ops::selective_scan_fwd", "u! delta! A! B! C! D z delta_bias delta_softplus return_last_state", mamba_forward,
         LB_TERMS(INNER, 0), LB_ROW_GIVEN(3, 1))
-    ROW("custom_ops::selective_scan_bwd", "dout u delta A B C D z delta_bias delta_softplus out x squeeze_B squeeze_C", mamba_backward,
+    ROW("custom_ops::selective_scan_bwd", "dout! u! delta! A! B! C! D z delta_bias delta_softplus out! x! squeeze_B squeeze_C", mamba_backward,
         LB_TERMS(SCANNED, 1), 0)
-    ROW("_C::selective_scan_fwd", "u delta A B C D_ z_ delta_bias_ delta_softplus query_start_loc cache_indices has_initial_state ssm_states "
+    ROW("_C::selective_scan_fwd", "u! delta! A B! C D_ z_ delta_bias_ delta_softplus query_start_loc cache_indices has_initial_state ssm_states "
         "null_block_id block_size block_idx_first_scheduled_token block_idx_last_scheduled_token initial_state_idx cu_chunk_seqlen "
         "last_chunk_indices", vllm, LB_TERMS(INNER, 0), LB_ROW_WRITES)
-    ROW("mamba_ssm::ssm_chunk_scan_combined_fwd", "x dt A B C chunk_size D z dt_bias initial_states seq_idx cu_seqlens dt_softplus dt_limit",
+    ROW("mamba_ssm::ssm_chunk_scan_combined_fwd", "x! dt A B! C chunk_size D z dt_bias initial_states seq_idx cu_seqlens dt_softplus dt_limit",
         heads_forward, LB_TERMS(STEPS, 0), 0)
-    ROW("mamba_ssm::ssm_chunk_scan_combined_bwd", "dout x dt A B C out chunk_size D z dt_bias initial_states seq_idx dt_softplus dt_limit",
+    ROW("mamba_ssm::ssm_chunk_scan_combined_bwd", "dout! x! dt A B! C out! chunk_size D z dt_bias initial_states seq_idx dt_softplus dt_limit",
         heads_backward, LB_TERMS(ELEMENTS, 2), 0)
     {NULL}};

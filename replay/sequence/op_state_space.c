@@ -296,13 +296,13 @@ LB_WITH_TWIN(backward, conv_backward_run(call, twin))
 
 const lb_op_row lb_rows_state_space[] = {
     {.name = "DaoAILab::_causal_conv1d_fwd_cpp",
-     .args = "x weight bias seq_idx initial_states out final_states_out silu_activation", .kernel = conv_kernel, .twin = conv_twin,
+     .args = "x! weight! bias seq_idx initial_states out! final_states_out silu_activation", .kernel = conv_kernel, .twin = conv_twin,
      .roundings = 16, .flags = LB_ROW_WRITES, .samples = "custom"},
     {.name = "DaoAILab::_causal_conv1d_bwd_cpp",
-     .args = "x weight bias dout seq_idx initial_states dfinal_states dx dweight dbias dinitial_states silu_activation",
+     .args = "x! weight! bias dout! seq_idx initial_states dfinal_states dx dweight dbias dinitial_states silu_activation",
      .kernel = backward_kernel, .twin = backward_twin, .roundings = 16, .roundings_per_term = 1, .terms = LB_TERMS(PER_CHANNEL, 0),
      .flags = LB_ROW_WRITES, .samples = "custom"},
     {.name = "DaoAILab::_causal_conv1d_update_cpp",
-     .args = "x conv_state weight bias out silu_activation cache_seqlens conv_state_indices", .kernel = update_kernel,
+     .args = "x! conv_state! weight! bias out! silu_activation cache_seqlens conv_state_indices", .kernel = update_kernel,
      .twin = update_twin, .roundings = 16, .flags = LB_ROW_WRITES, .samples = "custom"},
     {NULL}};

@@ -64,6 +64,20 @@ static void unknown_names_are_opaque(void **state)
     spelling(lengthy, NULL, LB_FORM_PLAIN);
 }
 
+/* "self! indices?[] dim": a name and one of the marks of LB_ARG_MARKS, or none. */
+static void every_mark_is_known(const lb_op_row *row)
+{
+    static const char *const marks[] = {"!", "[]", "?[]"};
+    for (const char *p = row->args; p && *p; p += strcspn(p, " "), p += *p == ' ') {
+        const char *mark = p + strcspn(p, " " LB_ARG_MARKS);
+        const size_t length = strcspn(mark, " ");
+        bool known = !length;
+        for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+            known |= length == strlen(marks[i]) && !strncmp(mark, marks[i], length);
+        if (mark == p || !known) fail_msg("%s: its args \"%s\"", row->name, row->args);
+    }
+}
+
 static void every_row_finds_itself_and_is_complete(void **state)
 {
     (void)state;
@@ -80,6 +94,9 @@ static void every_row_finds_itself_and_is_complete(void **state)
         const bool bounded = row->flags & (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS) || row->roundings > 0 || row->roundings_per_term > 0;
         if (row->kernel && !bounded) fail_msg("%s has no bound", row->name);
         if (row->kernel && row->roundings_per_term > 0 && !row->twin) fail_msg("%s sums without a twin", row->name);
+        if (row->roundings_per_term > 0 && !row->terms && !(row->flags & LB_ROW_REDUCTION))
+            fail_msg("%s rounds once a term and does not say what its terms are", row->name);
+        if (row->kernel) every_mark_is_known(row);
     }
 }
 
