@@ -98,6 +98,9 @@ LB_POINTWISE_DT(logaddexp2, "xx", 0, SET(t, -fabs(a[i] - b[i]) * 0.6931471805599
     fabs(a[i] > b[i] ? a[i] : b[i]) + 2 * t[i] * (1 + fabs(a[i] - b[i])))
 LB_POINTWISE_DT(sinc, "x", 0, SET(t, PI * a[i]); FN(sin, t, t);, a[i] == 0 ? 1 : t[i] / (PI * a[i]),
     UNLESS_OVERFLOWS(4 * a[i], a[i] == 0 ? 1 : COARSE(fabs(t[i] / (PI * a[i])) + 1)))
+/* Entropy of one probability; 0 log 0 is 0. */
+LB_POINTWISE_DT(entr, "x", 0, FN(log, t, a);, a[i] != a[i] ? a[i] : a[i] > 0 ? -a[i] * t[i] : a[i] == 0 ? 0 : -INFINITY,
+    a[i] > 0 ? COARSE(fabs(a[i] * t[i])) : 0)
 LB_POINTWISE_FT(softshrink, "xs", 0, a[i] > s0 ? a[i] - s0 : a[i] < -s0 ? a[i] + s0 : a[i] != a[i] ? a[i] : 0, ABS(a[i]) + ABS(s0))
 LB_POINTWISE_F(hardshrink, "xs", COMMON, a[i] >= -s0 && a[i] <= s0 ? 0 : a[i])
 LB_POINTWISE_FT(softshrink_backward, "xxs", COMMON, b[i] > s0 || b[i] < -s0 ? a[i] : 0, UNLESS_NAN(b[i]))
@@ -137,6 +140,8 @@ const lb_op_row lb_rows_function[] = {
      .flags = LB_ROW_ELEMENTWISE, .samples = "binary float"},
     {.name = "aten::sinc", .args = "self!", .kernel = sinc_kernel, .twin = sinc_twin, .roundings = 8, .flags = LB_ROW_ELEMENTWISE,
      .samples = "unary float tame"},
+    {.name = "aten::special_entr", .args = "self!", .kernel = entr_kernel, .twin = entr_twin, .roundings = 6,
+     .flags = LB_ROW_ELEMENTWISE, .samples = "unary"},
     {.name = "aten::softshrink", .args = "self! lambd", .kernel = softshrink_kernel, .twin = softshrink_twin, .roundings = 2,
      .flags = LB_ROW_ELEMENTWISE, .samples = "unary float lambd"},
     {.name = "aten::hardshrink", .args = "self! lambd", .kernel = hardshrink_kernel, .flags = LB_ROW_ELEMENTWISE | LB_ROW_EXACT,

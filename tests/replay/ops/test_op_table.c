@@ -27,6 +27,7 @@ static void every_spelling_of_an_op_finds_its_base_row(void **state)
     spelling("aten::add.Tensor", "aten::add.Tensor", LB_FORM_PLAIN);
     spelling("aten::add_.Tensor", "aten::add.Tensor", LB_FORM_INPLACE);
     spelling("aten::add.out", "aten::add.Tensor", LB_FORM_OUT);
+    spelling("aten::special_entr.out", "aten::special_entr", LB_FORM_OUT);
     spelling("aten::mul.Scalar_out", "aten::mul.Scalar", LB_FORM_OUT);
     spelling("aten::threshold_backward.grad_input", "aten::threshold_backward", LB_FORM_OUT);
     spelling("aten::_foreach_add.List", "aten::add.Tensor", LB_FORM_FOREACH);
