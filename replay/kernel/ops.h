@@ -126,6 +126,12 @@ typedef enum lb_terms_source {
 #define LB_TERMS_SOURCE(terms) ((lb_terms_source)((terms) & 0xff))
 #define LB_TERMS_ARG(terms) ((terms) >> 8)
 
+/* Which args of a product are its factors, and along which dimension each is summed, from the end: 1 is the last. All 0: it is none of two
+ * factors that have a known place. */
+typedef struct lb_factors {
+    uint8_t a, sum_a, b, sum_b;
+} lb_factors;
+
 /* After the name of an arg in a row: what has to stand there before a kernel is called (required.h).
  *
  *      self!       a dense tensor; a row that is elementwise takes a number, too
@@ -144,6 +150,7 @@ typedef struct lb_op_row {
     float roundings_per_term;
     uint32_t terms;     /* LB_TERMS(INNER, 1), …: how many there are; 0: USUAL */
     uint32_t flags;
+    lb_factors factors;
     const char *kernels; /* named kernels besides the default, space separated: "openblas" */
     const char *samples; /* how tests generate inputs: see tests/replay/ops/op_samples.py */
 } lb_op_row;

@@ -512,25 +512,27 @@ static lb_status solve_run(lb_call *call, bool twin)
 static lb_status solve_triangular(lb_call *call) { return solve_run(call, false); }
 static lb_status solve_triangular_twin(lb_call *call) { return solve_run(call, true); }
 
-#define PRODUCT(NAME, ARGS, KERNEL, ROUNDINGS, TERMS, SAMPLES)                                               \
+#define FACTORS(A, SUM_A, B, SUM_B) {.a = A, .sum_a = SUM_A, .b = B, .sum_b = SUM_B}
+#define NO_FACTORS {0}
+#define PRODUCT(NAME, ARGS, KERNEL, ROUNDINGS, TERMS, ITS_FACTORS, SAMPLES)                                  \
     {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .twin = KERNEL##_twin, .roundings = ROUNDINGS,   \
-     .roundings_per_term = 1, .terms = TERMS, .flags = LB_ROW_MATMUL,                                        \
+     .roundings_per_term = 1, .terms = TERMS, .flags = LB_ROW_MATMUL, .factors = ITS_FACTORS,                \
      .kernels = "openblas " LB_TENSOR_CORES, .samples = SAMPLES},
 const lb_op_row lb_rows_matmul[] = {
-    PRODUCT("mm", "self! mat2!", mm, 1, LB_TERMS(INNER, 0), "mm")
-    PRODUCT("bmm", "self! mat2!", mm, 1, LB_TERMS(INNER, 0), "bmm")
-    PRODUCT("addmm", "self! mat1! mat2! beta alpha", addmm, 4, LB_TERMS(INNER, 1), "addmm")
-    PRODUCT("baddbmm", "self! batch1! batch2! beta alpha", addmm, 4, LB_TERMS(INNER, 1), "baddbmm")
-    PRODUCT("addbmm", "self! batch1! batch2! beta alpha", addbmm, 4, LB_TERMS(ELEMENTS, 1), "addbmm")
-    PRODUCT("addmv", "self! mat! vec! beta alpha", addmv, 4, LB_TERMS(INNER, 1), "addmv")
-    PRODUCT("mv", "self! vec!", matmul, 1, LB_TERMS(INNER, 0), "mv")
-    PRODUCT("dot", "self! tensor!", matmul, 1, LB_TERMS(ELEMENTS, 0), "dot")
-    PRODUCT("vdot", "self! other!", matmul, 1, LB_TERMS(ELEMENTS, 0), "dot")
-    PRODUCT("matmul", "self! other!", matmul, 1, LB_TERMS(INNER, 0), "matmul")
-    PRODUCT("linear", "input! weight! bias", linear, 2, LB_TERMS(INNER, 0), "linear")
-    PRODUCT("_grouped_mm", "self! mat2! offs bias out_dtype", grouped_mm, 1, LB_TERMS(ELEMENTS, 0), "grouped_mm")
+    PRODUCT("mm", "self! mat2!", mm, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 2), "mm")
+    PRODUCT("bmm", "self! mat2!", mm, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 2), "bmm")
+    PRODUCT("addmm", "self! mat1! mat2! beta alpha", addmm, 4, LB_TERMS(INNER, 1), FACTORS(1, 1, 2, 2), "addmm")
+    PRODUCT("baddbmm", "self! batch1! batch2! beta alpha", addmm, 4, LB_TERMS(INNER, 1), FACTORS(1, 1, 2, 2), "baddbmm")
+    PRODUCT("addbmm", "self! batch1! batch2! beta alpha", addbmm, 4, LB_TERMS(ELEMENTS, 1), FACTORS(1, 1, 2, 2), "addbmm")
+    PRODUCT("addmv", "self! mat! vec! beta alpha", addmv, 4, LB_TERMS(INNER, 1), FACTORS(1, 1, 2, 1), "addmv")
+    PRODUCT("mv", "self! vec!", matmul, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 1), "mv")
+    PRODUCT("dot", "self! tensor!", matmul, 1, LB_TERMS(ELEMENTS, 0), FACTORS(0, 1, 1, 1), "dot")
+    PRODUCT("vdot", "self! other!", matmul, 1, LB_TERMS(ELEMENTS, 0), NO_FACTORS, "dot")
+    PRODUCT("matmul", "self! other!", matmul, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 2), "matmul")
+    PRODUCT("linear", "input! weight! bias", linear, 2, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 1), "linear")
+    PRODUCT("_grouped_mm", "self! mat2! offs bias out_dtype", grouped_mm, 1, LB_TERMS(ELEMENTS, 0), FACTORS(0, 1, 1, 2), "grouped_mm")
     PRODUCT("_scaled_mm", "self! mat2! scale_a! scale_b! bias scale_result out_dtype use_fast_accum", scaled_mm, 4,
-            LB_TERMS(INNER, 0), "scaled_mm")
+            LB_TERMS(INNER, 0), NO_FACTORS, "scaled_mm")
     /* vllm-project/vllm csrc/libtorch_stable/torch_bindings.cpp; sgl-project/sglang sgl-kernel/csrc/common_extension.cc */
     {.name = "_C::cutlass_scaled_mm", .args = "out! a! b! a_scales! b_scales! bias", .kernel = scaled_mm_out,
      .twin = scaled_mm_out_twin, .roundings = 4, .roundings_per_term = 1, .terms = LB_TERMS(INNER, 1),

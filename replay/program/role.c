@@ -7,17 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Which args of a product are its factors, and along which dimension from the end each is summed. */
-static const struct {
-    const char *name;
-    lb_factor a, b;
-} PRODUCTS[] = {
-    {"aten::mm", {0, 1}, {1, 2}},      {"aten::bmm", {0, 1}, {1, 2}},         {"aten::addmm", {1, 1}, {2, 2}},
-    {"aten::baddbmm", {1, 1}, {2, 2}}, {"aten::addbmm", {1, 1}, {2, 2}},      {"aten::linear", {0, 1}, {1, 1}},
-    {"aten::matmul", {0, 1}, {1, 2}},  {"aten::_grouped_mm", {0, 1}, {1, 2}}, {"aten::mv", {0, 1}, {1, 1}},
-    {"aten::addmv", {1, 1}, {2, 1}},   {"aten::dot", {0, 1}, {1, 1}},
-};
-
 typedef struct tensor {
     uint32_t root, slot; /* root: op that made the contents */
     uint32_t next;       /* of the same scope; LB_NONE: the last */
@@ -31,16 +20,9 @@ struct lb_roles {
     uint32_t n_sites;
 };
 
-static int product_row(const lb_op_row *row)
-{
-    for (size_t i = 0; row && i < sizeof PRODUCTS / sizeof *PRODUCTS; i++)
-        if (!strcmp(row->name, PRODUCTS[i].name)) return (int)i;
-    return -1;
-}
-
 bool lb_is_product(const lb_op_row *row)
 {
-    return product_row(row) >= 0;
+    return row && row->factors.sum_b;
 }
 
 /* ---- roots ------------------------------------------------------------------------------------------------------ */
@@ -156,11 +138,14 @@ static lb_status give_slot(numbering *all, const lb_op *op, uint32_t root, lb_fa
     return LB_OK;
 }
 
-static lb_status add_site(lb_roles *roles, uint32_t i, int row, numbering *all, lb_err *err)
+static lb_status add_site(lb_roles *roles, uint32_t i, numbering *all, lb_err *err)
 {
     const lb_program *p = roles->prepared->program;
     const lb_op *op = &p->ops[i];
-    lb_product_site site = {.op = i, .factors = {PRODUCTS[row].a, PRODUCTS[row].b}};
+    const lb_factors its = roles->prepared->ops[i].row->factors;
+    lb_product_site site = {.op = i,
+                            .factors = {{.operand = its.a, .dimension = its.sum_a},
+                                        {.operand = its.b, .dimension = its.sum_b}}};
     uint32_t roots[2];
     for (int f = 0; f < 2; f++) {
         const uint32_t *v = factor_value(p, op, &site.factors[f]);
@@ -223,8 +208,8 @@ lb_status lb_roles_new(const lb_prepared *prepared, lb_roles **out, lb_err *err)
         roles && all.scopes && roles->sites ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) roles->prepared = prepared, status = lb_flow_new(p, &roles->flow, err);
     for (uint32_t i = 0; i < p->n_ops && status == LB_OK; i++) {
-        const int row = prepared->ops[i].action == LB_ACT_COMPUTE ? product_row(prepared->ops[i].row) : -1;
-        if (row >= 0) status = add_site(roles, i, row, &all, err);
+        if (prepared->ops[i].action == LB_ACT_COMPUTE && lb_is_product(prepared->ops[i].row))
+            status = add_site(roles, i, &all, err);
     }
     if (status == LB_OK) status = join_backward(roles, err);
     free(all.scopes);

@@ -45,7 +45,7 @@ class Method(C.Structure):
 class Row(C.Structure):
     _fields_ = [("name", C.c_char_p), ("args", C.c_char_p), ("kernel", C.c_void_p), ("twin", C.c_void_p),
                 ("roundings", C.c_float), ("roundings_per_term", C.c_float), ("terms", C.c_uint32), ("flags", C.c_uint32),
-                ("kernels", C.c_char_p), ("samples", C.c_char_p)]
+                ("factors", C.c_uint8 * 4), ("kernels", C.c_char_p), ("samples", C.c_char_p)]
 
     def text(self, field):
         value = getattr(self, field)
