@@ -91,7 +91,8 @@ enum lb_row_flags {
     LB_ROW_WRITES = 1 << 11,      /* a custom op that writes args without a name that says so: LB_FORM_MUTATES */
     LB_ROW_OUT = 1 << 12,         /* … whose written args stand last and are not read: LB_FORM_OUT */
     LB_ROW_ZERO = 1 << 13,        /* every byte of the result is 0: fresh memory needs no kernel */
-    LB_ROW_SQUARES = 1 << 14      /* adds up squares, or divides by what did: norms, variances */
+    LB_ROW_SQUARES = 1 << 14,     /* adds up squares, or divides by what did: norms, variances */
+    LB_ROW_CONVOLUTION = 1 << 15  /* torch's own convolution or its gradient, not one that computes it under another name */
 };
 /* `count` results from `first` on are by-products that no definition gives (a generator's state, a workspace): they are taken as
  * recorded, the kernel does not see them. */

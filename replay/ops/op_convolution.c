@@ -283,8 +283,8 @@ static lb_status convolution_backward_twin(lb_call *call) { return backward(call
 #define PLACES "stride padding dilation transposed output_padding groups"
 #define CONV(NAME, ARGS, KERNEL, ROUNDINGS, TERMS, SAMPLES)                                                  \
     {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .twin = KERNEL##_twin, .roundings = ROUNDINGS,   \
-     .roundings_per_term = 1, .terms = TERMS, .flags = LB_ROW_REDUCTION, .kernels = "openblas",              \
-     .samples = SAMPLES},
+     .roundings_per_term = 1, .terms = TERMS, .flags = LB_ROW_REDUCTION | LB_ROW_CONVOLUTION,                \
+     .kernels = "openblas", .samples = SAMPLES},
 const lb_op_row lb_rows_convolution[] = {
     CONV("convolution", "input! weight! bias " PLACES, convolution_forward, 2, LB_TERMS(CONVOLUTION, 1), "convolution")
     CONV("_convolution", "input! weight! bias " PLACES " benchmark deterministic cudnn_enabled allow_tf32", convolution_forward, 2,

@@ -197,16 +197,11 @@ bool lb_choices_round_operands(const lb_choices *choices, bool told)
 
 /* ---- applying --------------------------------------------------------------------------------------------------- */
 
-static bool convolves(const lb_op_row *row)
-{
-    return !strncmp(row->name, "aten::convolution", 17) || !strncmp(row->name, "aten::_convolution", 18);
-}
-
 static bool concerns_precision(const lb_recipe *recipe, const lb_op_row *row)
 {
     if (!recipe->products_only) return true;
     if (recipe->scaling) return lb_is_product(row);
-    return row && (row->flags & LB_ROW_MATMUL || convolves(row));
+    return row && row->flags & (LB_ROW_MATMUL | LB_ROW_CONVOLUTION);
 }
 
 /* A swap that means nothing to this op leaves it alone: a kernel it doesn't have, a ring for a sum. */
