@@ -78,9 +78,70 @@ int lb_composite_row_axis(lb_composite_kind kind)
     return fused[kind]->row_axis;
 }
 
+/* ---- from a kernel's text to the kernel ------------------------------------------------------------------------------------- */
+
+static bool cut(const char **at, const char *ends, char *out, size_t room)
+{
+    const size_t n = strcspn(*at, ends);
+    if (n >= room) return false;
+    memcpy(out, *at, n);
+    out[n] = '\0';
+    *at += n;
+    return true;
+}
+
+static lb_status parse_text(const char *text, lb_kernel_text *parsed, lb_err *err)
+{
+    const char *at = text;
+    *parsed = (lb_kernel_text){0};
+    bool ok = cut(&at, ":,", parsed->name, sizeof parsed->name) && *parsed->name;
+    if (ok && *at == ':')
+        at++, ok = cut(&at, ",", parsed->parameters, sizeof parsed->parameters) && *parsed->parameters;
+    while (ok && *at == ',') {
+        at++;
+        ok = parsed->n_options < sizeof parsed->options / sizeof *parsed->options;
+        if (!ok) break;
+        ok = cut(&at, ":,", parsed->options[parsed->n_options].key, sizeof parsed->options->key) && *at == ':';
+        if (ok)
+            at++, ok = cut(&at, ",", parsed->options[parsed->n_options].value, sizeof parsed->options->value);
+        parsed->n_options++;
+    }
+    return ok && !*at ? LB_OK
+                      : lb_fail(err, LB_ERR_INVALID, "\"%s\" is not NAME[:PARAMETERS][,KEY:VALUE...]", text);
+}
+
+static lb_status refuse(lb_composite_kind kind, const char *text, lb_err *err)
+{
+    char all[360] = "eager";
+    for (const lb_composite_kernel *k = fused[kind]->kernels; k->name; k++) {
+        const size_t n = strlen(all);
+        if (!strcmp(k->name, "eager")) continue;
+        snprintf(all + n, sizeof all - n, " %s", k->parameters);
+    }
+    return lb_fail(err, LB_ERR_INVALID, "%s has no kernel \"%s\"; there are: %s%s%s", kinds[kind].name, text,
+                   all, *fused[kind]->options ? "; options: " : "", fused[kind]->options);
+}
+
+static lb_status read_kernel(lb_composite_kind kind, const char *text, void *kernel, lb_err *err)
+{
+    lb_kernel_text parsed;
+    LB_CHECK(fused[kind]->kernel_size <= LB_FUSED_KERNEL_BYTES);
+    LB_TRY(parse_text(text, &parsed, err));
+    parsed.kind = kind;
+    return fused[kind]->read(&parsed, kernel) ? LB_OK : refuse(kind, text, err);
+}
+
+lb_status lb_fused_kernel_of(const lb_call *call, lb_composite_kind kind, void *kernel)
+{
+    return read_kernel(kind, lb_fused_text(call), kernel, call->err);
+}
+
+/* ---- the calls --------------------------------------------------------------------------------------------------------------- */
+
 lb_status lb_composite_check(lb_composite_kind kind, const char *kernel, lb_err *err)
 {
-    return strcmp(kernel, "eager") ? fused[kind]->check(kind, kernel, err) : LB_OK;
+    _Alignas(max_align_t) char unused[LB_FUSED_KERNEL_BYTES];
+    return strcmp(kernel, "eager") ? read_kernel(kind, kernel, unused, err) : LB_OK;
 }
 
 uint32_t lb_composite_candidates(const lb_composite *composite, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
@@ -118,37 +179,7 @@ lb_status lb_composite_run(const lb_composite *c, const char *kernel, const lb_t
     return kind->run(&call, c->kind, false);
 }
 
-/* ---- kernel texts ---------------------------------------------------------------------------------------------------------- */
-
-static bool cut(const char **at, const char *ends, char *out, size_t room)
-{
-    const size_t n = strcspn(*at, ends);
-    if (n >= room) return false;
-    memcpy(out, *at, n);
-    out[n] = '\0';
-    *at += n;
-    return true;
-}
-
-lb_status lb_kernel_text_parse(const char *text, lb_kernel_text *parsed, lb_err *err)
-{
-    const char *at = text;
-    *parsed = (lb_kernel_text){0};
-    bool ok = cut(&at, ":,", parsed->name, sizeof parsed->name) && *parsed->name;
-    if (ok && *at == ':')
-        at++, ok = cut(&at, ",", parsed->parameters, sizeof parsed->parameters) && *parsed->parameters;
-    while (ok && *at == ',') {
-        at++;
-        ok = parsed->n_options < sizeof parsed->options / sizeof *parsed->options;
-        if (!ok) break;
-        ok = cut(&at, ":,", parsed->options[parsed->n_options].key, sizeof parsed->options->key) && *at == ':';
-        if (ok)
-            at++, ok = cut(&at, ",", parsed->options[parsed->n_options].value, sizeof parsed->options->value);
-        parsed->n_options++;
-    }
-    return ok && !*at ? LB_OK
-                      : lb_fail(err, LB_ERR_INVALID, "\"%s\" is not NAME[:PARAMETERS][,KEY:VALUE...]", text);
-}
+/* ---- parts of a kernel's text ---------------------------------------------------------------------------------------------------------- */
 
 static int word_place(const char *words, const char *word)
 {
@@ -207,18 +238,6 @@ int lb_kernel_text_numbers(const char *text, int64_t *numbers, int max)
         if (!*p) return n;
         if (*p != 'x') return -1;
     }
-}
-
-lb_status lb_kernel_text_refuse(lb_composite_kind kind, const char *text, lb_err *err)
-{
-    char all[360] = "eager";
-    for (const lb_composite_kernel *k = fused[kind]->kernels; k->name; k++) {
-        const size_t n = strlen(all);
-        if (!strcmp(k->name, "eager")) continue;
-        snprintf(all + n, sizeof all - n, " %s", k->parameters);
-    }
-    return lb_fail(err, LB_ERR_INVALID, "%s has no kernel \"%s\"; there are: %s%s%s", kinds[kind].name, text,
-                   all, *fused[kind]->options ? "; options: " : "", fused[kind]->options);
 }
 
 uint32_t lb_candidate_add(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, uint32_t n, const char *format, ...)

@@ -23,6 +23,9 @@ enum {
     LB_FUSED_ARGS
 };
 
+#define LB_FUSED_KERNEL_BYTES 512
+typedef struct lb_kernel_text lb_kernel_text;
+
 typedef struct lb_fused_kind {
     const char *row; /* "fused::rms_norm" */
     const lb_composite_kernel *kernels;
@@ -30,7 +33,8 @@ typedef struct lb_fused_kind {
     const char *usual; /* what "on" means */
     int row_axis;
     lb_status (*run)(lb_call *call, lb_composite_kind kind, bool twin);
-    lb_status (*check)(lb_composite_kind kind, const char *kernel, lb_err *err);
+    bool (*read)(const lb_kernel_text *text, void *kernel); /* what the text says, in the kind's own terms; false: there is no such kernel */
+    size_t kernel_size; /* of what it fills, at most LB_FUSED_KERNEL_BYTES */
     const char *fixed; /* all candidates, by spaces, where they do not depend on the composite: */
     uint32_t (*candidates)(const lb_composite *composite, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room);
 } lb_fused_kind;
@@ -93,14 +97,14 @@ static inline float lb_fused_inverse_root_f32(float v, float eps, int place)
 /* ---- kernel texts ---------------------------------------------------------------------------------------------------------- */
 
 /* "NAME[:PARAMETERS][,KEY:VALUE…]" cut in its parts. */
-typedef struct lb_kernel_text {
+struct lb_kernel_text {
+    lb_composite_kind kind;
     char name[24], parameters[40];
     struct {
         char key[16], value[24];
     } options[8];
     uint32_t n_options;
-} lb_kernel_text;
-lb_status lb_kernel_text_parse(const char *text, lb_kernel_text *parsed, lb_err *err);
+};
 /* One of `words` ("a|b|c") that option `key` names: its place; `otherwise` when the option is not there, -1 when it names none of them. */
 int lb_kernel_text_choice(const lb_kernel_text *text, const char *key, const char *words, int otherwise);
 /* Every key is one of `keys` ("a b c"). */
@@ -110,8 +114,8 @@ struct lb_schedule;
 bool lb_kernel_text_order(const lb_kernel_text *text, const char *key, struct lb_schedule *order, bool *has);
 /* "AxBxC": how many numbers there are, at most `max`; -1 when it is no such thing. */
 int lb_kernel_text_numbers(const char *text, int64_t *numbers, int max);
-/* What is wrong with a text, with all that there is of the kind. */
-lb_status lb_kernel_text_refuse(lb_composite_kind kind, const char *text, lb_err *err);
+/* The kernel that a call names, read by its kind; else a report of what is wrong with the text, with all that there is of the kind. */
+lb_status lb_fused_kernel_of(const lb_call *call, lb_composite_kind kind, void *kernel);
 
 /* Adds a candidate; returns the new count. */
 uint32_t lb_candidate_add(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, uint32_t n, const char *format, ...)

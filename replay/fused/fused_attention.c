@@ -41,43 +41,39 @@ static const lb_composite_kernel kernels[] = {
     "AVX-512), end:divide|reciprocal, sum:ORDER (of p in a block), "                                           \
     "gemm:ORDER (of both products), block:KEYS (of a slice), sink:end|first (of flash, where there is one)"
 
-static lb_status read_kernel(lb_composite_kind kind, const char *text, lb_fused_attention_kernel *k,
-                             lb_err *err)
+static bool read_kernel(const lb_kernel_text *text, void *out)
 {
-    lb_kernel_text parsed;
+    static const lb_kernel_text flash_cpu = {.name = "flash",
+                                             .parameters = "512",
+                                             .options = {{"exp", "fast"}, {"end", "reciprocal"}, {"gemm", "torch:1"}},
+                                             .n_options = 3};
+    lb_fused_attention_kernel *k = out;
     int64_t number = 0;
     *k = (lb_fused_attention_kernel){.p_narrow = true};
-    if (!strcmp(text, "flash-cpu")) text = "flash:512,exp:fast,end:reciprocal,gemm:torch:1";
-    LB_TRY(lb_kernel_text_parse(text, &parsed, err));
+    if (!strcmp(text->name, "flash-cpu") && !*text->parameters && !text->n_options) text = &flash_cpu;
     const char *const names[] = {"unfused", "math", "flash", "splitkv"};
     int form = -1;
     for (int i = 0; i < 4; i++)
-        if (!strcmp(parsed.name, names[i])) form = i;
-    const bool whole = !strcmp(parsed.parameters, "0");
-    const int n = whole ? 1 : lb_kernel_text_numbers(parsed.parameters, &number, form >= LB_HEAD_FLASH);
-    const int p = lb_kernel_text_choice(&parsed, "p", "t|f32", form == LB_HEAD_MATH),
-              base = lb_kernel_text_choice(&parsed, "exp", "e|2|fast", 0),
-              end = lb_kernel_text_choice(&parsed, "end", "divide|reciprocal", form == LB_HEAD_FLASH),
-              sink = lb_kernel_text_choice(&parsed, "sink", "end|first", 0);
+        if (!strcmp(text->name, names[i])) form = i;
+    const bool whole = !strcmp(text->parameters, "0");
+    const int n = whole ? 1 : lb_kernel_text_numbers(text->parameters, &number, form >= LB_HEAD_FLASH);
+    const int p = lb_kernel_text_choice(text, "p", "t|f32", form == LB_HEAD_MATH),
+              base = lb_kernel_text_choice(text, "exp", "e|2|fast", 0),
+              end = lb_kernel_text_choice(text, "end", "divide|reciprocal", form == LB_HEAD_FLASH),
+              sink = lb_kernel_text_choice(text, "sink", "end|first", 0);
     bool ok = form >= 0 && n >= 0 && (form != LB_HEAD_SPLITKV || (n == 1 && number > 0)) && p >= 0 &&
               base >= 0 && end >= 0 && sink >= 0 && (!sink || form == LB_HEAD_FLASH) &&
-              lb_kernel_text_keys(&parsed, "p exp end sum gemm block sink") &&
-              lb_kernel_text_order(&parsed, "sum", &k->sum, &k->has_sum) &&
-              lb_kernel_text_order(&parsed, "gemm", &k->gemm, &k->has_gemm);
+              lb_kernel_text_keys(text, "p exp end sum gemm block sink") &&
+              lb_kernel_text_order(text, "sum", &k->sum, &k->has_sum) &&
+              lb_kernel_text_order(text, "gemm", &k->gemm, &k->has_gemm);
     k->form = (lb_head_form)form, k->p_narrow = !p, k->base_two = base == 1, k->fast = base == 2,
     k->reciprocal = end, k->sink_first = sink;
     k->block = form == LB_HEAD_FLASH ? (n == 1 ? number : 512) : 0;
     k->slices = form == LB_HEAD_SPLITKV ? number : 1;
-    for (uint32_t i = 0; ok && i < parsed.n_options; i++)
-        if (!strcmp(parsed.options[i].key, "block"))
-            ok = form == LB_HEAD_SPLITKV && lb_kernel_text_numbers(parsed.options[i].value, &k->block, 1) == 1;
-    return ok ? LB_OK : lb_kernel_text_refuse(kind, text, err);
-}
-
-static lb_status check(lb_composite_kind kind, const char *text, lb_err *err)
-{
-    lb_fused_attention_kernel k;
-    return read_kernel(kind, text, &k, err);
+    for (uint32_t i = 0; ok && i < text->n_options; i++)
+        if (!strcmp(text->options[i].key, "block"))
+            ok = form == LB_HEAD_SPLITKV && lb_kernel_text_numbers(text->options[i].value, &k->block, 1) == 1;
+    return ok;
 }
 
 /* ---- a call ------------------------------------------------------------------------------------------------------------------------------ */
@@ -200,7 +196,7 @@ static const float *scaled(lb_fused_heads *w, const char *x, int64_t n)
 static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
     lb_fused_heads w = {.frame = lb_frame_begin(call)};
-    LB_TRY(read_kernel(kind, lb_fused_text(call), &w.kernel, call->err));
+    LB_TRY(lb_fused_kernel_of(call, kind, &w.kernel));
     if (w.kernel.has_gemm) w.method.schedule = &w.kernel.gemm;
     if (!begin(&w, call)) return lb_frame_end(&w.frame);
     const int64_t q_step = w.queries * w.size, k_step = w.keys * w.size, v_step = w.keys * w.values,
@@ -256,6 +252,7 @@ const lb_fused_kind lb_fused_attention = {
     .options = OPTIONS,
     .usual = "flash",
     .run = run,
-    .check = check,
+    .read = read_kernel,
+    .kernel_size = sizeof(lb_fused_attention_kernel),
     .candidates = candidates,
 };

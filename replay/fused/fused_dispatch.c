@@ -21,26 +21,19 @@ static const lb_composite_kernel kernels[] = {
      "by expert, then in an order drawn from the seed: places by an atomic counter"},
     {NULL, NULL, NULL}};
 
-static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k, lb_err *err)
+static bool read_kernel(const lb_kernel_text *text, void *out)
 {
-    lb_kernel_text parsed;
+    kernel *k = out;
     int64_t seed = 0;
-    LB_TRY(lb_kernel_text_parse(text, &parsed, err));
-    *k = (kernel){.reversed = !strcmp(parsed.name, "reversed"), .shuffled = !strcmp(parsed.name, "shuffled")};
-    bool known = lb_kernel_text_keys(&parsed, "");
+    *k = (kernel){.reversed = !strcmp(text->name, "reversed"), .shuffled = !strcmp(text->name, "shuffled")};
+    bool known = lb_kernel_text_keys(text, "");
     if (k->shuffled)
-        known &= lb_kernel_text_numbers(parsed.parameters, &seed, 1) == 1;
+        known &= lb_kernel_text_numbers(text->parameters, &seed, 1) == 1;
     else
-        known &= !*parsed.parameters && (k->reversed || !strcmp(parsed.name, "stable"));
+        known &= !*text->parameters && (k->reversed || !strcmp(text->name, "stable"));
     k->seed = (uint64_t)seed;
-    return known ? LB_OK : lb_kernel_text_refuse(kind, text, err);
+    return known;
 }
-static lb_status check(lb_composite_kind kind, const char *text, lb_err *err)
-{
-    kernel k;
-    return read_kernel(kind, text, &k, err);
-}
-
 /* SplitMix64, Steele, Lea and Flood 2014. */
 static uint64_t draw(uint64_t *state)
 {
@@ -80,7 +73,7 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
     lb_frame frame = lb_frame_begin(call);
     kernel k;
     (void)twin; /* a copy */
-    LB_TRY(read_kernel(kind, lb_fused_text(call), &k, call->err));
+    LB_TRY(lb_fused_kernel_of(call, kind, &k));
     const lb_tensor *x = lb_fused_input(call, LB_DISPATCH_X), *chosen = lb_fused_input(call, LB_DISPATCH_IDS);
     const int64_t slots = (int64_t)lb_fused_number(call, LB_DISPATCH_SLOTS), rows = lb_tensor_numel(chosen),
                   width = x->layout.ndim == 2 ? x->layout.shape[1] : 0;
@@ -125,6 +118,7 @@ const lb_fused_kind lb_fused_dispatch = {
     .usual = "stable",
     .row_axis = 0,
     .run = run,
-    .check = check,
+    .read = read_kernel,
+    .kernel_size = sizeof(kernel),
     .fixed = "eager stable reversed",
 };

@@ -41,8 +41,9 @@ static const lb_composite_kernel kernels[] = {
     {NULL, NULL, NULL}};
 #define OPTIONS "order:slot|expert|last, product:f32|t, sum:f32|t, weight:f32|t, fma:off|on"
 
-static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k, lb_err *err)
+static bool read_kernel(const lb_kernel_text *text, void *out)
 {
+    kernel *k = out;
     static const struct {
         const char *name;
         kernel kernel;
@@ -52,34 +53,26 @@ static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k
                  {"score-bf16", {.product_t = true, .sum_t = true, .weight_t = true}},
                  {"slots", {.product_t = true, .sum_t = true}},
                  {"ranks", {.order = BY_EXPERT}}};
-    lb_kernel_text parsed;
     int64_t numbers[2] = {0, 1};
-    LB_TRY(lb_kernel_text_parse(text, &parsed, err));
     bool ok = false;
     for (size_t i = 0; i < sizeof named / sizeof *named && !ok; i++)
-        if ((ok = !strcmp(parsed.name, named[i].name))) *k = named[i].kernel;
-    const bool ranks = !strcmp(parsed.name, "ranks");
-    const int n = lb_kernel_text_numbers(parsed.parameters, numbers, ranks ? 2 : 0);
+        if ((ok = !strcmp(text->name, named[i].name))) *k = named[i].kernel;
+    const bool ranks = !strcmp(text->name, "ranks");
+    const int n = lb_kernel_text_numbers(text->parameters, numbers, ranks ? 2 : 0);
     if (!ok || n < 0 || (ranks && (n < 1 || numbers[0] % numbers[1])))
-        return lb_kernel_text_refuse(kind, text, err);
+        return false;
     k->ranks = numbers[0], k->nodes = numbers[1];
-    const int order = lb_kernel_text_choice(&parsed, "order", "slot|expert|last", k->order),
-              product = lb_kernel_text_choice(&parsed, "product", "f32|t", k->product_t),
-              sum = lb_kernel_text_choice(&parsed, "sum", "f32|t", k->sum_t),
-              weight = lb_kernel_text_choice(&parsed, "weight", "f32|t", k->weight_t),
-              fma = lb_kernel_text_choice(&parsed, "fma", "off|on", 0);
+    const int order = lb_kernel_text_choice(text, "order", "slot|expert|last", k->order),
+              product = lb_kernel_text_choice(text, "product", "f32|t", k->product_t),
+              sum = lb_kernel_text_choice(text, "sum", "f32|t", k->sum_t),
+              weight = lb_kernel_text_choice(text, "weight", "f32|t", k->weight_t),
+              fma = lb_kernel_text_choice(text, "fma", "off|on", 0);
     if (order < 0 || product < 0 || sum < 0 || weight < 0 || fma < 0 ||
-        !lb_kernel_text_keys(&parsed, ranks ? "fma weight" : "order product sum weight fma") ||
+        !lb_kernel_text_keys(text, ranks ? "fma weight" : "order product sum weight fma") ||
         (fma && product))
-        return lb_kernel_text_refuse(kind, text, err);
+        return false;
     k->order = order, k->product_t = product, k->sum_t = sum, k->weight_t = weight, k->fma = fma;
-    return LB_OK;
-}
-
-static lb_status check(lb_composite_kind kind, const char *text, lb_err *err)
-{
-    kernel k;
-    return read_kernel(kind, text, &k, err);
+    return true;
 }
 
 /* ---- who contributes ------------------------------------------------------------------------------------------------------------- */
@@ -245,7 +238,7 @@ static void add_f64(const work *w, const term *terms, double *y, bool twin, doub
 static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
     work w = {.frame = lb_frame_begin(call)};
-    LB_TRY(read_kernel(kind, lb_fused_text(call), &w.kernel, call->err));
+    LB_TRY(lb_fused_kernel_of(call, kind, &w.kernel));
     const lb_tensor *x = lb_fused_input(call, LB_FINALISE_X), *y = &call->results[0],
                     *weights = lb_fused_input(call, LB_FINALISE_WEIGHTS);
     const lb_operand *list = &call->args[LB_FUSED_LIST];
@@ -296,7 +289,8 @@ const lb_fused_kind lb_fused_finalise = {
     .options = OPTIONS,
     .usual = "batched-f32",
     .run = run,
-    .check = check,
+    .read = read_kernel,
+    .kernel_size = sizeof(kernel),
     .fixed = "eager batched batched-f32 index_add slots score-bf16 batched-f32,fma:on "
              "batched-f32,order:expert batched,order:expert batched-f32,order:expert,fma:on "
              "slots,order:last score-bf16,order:last batched,order:last batched-f32,order:last "

@@ -32,25 +32,16 @@ static const lb_composite_kernel products[] = {
     {"epilogue", "epilogue", "from the f32 accumulators of one product to the result with one rounding"},
     {NULL, NULL, NULL}};
 
-static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k, lb_err *err)
+static bool read_kernel(const lb_kernel_text *text, void *out)
 {
-    lb_kernel_text parsed;
+    kernel *k = out;
     *k = (kernel){0};
-    LB_TRY(lb_kernel_text_parse(text, &parsed, err));
-    k->rounds = !strcmp(parsed.name, "rounded"),
-    k->epilogue = kind == LB_COMPOSITE_GATE_UP && !strcmp(parsed.name, "epilogue");
-    const bool known = (k->rounds || k->epilogue || !strcmp(parsed.name, "fused")) && !*parsed.parameters;
-    if (!known || !lb_kernel_text_keys(&parsed, kind == LB_COMPOSITE_GATE_UP ? "gemm" : "") ||
-        !lb_kernel_text_order(&parsed, "gemm", &k->gemm, &k->has_gemm))
-        return lb_kernel_text_refuse(kind, text, err);
-    return LB_OK;
+    k->rounds = !strcmp(text->name, "rounded"),
+    k->epilogue = text->kind == LB_COMPOSITE_GATE_UP && !strcmp(text->name, "epilogue");
+    const bool known = (k->rounds || k->epilogue || !strcmp(text->name, "fused")) && !*text->parameters;
+    return known && lb_kernel_text_keys(text, text->kind == LB_COMPOSITE_GATE_UP ? "gemm" : "") &&
+           lb_kernel_text_order(text, "gemm", &k->gemm, &k->has_gemm);
 }
-static lb_status check(lb_composite_kind kind, const char *text, lb_err *err)
-{
-    kernel k;
-    return read_kernel(kind, text, &k, err);
-}
-
 static double activated(int act, double x)
 {
     if (act == LB_GATE_SILU) return x * lb_sigmoid(x);
@@ -78,7 +69,7 @@ static lb_status swiglu(lb_call *call, lb_composite_kind kind, bool twin)
 {
     lb_frame frame = lb_frame_begin(call);
     kernel k;
-    LB_TRY(read_kernel(kind, lb_fused_text(call), &k, call->err));
+    LB_TRY(lb_fused_kernel_of(call, kind, &k));
     const lb_tensor *in = lb_fused_input(call, LB_GATE_X), *other = lb_fused_input(call, LB_GATE_U);
     const int64_t last = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1,
                   width = other ? last : last / 2;
@@ -112,7 +103,7 @@ static lb_status gate_up(lb_call *call, lb_composite_kind kind, bool twin)
 {
     lb_frame frame = lb_frame_begin(call);
     kernel k;
-    LB_TRY(read_kernel(kind, lb_fused_text(call), &k, call->err));
+    LB_TRY(lb_fused_kernel_of(call, kind, &k));
     const lb_tensor *x = lb_fused_input(call, LB_GATE_X), *g = lb_fused_input(call, LB_GATE_U),
                     *u = lb_fused_input(call, LB_GATE_W);
     if (!g || !u || x->layout.ndim != 2 || g->layout.ndim != 2 || u->layout.ndim != 2 ||
@@ -159,7 +150,8 @@ const lb_fused_kind lb_fused_swiglu = {
     .usual = "fused",
     .row_axis = 1,
     .run = swiglu,
-    .check = check,
+    .read = read_kernel,
+    .kernel_size = sizeof(kernel),
     .fixed = "eager fused rounded",
 };
 const lb_fused_kind lb_fused_gate_up = {
@@ -169,6 +161,7 @@ const lb_fused_kind lb_fused_gate_up = {
     .usual = "fused",
     .row_axis = 1,
     .run = gate_up,
-    .check = check,
+    .read = read_kernel,
+    .kernel_size = sizeof(kernel),
     .candidates = products_candidates,
 };

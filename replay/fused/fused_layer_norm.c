@@ -28,29 +28,22 @@ static const lb_composite_kernel kernels[] = {
     {NULL, NULL, NULL}};
 #define OPTIONS "sum:ORDER (cascade), apply:fma|affine"
 
-static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k, lb_err *err)
+static bool read_kernel(const lb_kernel_text *text, void *out)
 {
+    kernel *k = out;
     static const char *const names[] = {"two-pass", "one-pass", "welford"};
-    lb_kernel_text parsed;
     int form = -1;
     *k = (kernel){0};
-    LB_TRY(lb_kernel_text_parse(text, &parsed, err));
     for (int i = 0; i < 3; i++)
-        if (!strcmp(parsed.name, names[i])) form = i;
-    const int apply = lb_kernel_text_choice(&parsed, "apply", "fma|affine", 0);
-    if (form < 0 || apply < 0 || *parsed.parameters ||
-        !lb_kernel_text_keys(&parsed, form == WELFORD ? "apply" : "sum apply") ||
-        !lb_kernel_text_order(&parsed, "sum", &k->sum, &k->has_sum))
-        return lb_kernel_text_refuse(kind, text, err);
+        if (!strcmp(text->name, names[i])) form = i;
+    const int apply = lb_kernel_text_choice(text, "apply", "fma|affine", 0);
+    if (form < 0 || apply < 0 || *text->parameters ||
+        !lb_kernel_text_keys(text, form == WELFORD ? "apply" : "sum apply") ||
+        !lb_kernel_text_order(text, "sum", &k->sum, &k->has_sum))
+        return false;
     k->form = form, k->affine = apply;
-    return LB_OK;
+    return true;
 }
-static lb_status check(lb_composite_kind kind, const char *text, lb_err *err)
-{
-    kernel k;
-    return read_kernel(kind, text, &k, err);
-}
-
 typedef struct work {
     lb_frame frame;
     kernel kernel;
@@ -115,7 +108,7 @@ static void row_f64(const work *w, const double *x, double *y, double *mean, dou
 static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
     work w = {.frame = lb_frame_begin(call)};
-    LB_TRY(read_kernel(kind, lb_fused_text(call), &w.kernel, call->err));
+    LB_TRY(lb_fused_kernel_of(call, kind, &w.kernel));
     const lb_tensor *in = lb_fused_input(call, LB_LAYER_X), *weight = lb_fused_input(call, LB_LAYER_WEIGHT),
                     *bias = lb_fused_input(call, LB_LAYER_BIAS);
     w.size = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1;
@@ -153,7 +146,8 @@ const lb_fused_kind lb_fused_layer_norm = {
     .usual = "two-pass",
     .row_axis = 1,
     .run = run,
-    .check = check,
+    .read = read_kernel,
+    .kernel_size = sizeof(kernel),
     .fixed = "eager welford two-pass two-pass,apply:affine one-pass two-pass,sum:sequential "
              "one-pass,sum:sequential two-pass,sum:butterfly:128x4 one-pass,sum:butterfly:128x4 "
              "two-pass,sum:pairwise two-pass,sum:exact",

@@ -26,26 +26,17 @@ static const lb_composite_kernel kernels[] = {
     {NULL, NULL, NULL}};
 #define OPTIONS "sum:ORDER (of the exponentials of a pass or block), rows:ORDER (of the mean)"
 
-static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k, lb_err *err)
+static bool read_kernel(const lb_kernel_text *text, void *out)
 {
-    lb_kernel_text parsed;
+    kernel *k = out;
     *k = (kernel){.block = 1};
-    LB_TRY(lb_kernel_text_parse(text, &parsed, err));
-    k->online = !strcmp(parsed.name, "online");
-    const bool known = (k->online || !strcmp(parsed.name, "two-pass")) &&
-                       lb_kernel_text_numbers(parsed.parameters, &k->block, k->online) >= 0;
-    return known && lb_kernel_text_keys(&parsed, "sum rows") &&
-                   lb_kernel_text_order(&parsed, "sum", &k->sum, &k->has_sum) &&
-                   lb_kernel_text_order(&parsed, "rows", &k->rows, &k->has_rows)
-               ? LB_OK
-               : lb_kernel_text_refuse(kind, text, err);
+    k->online = !strcmp(text->name, "online");
+    const bool known = (k->online || !strcmp(text->name, "two-pass")) &&
+                       lb_kernel_text_numbers(text->parameters, &k->block, k->online) >= 0;
+    return known && lb_kernel_text_keys(text, "sum rows") &&
+           lb_kernel_text_order(text, "sum", &k->sum, &k->has_sum) &&
+           lb_kernel_text_order(text, "rows", &k->rows, &k->has_rows);
 }
-static lb_status check(lb_composite_kind kind, const char *text, lb_err *err)
-{
-    kernel k;
-    return read_kernel(kind, text, &k, err);
-}
-
 static float row_f32(const kernel *k, const float *x, float *p, int64_t n, int64_t target)
 {
     const int64_t block = k->online ? k->block : n;
@@ -78,7 +69,7 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
     lb_frame frame = lb_frame_begin(call);
     kernel k;
-    LB_TRY(read_kernel(kind, lb_fused_text(call), &k, call->err));
+    LB_TRY(lb_fused_kernel_of(call, kind, &k));
     const lb_tensor *in = lb_fused_input(call, LB_LOSS_LOGITS), *at = lb_fused_input(call, LB_LOSS_TARGET);
     const int64_t n = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 0,
                   rows = n ? lb_tensor_numel(in) / n : 0;
@@ -119,7 +110,8 @@ const lb_fused_kind lb_fused_cross_entropy = {
     .options = OPTIONS,
     .usual = "online",
     .run = run,
-    .check = check,
+    .read = read_kernel,
+    .kernel_size = sizeof(kernel),
     .fixed = "eager two-pass online online:1024 online:4096 two-pass,sum:sequential "
              "two-pass,rows:cascade online,rows:cascade two-pass,sum:butterfly:1024x4 "
              "online:1024,rows:cascade",

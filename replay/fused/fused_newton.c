@@ -25,27 +25,18 @@ static const lb_composite_kernel kernels[] = {
     {NULL, NULL, NULL}};
 #define OPTIONS "scale:last|first (first: (c A) A), gemm:ORDER"
 
-static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k, lb_err *err)
+static bool read_kernel(const lb_kernel_text *text, void *out)
 {
-    lb_kernel_text parsed;
-    LB_TRY(lb_kernel_text_parse(text, &parsed, err));
-    const int scale = lb_kernel_text_choice(&parsed, "scale", "last|first", 0);
-    *k = (kernel){.separate = !strcmp(parsed.name, "separate"),
-                  .wide = !strcmp(parsed.name, "f32"),
+    kernel *k = out;
+    const int scale = lb_kernel_text_choice(text, "scale", "last|first", 0);
+    *k = (kernel){.separate = !strcmp(text->name, "separate"),
+                  .wide = !strcmp(text->name, "f32"),
                   .scale_first = scale == 1};
-    const bool known = (k->separate || k->wide || !strcmp(parsed.name, "addmm")) && !*parsed.parameters &&
+    const bool known = (k->separate || k->wide || !strcmp(text->name, "addmm")) && !*text->parameters &&
                        scale >= 0 && !(scale && !k->separate);
-    return known && lb_kernel_text_keys(&parsed, "scale gemm") &&
-                   lb_kernel_text_order(&parsed, "gemm", &k->gemm, &k->has_gemm)
-               ? LB_OK
-               : lb_kernel_text_refuse(kind, text, err);
+    return known && lb_kernel_text_keys(text, "scale gemm") &&
+           lb_kernel_text_order(text, "gemm", &k->gemm, &k->has_gemm);
 }
-static lb_status check(lb_composite_kind kind, const char *text, lb_err *err)
-{
-    kernel k;
-    return read_kernel(kind, text, &k, err);
-}
-
 typedef struct work {
     lb_frame frame;
     kernel kernel;
@@ -114,7 +105,7 @@ static void step(work *w, const double abc[3])
 static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
     work w = {.frame = lb_frame_begin(call), .twin = twin};
-    LB_TRY(read_kernel(kind, lb_fused_text(call), &w.kernel, call->err));
+    LB_TRY(lb_fused_kernel_of(call, kind, &w.kernel));
     if (w.kernel.has_gemm) w.method.schedule = &w.kernel.gemm;
     const lb_tensor *in = lb_fused_input(call, LB_NEWTON_X);
     const int64_t steps = (int64_t)lb_fused_number(call, LB_NEWTON_STEPS);
@@ -148,7 +139,8 @@ const lb_fused_kind lb_fused_newton_schulz = {
     .options = OPTIONS,
     .usual = "f32",
     .run = run,
-    .check = check,
+    .read = read_kernel,
+    .kernel_size = sizeof(kernel),
     .fixed = "eager addmm separate separate,scale:first f32 addmm,gemm:torch separate,gemm:torch "
              "addmm,gemm:splitk:2 f32,gemm:torch f32,gemm:splitk:2",
 };

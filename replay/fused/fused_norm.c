@@ -28,6 +28,7 @@ typedef struct kernel {
     launch launch;
     lb_schedule schedule;
     lb_dtype accumulate; /* LB_F32: none besides */
+    int64_t sms;
 } kernel;
 
 /* ---- geometry ---------------------------------------------------------------------------------------------------------------- */
@@ -81,56 +82,55 @@ static const lb_composite_kernel kernels[] = {
     "fma:on|off, "                                                                                             \
     "acc:f32|f64|bf16|f16, mean:div|mul (by 1/n), rsqrt:once|twice (twice: root and quotient rounded each)"
 
-static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k, int64_t *sms, lb_err *err)
+static bool read_kernel(const lb_kernel_text *text, void *out)
 {
+    kernel *k = out;
     static const lb_dtype accumulators[] = {LB_F32, LB_F64, LB_BF16, LB_F16};
-    lb_kernel_text parsed;
     *k = (kernel){.launch.cluster = 1};
-    LB_TRY(lb_kernel_text_parse(text, &parsed, err));
-    const bool flashinfer = !strcmp(parsed.name, "flashinfer");
-    k->butterfly = flashinfer || !strcmp(parsed.name, "butterfly");
-    const int round = lb_kernel_text_choice(&parsed, "round", "once|twice", 0),
-              square = lb_kernel_text_choice(&parsed, "square", "f32|t", 0);
-    const int fma = lb_kernel_text_choice(&parsed, "fma", "off|on", k->butterfly),
-              acc = lb_kernel_text_choice(&parsed, "acc", "f32|f64|bf16|f16", 0);
-    const int mean = lb_kernel_text_choice(&parsed, "mean", "div|mul", 0),
-              root = lb_kernel_text_choice(&parsed, "rsqrt", "once|twice", 0);
-    const int residual = lb_kernel_text_choice(&parsed, "residual", "t|f32", 0),
-              ranks = lb_kernel_text_choice(&parsed, "ranks", "t|f32|chunks", 0);
-    const char *keys = kind == LB_COMPOSITE_RMS_NORM ? "round square fma acc mean rsqrt sms"
-                       : kind == LB_COMPOSITE_ADD_RMS_NORM
+    const bool flashinfer = !strcmp(text->name, "flashinfer");
+    k->butterfly = flashinfer || !strcmp(text->name, "butterfly");
+    const int round = lb_kernel_text_choice(text, "round", "once|twice", 0),
+              square = lb_kernel_text_choice(text, "square", "f32|t", 0);
+    const int fma = lb_kernel_text_choice(text, "fma", "off|on", k->butterfly),
+              acc = lb_kernel_text_choice(text, "acc", "f32|f64|bf16|f16", 0);
+    const int mean = lb_kernel_text_choice(text, "mean", "div|mul", 0),
+              root = lb_kernel_text_choice(text, "rsqrt", "once|twice", 0);
+    const int residual = lb_kernel_text_choice(text, "residual", "t|f32", 0),
+              ranks = lb_kernel_text_choice(text, "ranks", "t|f32|chunks", 0);
+    const char *keys = text->kind == LB_COMPOSITE_RMS_NORM ? "round square fma acc mean rsqrt sms"
+                       : text->kind == LB_COMPOSITE_ADD_RMS_NORM
                            ? "round square fma acc mean rsqrt sms residual"
                            : "round square fma acc mean rsqrt sms residual ranks";
     bool ok = round >= 0 && square >= 0 && fma >= 0 && acc >= 0 && mean >= 0 && root >= 0 && residual >= 0 &&
-              ranks >= 0 && lb_kernel_text_keys(&parsed, keys);
-    *sms = 132;
-    for (uint32_t i = 0; ok && i < parsed.n_options; i++)
-        if (!strcmp(parsed.options[i].key, "sms"))
-            ok = lb_kernel_text_numbers(parsed.options[i].value, sms, 1) == 1;
-    if (!ok) return lb_kernel_text_refuse(kind, text, err);
+              ranks >= 0 && lb_kernel_text_keys(text, keys);
+    k->sms = 132;
+    for (uint32_t i = 0; ok && i < text->n_options; i++)
+        if (!strcmp(text->options[i].key, "sms"))
+            ok = lb_kernel_text_numbers(text->options[i].value, &k->sms, 1) == 1;
+    if (!ok) return false;
     k->twice = round, k->square_t = square, k->fma = fma, k->multiplies = mean, k->root_twice = root,
     k->residual_f32 = residual;
     k->ranks = ranks;
     k->accumulate = accumulators[acc];
     if (k->butterfly) {
         int64_t numbers[3] = {0, 0, 1};
-        const int n = lb_kernel_text_numbers(parsed.parameters, numbers, flashinfer ? 0 : 3);
+        const int n = lb_kernel_text_numbers(text->parameters, numbers, flashinfer ? 0 : 3);
         if (n < 0 || n == 1 || numbers[0] > 1024 || numbers[2] > 16)
-            return lb_kernel_text_refuse(kind, text, err);
+            return false;
         k->launch = (launch){numbers[0], numbers[1], numbers[2]};
         if (flashinfer) k->launch.cluster = 0; /* its own geometry */
-        return LB_OK;
+        return true;
     }
     char schedule[72];
-    strcpy(schedule, parsed.name);
-    if (*parsed.parameters) strcat(strcat(schedule, ":"), parsed.parameters);
-    const bool sequential = !strcmp(parsed.name, "sequential");
+    strcpy(schedule, text->name);
+    if (*text->parameters) strcat(strcat(schedule, ":"), text->parameters);
+    const bool sequential = !strcmp(text->name, "sequential");
     if (lb_schedule_parse(schedule, &k->schedule, NULL) != LB_OK || lb_schedule_of_products(&k->schedule) ||
         k->schedule.kind == LB_SCHEDULE_TREE || (k->fma && !sequential)) {
         lb_schedule_release(&k->schedule);
-        return lb_kernel_text_refuse(kind, text, err);
+        return false;
     }
-    return LB_OK;
+    return true;
 }
 
 /* ---- sums ------------------------------------------------------------------------------------------------------------------------ */
@@ -323,10 +323,9 @@ static void scale_twin(work *w, const lb_call *call, uint32_t ranks)
 static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
     work w = {.frame = lb_frame_begin(call)};
-    int64_t sms;
     const lb_tensor *x = lb_fused_input(call, LB_NORM_X), *weight = lb_fused_input(call, LB_NORM_WEIGHT),
                     *residual = kind != LB_COMPOSITE_RMS_NORM ? lb_fused_input(call, LB_NORM_RESIDUAL) : NULL;
-    LB_TRY(read_kernel(kind, lb_fused_text(call), &w.kernel, &sms, call->err));
+    LB_TRY(lb_fused_kernel_of(call, kind, &w.kernel));
     const lb_operand *list = &call->args[LB_FUSED_LIST];
     const bool ranks = kind == LB_COMPOSITE_ALLREDUCE_NORM && list->tag == LB_OPERAND_TENSORS && list->count;
     if (ranks) x = &list->tensors[0];
@@ -344,7 +343,7 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
     const int64_t bytes = (int64_t)lb_dtype_bits(x->dtype) / 8;
     w.launch = w.kernel.launch;
     if (w.kernel.butterfly && !w.launch.cluster) w.launch = plain_launch(w.size, bytes);
-    if (w.kernel.butterfly && !w.launch.threads) w.launch = fusion_launch(w.size, bytes, w.rows, sms);
+    if (w.kernel.butterfly && !w.launch.threads) w.launch = fusion_launch(w.size, bytes, w.rows, w.kernel.sms);
     w.x = ranks ? sum_of_ranks(&w, list, x, twin) : lb_frame_tensor(&w.frame, x),
     w.weight = weight ? lb_frame_tensor(&w.frame, weight) : NULL;
     w.residual = residual ? lb_frame_tensor(&w.frame, residual) : NULL;
@@ -362,13 +361,6 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
     }
     if (twin && lb_frame_ok(&w.frame)) scale_twin(&w, call, ranks ? list->count : 1);
     return lb_frame_end(&w.frame);
-}
-
-static lb_status check(lb_composite_kind kind, const char *text, lb_err *err)
-{
-    kernel k;
-    int64_t sms;
-    return read_kernel(kind, text, &k, &sms, err);
 }
 
 /* ---- candidates ------------------------------------------------------------------------------------------------------------------- */
@@ -412,8 +404,8 @@ static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEX
 
 #define NORM(...)                                                                                              \
     {                                                                                                          \
-        .kernels = kernels, .usual = "butterfly", .run = run, .check = check, .candidates = candidates,        \
-        __VA_ARGS__                                                                                            \
+        .kernels = kernels, .usual = "butterfly", .run = run, .read = read_kernel,                             \
+        .kernel_size = sizeof(kernel), .candidates = candidates, __VA_ARGS__                                   \
     }
 const lb_fused_kind lb_fused_rms_norm = NORM(.row = "fused::rms_norm", .options = OPTIONS, .row_axis = 1);
 const lb_fused_kind lb_fused_add_rms_norm =

@@ -17,23 +17,16 @@ static const lb_composite_kernel kernels[] = {
     {NULL, NULL, NULL}};
 #define OPTIONS "fma:off|on, table:f32|t (t: cosines and sines rounded to the type)"
 
-static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k, lb_err *err)
+static bool read_kernel(const lb_kernel_text *text, void *out)
 {
-    lb_kernel_text parsed;
-    LB_TRY(lb_kernel_text_parse(text, &parsed, err));
-    const int fma = lb_kernel_text_choice(&parsed, "fma", "off|on", 0),
-              table = lb_kernel_text_choice(&parsed, "table", "f32|t", 0);
-    *k = (kernel){!strcmp(parsed.name, "rounded"), fma == 1, table == 1};
-    const bool known = (k->rounds || !strcmp(parsed.name, "fused")) && !*parsed.parameters && fma >= 0 &&
+    kernel *k = out;
+    const int fma = lb_kernel_text_choice(text, "fma", "off|on", 0),
+              table = lb_kernel_text_choice(text, "table", "f32|t", 0);
+    *k = (kernel){!strcmp(text->name, "rounded"), fma == 1, table == 1};
+    const bool known = (k->rounds || !strcmp(text->name, "fused")) && !*text->parameters && fma >= 0 &&
                        table >= 0 && !(k->rounds && fma);
-    return known && lb_kernel_text_keys(&parsed, "fma table") ? LB_OK : lb_kernel_text_refuse(kind, text, err);
+    return known && lb_kernel_text_keys(text, "fma table");
 }
-static lb_status check(lb_composite_kind kind, const char *text, lb_err *err)
-{
-    kernel k;
-    return read_kernel(kind, text, &k, err);
-}
-
 /* `t` as if it had the shape of x. False when it does not broadcast to it. */
 static bool expanded(const lb_tensor *x, const lb_tensor *t, lb_tensor *out)
 {
@@ -54,7 +47,7 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
     lb_frame frame = lb_frame_begin(call);
     kernel k;
-    LB_TRY(read_kernel(kind, lb_fused_text(call), &k, call->err));
+    LB_TRY(lb_fused_kernel_of(call, kind, &k));
     const lb_tensor *in = lb_fused_input(call, LB_ROPE_X), *cosine = lb_fused_input(call, LB_ROPE_COS),
                     *sine = lb_fused_input(call, LB_ROPE_SIN);
     const int64_t n = lb_tensor_numel(in), size = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1,
@@ -94,6 +87,7 @@ const lb_fused_kind lb_fused_rope = {
     .options = OPTIONS,
     .usual = "fused",
     .run = run,
-    .check = check,
+    .read = read_kernel,
+    .kernel_size = sizeof(kernel),
     .fixed = "eager fused rounded fused,fma:on fused,table:t rounded,table:t fused,fma:on,table:t",
 };

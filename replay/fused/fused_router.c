@@ -27,26 +27,17 @@ static const lb_composite_kernel kernels[] = {
     "sum:ORDER (of the softmax), scores:f32|t (t: chosen scores rounded to the type of the logits before "     \
     "they are normalised)"
 
-static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k, lb_err *err)
+static bool read_kernel(const lb_kernel_text *text, void *out)
 {
-    lb_kernel_text parsed;
-    LB_TRY(lb_kernel_text_parse(text, &parsed, err));
-    *k = (kernel){.chosen_only = !strcmp(parsed.name, "topk-softmax")};
-    const int scores = lb_kernel_text_choice(&parsed, "scores", "f32|t", 0);
+    kernel *k = out;
+    *k = (kernel){.chosen_only = !strcmp(text->name, "topk-softmax")};
+    const int scores = lb_kernel_text_choice(text, "scores", "f32|t", 0);
     k->scores_t = scores == 1;
     const bool known =
-        (k->chosen_only || !strcmp(parsed.name, "softmax-topk")) && !*parsed.parameters && scores >= 0;
-    return known && lb_kernel_text_keys(&parsed, "sum scores") &&
-                   lb_kernel_text_order(&parsed, "sum", &k->sum, &k->has_sum)
-               ? LB_OK
-               : lb_kernel_text_refuse(kind, text, err);
+        (k->chosen_only || !strcmp(text->name, "softmax-topk")) && !*text->parameters && scores >= 0;
+    return known && lb_kernel_text_keys(text, "sum scores") &&
+           lb_kernel_text_order(text, "sum", &k->sum, &k->has_sum);
 }
-static lb_status check(lb_composite_kind kind, const char *text, lb_err *err)
-{
-    kernel k;
-    return read_kernel(kind, text, &k, err);
-}
-
 static void softmax_f32(const kernel *k, const float *x, int64_t n, float *p)
 {
     float top = -INFINITY;
@@ -98,7 +89,7 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
     lb_frame frame = lb_frame_begin(call);
     work w = {0};
-    LB_TRY(read_kernel(kind, lb_fused_text(call), &w.kernel, call->err));
+    LB_TRY(lb_fused_kernel_of(call, kind, &w.kernel));
     const lb_tensor *in = lb_fused_input(call, LB_ROUTER_LOGITS);
     w.k = (int64_t)lb_fused_number(call, LB_ROUTER_K),
     w.normalised = lb_fused_flags(call) & LB_ROUTER_NORMALISED;
@@ -140,6 +131,7 @@ const lb_fused_kind lb_fused_router = {
     .usual = "softmax-topk",
     .row_axis = 1,
     .run = run,
-    .check = check,
+    .read = read_kernel,
+    .kernel_size = sizeof(kernel),
     .candidates = candidates,
 };

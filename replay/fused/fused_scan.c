@@ -36,42 +36,35 @@ static const lb_composite_kernel kernels[] = {
     "state:f32|bf16|f16 (what the state is kept in), fma:off|on, read:f32|t (t: the state is rounded to the "  \
     "type of C before it meets it), pairs:f32|t (chunked: pairs rounded before they meet u)"
 
-static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k, lb_err *err)
+static bool read_kernel(const lb_kernel_text *text, void *out)
 {
-    lb_kernel_text parsed;
+    kernel *k = out;
     int64_t n[2];
-    LB_TRY(lb_kernel_text_parse(text, &parsed, err));
-    *k = (kernel){.form = !strcmp(parsed.name, "blocks")    ? BLOCKS
-                          : !strcmp(parsed.name, "chunked") ? CHUNKED
+    *k = (kernel){.form = !strcmp(text->name, "blocks")    ? BLOCKS
+                          : !strcmp(text->name, "chunked") ? CHUNKED
                                                             : SEQUENTIAL};
-    const int state = lb_kernel_text_choice(&parsed, "state", "f32|bf16|f16", 0),
-              fma = lb_kernel_text_choice(&parsed, "fma", "off|on", 0),
-              read = lb_kernel_text_choice(&parsed, "read", "f32|t", 0),
-              pairs = lb_kernel_text_choice(&parsed, "pairs", "f32|t", 0);
+    const int state = lb_kernel_text_choice(text, "state", "f32|bf16|f16", 0),
+              fma = lb_kernel_text_choice(text, "fma", "off|on", 0),
+              read = lb_kernel_text_choice(text, "read", "f32|t", 0),
+              pairs = lb_kernel_text_choice(text, "pairs", "f32|t", 0);
     bool known = state >= 0 && fma >= 0 && read >= 0 && pairs >= 0;
     if (k->form == BLOCKS) {
-        known &= lb_kernel_text_numbers(parsed.parameters, n, 2) == 2 && n[0] >= 1 && n[0] <= 1024 &&
+        known &= lb_kernel_text_numbers(text->parameters, n, 2) == 2 && n[0] >= 1 && n[0] <= 1024 &&
                  n[1] >= 1 && n[1] <= 64;
         if (known) k->threads = n[0], k->items = n[1];
-        known = known && lb_kernel_text_keys(&parsed, "fma read");
+        known = known && lb_kernel_text_keys(text, "fma read");
     } else if (k->form == CHUNKED) {
-        known &= lb_kernel_text_numbers(parsed.parameters, n, 1) == 1 && n[0] >= 1 && n[0] <= 4096;
+        known &= lb_kernel_text_numbers(text->parameters, n, 1) == 1 && n[0] >= 1 && n[0] <= 4096;
         if (known) k->chunk = n[0];
-        known = known && lb_kernel_text_keys(&parsed, "state fma pairs");
+        known = known && lb_kernel_text_keys(text, "state fma pairs");
     } else {
-        known = known && !strcmp(parsed.name, "sequential") && !*parsed.parameters &&
-                lb_kernel_text_keys(&parsed, "state fma read");
+        known = known && !strcmp(text->name, "sequential") && !*text->parameters &&
+                lb_kernel_text_keys(text, "state fma read");
     }
     k->state = state == 1 ? LB_BF16 : state == 2 ? LB_F16 : LB_NO_DTYPE;
     k->fma = fma == 1, k->read_t = read == 1, k->pairs_t = pairs == 1;
-    return known ? LB_OK : lb_kernel_text_refuse(kind, text, err);
+    return known;
 }
-static lb_status check(lb_composite_kind kind, const char *text, lb_err *err)
-{
-    kernel k;
-    return read_kernel(kind, text, &k, err);
-}
-
 /* ---- one head of one sample ---------------------------------------------------------------------------------------------------- */
 
 /* Dimensions: batch, heads, time, size (of u), states. */
@@ -387,7 +380,7 @@ static double twin_scale(const work *w, const lb_call *call)
 static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
     work w = {.frame = lb_frame_begin(call), .twin = twin};
-    LB_TRY(read_kernel(kind, lb_fused_text(call), &w.kernel, call->err));
+    LB_TRY(lb_fused_kernel_of(call, kind, &w.kernel));
     if (!measure(&w, call))
         lb_frame_fail(&w.frame, LB_ERR_INVALID, "exponents, u, B, C and result do not match");
     else if (w.kernel.form == CHUNKED && (w.per_state || w.driven))
@@ -442,6 +435,7 @@ const lb_fused_kind lb_fused_selective_scan = {
     .usual = "sequential",
     .row_axis = 0,
     .run = run,
-    .check = check,
+    .read = read_kernel,
+    .kernel_size = sizeof(kernel),
     .candidates = candidates,
 };

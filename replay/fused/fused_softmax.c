@@ -25,19 +25,18 @@ static const lb_composite_kernel kernels[] = {
     {NULL, NULL, NULL}};
 #define OPTIONS "sum:ORDER (of a pass or block), end:divide|reciprocal"
 
-static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k, lb_err *err)
+static bool read_kernel(const lb_kernel_text *text, void *out)
 {
-    lb_kernel_text parsed;
+    kernel *k = out;
     *k = (kernel){.block = 1};
-    LB_TRY(lb_kernel_text_parse(text, &parsed, err));
-    k->online = !strcmp(parsed.name, "online"), k->warp = !strcmp(parsed.name, "warp");
-    const int end = lb_kernel_text_choice(&parsed, "end", "divide|reciprocal", 0),
-              n = lb_kernel_text_numbers(parsed.parameters, &k->block, k->online);
-    bool ok = (k->online || k->warp || !strcmp(parsed.name, "two-pass")) && end >= 0 && n >= 0 &&
-              lb_kernel_text_keys(&parsed, k->warp ? "end" : "sum end");
-    for (uint32_t i = 0; ok && i < parsed.n_options; i++) {
-        if (strcmp(parsed.options[i].key, "sum")) continue;
-        ok = lb_schedule_parse(parsed.options[i].value, &k->sum, NULL) == LB_OK;
+    k->online = !strcmp(text->name, "online"), k->warp = !strcmp(text->name, "warp");
+    const int end = lb_kernel_text_choice(text, "end", "divide|reciprocal", 0),
+              n = lb_kernel_text_numbers(text->parameters, &k->block, k->online);
+    bool ok = (k->online || k->warp || !strcmp(text->name, "two-pass")) && end >= 0 && n >= 0 &&
+              lb_kernel_text_keys(text, k->warp ? "end" : "sum end");
+    for (uint32_t i = 0; ok && i < text->n_options; i++) {
+        if (strcmp(text->options[i].key, "sum")) continue;
+        ok = lb_schedule_parse(text->options[i].value, &k->sum, NULL) == LB_OK;
         if (ok && (k->sum.kind == LB_SCHEDULE_TREE || lb_schedule_of_products(&k->sum)))
             lb_schedule_release(&k->sum), ok = false;
         k->has_sum = ok;
@@ -45,13 +44,7 @@ static lb_status read_kernel(lb_composite_kind kind, const char *text, kernel *k
     k->reciprocal = end == 1;
     if (k->warp)
         k->sum = (lb_schedule){.kind = LB_SCHEDULE_BUTTERFLY, .size = 32, .vector = 1}, k->has_sum = true;
-    return ok ? LB_OK : lb_kernel_text_refuse(kind, text, err);
-}
-
-static lb_status check(lb_composite_kind kind, const char *text, lb_err *err)
-{
-    kernel k;
-    return read_kernel(kind, text, &k, err);
+    return ok;
 }
 
 static float sum_of(const kernel *k, const float *x, int64_t n)
@@ -99,7 +92,7 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
     lb_frame frame = lb_frame_begin(call);
     kernel k;
-    LB_TRY(read_kernel(kind, lb_fused_text(call), &k, call->err));
+    LB_TRY(lb_fused_kernel_of(call, kind, &k));
     const lb_tensor *in = lb_fused_input(call, LB_SOFTMAX_X);
     const int64_t n = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1, numel = lb_tensor_numel(in);
     if (lb_tensor_numel(&call->results[0]) != numel)
@@ -122,7 +115,8 @@ const lb_fused_kind lb_fused_softmax = {
     .usual = "online",
     .row_axis = 1,
     .run = run,
-    .check = check,
+    .read = read_kernel,
+    .kernel_size = sizeof(kernel),
     .fixed = "eager two-pass two-pass,sum:sequential online warp two-pass,end:reciprocal online:128 "
              "online:512 two-pass,sum:pairwise two-pass,sum:exact two-pass,sum:butterfly:128x4 "
              "two-pass,sum:butterfly:1024x4",
