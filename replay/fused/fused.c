@@ -18,27 +18,9 @@ static const struct {
 #undef KIND
 };
 
-/* X(NAME, name, flags of its row) */
-#define FUSED_KINDS(X)                                                                                         \
-    X(RMS_NORM, rms_norm, 0)                                                                                   \
-    X(ADD_RMS_NORM, add_rms_norm, 0)                                                                           \
-    X(ATTENTION, attention, 0)                                                                                 \
-    X(SOFTMAX, softmax, 0)                                                                                     \
-    X(FINALISE, finalise, 0)                                                                                   \
-    X(LAYER_NORM, layer_norm, 0)                                                                               \
-    X(SWIGLU, swiglu, 0)                                                                                       \
-    X(GATE_UP, gate_up, 0)                                                                                     \
-    X(ROPE, rope, 0)                                                                                           \
-    X(ROUTER, router, LB_ROW_DISCONTINUOUS)                                                                    \
-    X(SELECTIVE_SCAN, selective_scan, 0)                                                                       \
-    X(DISPATCH, dispatch, LB_ROW_DISCONTINUOUS)                                                                \
-    X(CROSS_ENTROPY, cross_entropy, 0)                                                                         \
-    X(ALLREDUCE_NORM, allreduce_norm, 0)                                                                       \
-    X(NEWTON_SCHULZ, newton_schulz, 0)
-
 static const lb_fused_kind *const fused[LB_COMPOSITE_KIND_COUNT] = {
 #define KIND(NAME, ID, FLAGS) [LB_COMPOSITE_##NAME] = &lb_fused_##ID,
-    FUSED_KINDS(KIND)
+    LB_FUSED_KINDS(KIND)
 #undef KIND
 };
 
@@ -264,12 +246,12 @@ uint32_t lb_candidate_add_all(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, u
 
 #define INPUTS "kernel numbers flags input0 input1 input2 input3 input4 input5 input6 input7 list?[]"
 #define FUNCTIONS(NAME, ID, FLAGS) LB_WITH_TWIN(ID, lb_fused_##ID.run(call, LB_COMPOSITE_##NAME, twin))
-FUSED_KINDS(FUNCTIONS)
+LB_FUSED_KINDS(FUNCTIONS)
 
 #define ROW(NAME, ID, FLAGS)                                                                                 \
     {.name = "fused::" #ID, .args = INPUTS, .kernel = ID##_kernel, .twin = ID##_twin, .roundings = 1,        \
      .flags = FLAGS, .samples = "fused"},
-static const lb_op_row rows[] = {FUSED_KINDS(ROW){NULL}};
+static const lb_op_row rows[] = {LB_FUSED_KINDS(ROW){NULL}};
 
 /* These kernels run ops of the table, so that the table cannot name them. */
 __attribute__((constructor)) static void join_table(void)

@@ -123,9 +123,26 @@ uint32_t lb_candidate_add(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, uint3
 /* Every word of `words`, by spaces. */
 uint32_t lb_candidate_add_all(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, uint32_t n, const char *words);
 
-extern const lb_fused_kind lb_fused_rms_norm, lb_fused_add_rms_norm, lb_fused_attention, lb_fused_softmax,
-    lb_fused_finalise, lb_fused_layer_norm, lb_fused_swiglu, lb_fused_gate_up, lb_fused_rope, lb_fused_router,
-    lb_fused_cross_entropy, lb_fused_allreduce_norm, lb_fused_newton_schulz, lb_fused_selective_scan,
-    lb_fused_dispatch;
+/* X(NAME, name, flags of its row): each is lb_fused_name of its file, and the row fused::name. */
+#define LB_FUSED_KINDS(X)                                                                                      \
+    X(RMS_NORM, rms_norm, 0)                                                                                   \
+    X(ADD_RMS_NORM, add_rms_norm, 0)                                                                           \
+    X(ATTENTION, attention, 0)                                                                                 \
+    X(SOFTMAX, softmax, 0)                                                                                     \
+    X(FINALISE, finalise, 0)                                                                                   \
+    X(LAYER_NORM, layer_norm, 0)                                                                               \
+    X(SWIGLU, swiglu, 0)                                                                                       \
+    X(GATE_UP, gate_up, 0)                                                                                     \
+    X(ROPE, rope, 0)                                                                                           \
+    X(ROUTER, router, LB_ROW_DISCONTINUOUS)                                                                    \
+    X(SELECTIVE_SCAN, selective_scan, 0)                                                                       \
+    X(DISPATCH, dispatch, LB_ROW_DISCONTINUOUS)                                                                \
+    X(CROSS_ENTROPY, cross_entropy, 0)                                                                         \
+    X(ALLREDUCE_NORM, allreduce_norm, 0)                                                                       \
+    X(NEWTON_SCHULZ, newton_schulz, 0)
+
+#define LB_DECLARE_KIND(NAME, ID, FLAGS) extern const lb_fused_kind lb_fused_##ID;
+LB_FUSED_KINDS(LB_DECLARE_KIND)
+#undef LB_DECLARE_KIND
 
 #endif
