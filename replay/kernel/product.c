@@ -14,14 +14,8 @@
 
 #define COLUMNS 64
 
-#define REAL float
-#define NAME(x) x##_f32
-#include "product_real.h"
-#undef REAL
-#undef NAME
-#define REAL double
-#define NAME(x) x##_f64
-#include "product_real.h"
+#define REAL_TEMPLATE "product_real.h"
+#include "real_template.h"
 
 static bool openblas(const lb_product *s, lb_dtype type, const void *a, const void *b, void *c)
 {

@@ -7,17 +7,9 @@
 #include <math.h>
 #include <string.h>
 
-#define REAL float
-#define NAME(x) x##_f32
 #define IS_NAN(x) ((x) != (x))
-#include "extremum_real.h"
-#undef REAL
-#undef NAME
-#define REAL double
-#define NAME(x) x##_f64
-#include "extremum_real.h"
-#undef REAL
-#undef NAME
+#define REAL_TEMPLATE "extremum_real.h"
+#include "real_template.h"
 #undef IS_NAN
 #define REAL int64_t
 #define NAME(x) x##_i64

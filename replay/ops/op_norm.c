@@ -13,24 +13,8 @@
 #include <string.h>
 
 #define PER_ISA(...) LB_PER_ISA(__VA_ARGS__)
-#define REAL float
-#define FMA __builtin_fmaf
-#define ROUND lb_round_to_grid_f32
-#define NAME(x) x##_f32
-#include "norm_real.h"
-#undef REAL
-#undef NAME
-#undef FMA
-#undef ROUND
-#define REAL double
-#define FMA __builtin_fma
-#define ROUND lb_round_to_grid_f64
-#define NAME(x) x##_f64
-#include "norm_real.h"
-#undef REAL
-#undef NAME
-#undef FMA
-#undef ROUND
+#define REAL_TEMPLATE "norm_real.h"
+#include "real_template.h"
 
 #define PARALLEL_ELEMENTS 32768
 

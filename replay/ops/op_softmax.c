@@ -19,20 +19,8 @@ typedef struct row_kind {
     double scale;    /* of the twin, for these roundings */
 } row_kind;
 
-#define REAL float
-#define NAME(x) x##_f32
-#define ROUND lb_round_to_grid_f32
-#include "softmax_real.h"
-#undef REAL
-#undef NAME
-#undef ROUND
-#define REAL double
-#define NAME(x) x##_f64
-#define ROUND lb_round_to_grid_f64
-#include "softmax_real.h"
-#undef REAL
-#undef NAME
-#undef ROUND
+#define REAL_TEMPLATE "softmax_real.h"
+#include "real_template.h"
 
 #define PARALLEL_ELEMENTS 32768
 

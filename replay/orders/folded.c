@@ -9,18 +9,6 @@
 enum { COLUMNS = 32 };
 
 #define PER_ISA(...) LB_PER_ISA(__VA_ARGS__) /* expands NAME before the name is pasted */
-#define REAL float
-#define NAME(x) x##_f32
-#define FMA __builtin_fmaf
-#define ROUND lb_round_to_grid_f32
-#include "folded_real.h"
-#undef REAL
-#undef NAME
-#undef FMA
-#undef ROUND
+#define REAL_TEMPLATE "folded_real.h"
+#include "real_template.h"
 
-#define REAL double
-#define NAME(x) x##_f64
-#define FMA __builtin_fma
-#define ROUND lb_round_to_grid_f64
-#include "folded_real.h"

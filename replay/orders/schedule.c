@@ -341,25 +341,8 @@ static double exact_f64(const double *x, int64_t stride, int64_t n)
 /* ---- the engine -------------------------------------------------------------------------------------------------- */
 
 #define PER_ISA(...) LB_PER_ISA(__VA_ARGS__) /* expands NAME before the name is pasted */
-#define REAL float
-#define NAME(x) x##_f32
-#define ROUND lb_round_to_grid_f32
-#define FMA fmaf
-#include "schedule_real.h"
-#undef REAL
-#undef NAME
-#undef ROUND
-#undef FMA
-
-#define REAL double
-#define NAME(x) x##_f64
-#define ROUND lb_round_to_grid_f64
-#define FMA fma
-#include "schedule_real.h"
-#undef REAL
-#undef NAME
-#undef ROUND
-#undef FMA
+#define REAL_TEMPLATE "schedule_real.h"
+#include "real_template.h"
 
 float lb_cascade_f32(const float *x, int64_t vectors, int lanes, const float *tail, int64_t n_tail,
                      lb_dtype accumulate)

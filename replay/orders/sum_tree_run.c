@@ -70,18 +70,6 @@ static double fused_f64(const lb_tree_rule *rule, const double *a, const double 
     return sum;
 }
 
-#define REAL float
-#define NAME(x) x##_f32
-#define ROUND lb_round_to_grid_f32
-#define FMA __builtin_fmaf
-#include "sum_tree_real.h"
-#undef REAL
-#undef NAME
-#undef ROUND
-#undef FMA
+#define REAL_TEMPLATE "sum_tree_real.h"
+#include "real_template.h"
 
-#define REAL double
-#define NAME(x) x##_f64
-#define ROUND lb_round_to_grid_f64
-#define FMA __builtin_fma
-#include "sum_tree_real.h"

@@ -54,20 +54,8 @@ static lb_attention_head block_from(const lb_attention_head *h, int64_t first)
     return block;
 }
 
-#define REAL float
-#define NAME(x) x##_f32
-#define ROUND lb_round_to_grid_f32
-#include "attention_real.h"
-#undef REAL
-#undef NAME
-#undef ROUND
-#define REAL double
-#define NAME(x) x##_f64
-#define ROUND lb_round_to_grid_f64
-#include "attention_real.h"
-#undef REAL
-#undef NAME
-#undef ROUND
+#define REAL_TEMPLATE "attention_real.h"
+#include "real_template.h"
 
 /* ---- threads over heads ------------------------------------------------------------------------------------------------ */
 
