@@ -216,8 +216,13 @@ static void write_fused(fuse *f, lb_rewrite *rw, uint32_t op, const char *kernel
     for (int o = 0; o < LB_COMPOSITE_OUTPUTS; o++)
         outputs[o] = f->dropped[f->place[op]] >> o & 1 || (o && c->outputs[o] == c->outputs[0]) ? LB_NONE
                                                                                                 : c->outputs[o];
-    lb_rewrite_new(rw, lb_fused_kind_of(c->kind)->row, &f->in->ops[op], op, args, LB_FUSED_ARGS, outputs,
-                   LB_COMPOSITE_OUTPUTS, NULL, 0);
+    lb_rewrite_new(rw, &(lb_new_op){.name = lb_fused_kind_of(c->kind)->row,
+                                    .like = &f->in->ops[op],
+                                    .origin = op,
+                                    .args = args,
+                                    .n_args = LB_FUSED_ARGS,
+                                    .results = outputs,
+                                    .n_results = LB_COMPOSITE_OUTPUTS});
     free(list);
 }
 

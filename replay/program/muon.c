@@ -553,7 +553,15 @@ static void write_adamw(lb_rewrite *rw, const lb_muon_slice *slice, uint32_t sib
         if (!rw->failed) rw->origin[rw->out->n_ops - 1] = LB_NONE;
     }
     lb_arg count[3] = {value_arg(state[2][0]), {.tag = LB_ARG_INT, .u.i = 1}, {.tag = LB_ARG_INT, .u.i = 1}};
-    lb_rewrite_new(rw, "aten::add_.Tensor", like, LB_NONE, count, 3, &state[2][1], 1, &state[2][1], 1);
+    lb_rewrite_new(rw, &(lb_new_op){.name = "aten::add_.Tensor",
+                                    .like = like,
+                                    .origin = LB_NONE,
+                                    .args = count,
+                                    .n_args = 3,
+                                    .results = &state[2][1],
+                                    .n_results = 1,
+                                    .written = &state[2][1],
+                                    .n_written = 1});
 
     const lb_group *group = sibling == LB_NONE ? NULL : &p->groups[sibling];
     lb_arg args[15] = {list_of(rw, slice->before),
@@ -572,7 +580,13 @@ static void write_adamw(lb_rewrite *rw, const lb_muon_slice *slice, uint32_t sib
                        {.tag = LB_ARG_NONE},
                        {.tag = LB_ARG_NONE}};
     uint32_t written[4] = {written_param(p, slice), slice->gradient_value, state[0][1], state[1][1]};
-    lb_rewrite_new(rw, "aten::_fused_adamw_", like, slice->write, args, 15, NULL, 0, written, 4);
+    lb_rewrite_new(rw, &(lb_new_op){.name = "aten::_fused_adamw_",
+                                    .like = like,
+                                    .origin = slice->write,
+                                    .args = args,
+                                    .n_args = 15,
+                                    .written = written,
+                                    .n_written = 4});
 }
 
 /* What the chosen slices compute for themselves alone; an op that somebody else reads stays. */

@@ -55,40 +55,48 @@ void lb_rewrite_keep(lb_rewrite *rw, uint32_t op)
     lb_rewrite_op(rw, &rw->in->ops[op], op);
 }
 
-void lb_rewrite_new(lb_rewrite *rw, const char *name, const lb_op *like, uint32_t origin, const lb_arg *args,
-                    uint32_t n_args, const uint32_t *results, uint32_t n_results, const uint32_t *written,
-                    uint32_t n_written)
+void lb_rewrite_new(lb_rewrite *rw, const lb_new_op *n)
 {
-    lb_op op = {.name = lb_program_string(rw->out, name),
-                .scope = like->scope,
-                .call = like->call,
-                .args = n_args,
-                .results = n_results,
-                .written = n_written,
-                .node_name = like->node_name,
-                .node = like->node,
-                .phase = like->phase,
-                .thread = like->thread};
-    if (n_written) op.flags |= LB_OP_MUTABLE;
-    op.first_arg = lb_program_add_args(rw->out, args, n_args);
-    op.first_result = lb_program_add_refs(rw->out, results, n_results);
-    op.first_written = lb_program_add_refs(rw->out, written, n_written);
+    lb_op op = {.name = lb_program_string(rw->out, n->name),
+                .scope = n->like->scope,
+                .call = n->like->call,
+                .args = n->n_args,
+                .results = n->n_results,
+                .written = n->n_written,
+                .node_name = n->like->node_name,
+                .node = n->like->node,
+                .phase = n->like->phase,
+                .thread = n->like->thread};
+    if (n->n_written) op.flags |= LB_OP_MUTABLE;
+    op.first_arg = lb_program_add_args(rw->out, n->args, n->n_args);
+    op.first_result = lb_program_add_refs(rw->out, n->results, n->n_results);
+    op.first_written = lb_program_add_refs(rw->out, n->written, n->n_written);
     if (op.name == LB_NONE || op.first_arg == LB_NONE || op.first_result == LB_NONE ||
         op.first_written == LB_NONE)
         rw->failed = true;
     else
-        lb_rewrite_op(rw, &op, origin);
+        lb_rewrite_op(rw, &op, n->origin);
 }
 
 void lb_rewrite_fill(lb_rewrite *rw, const char *name, uint32_t origin, uint32_t result)
 {
-    lb_rewrite_new(rw, name, &rw->in->ops[origin], origin, NULL, 0, &result, 1, NULL, 0);
+    lb_rewrite_new(rw, &(lb_new_op){.name = name,
+                                    .like = &rw->in->ops[origin],
+                                    .origin = origin,
+                                    .results = &result,
+                                    .n_results = 1});
 }
 
 void lb_rewrite_copy(lb_rewrite *rw, uint32_t origin, uint32_t from, uint32_t result)
 {
     lb_arg arg = {.tag = LB_ARG_VALUE, .u.value = from};
-    lb_rewrite_new(rw, "lb::copy", &rw->in->ops[origin], origin, &arg, 1, &result, 1, NULL, 0);
+    lb_rewrite_new(rw, &(lb_new_op){.name = "lb::copy",
+                                    .like = &rw->in->ops[origin],
+                                    .origin = origin,
+                                    .args = &arg,
+                                    .n_args = 1,
+                                    .results = &result,
+                                    .n_results = 1});
 }
 
 /* A table may name an op that went: it then names the place where the op stood. A collective never goes. */

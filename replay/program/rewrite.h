@@ -28,10 +28,20 @@ void lb_rewrite_op(lb_rewrite *rewrite, const lb_op *op, uint32_t origin);
 void lb_rewrite_fill(lb_rewrite *rewrite, const char *name, uint32_t origin, uint32_t result);
 /* lb::copy. */
 void lb_rewrite_copy(lb_rewrite *rewrite, uint32_t origin, uint32_t from, uint32_t result);
-/* Args, results and written values are appended to the tables; `like` gives scope, phase, thread and node. */
-void lb_rewrite_new(lb_rewrite *rewrite, const char *name, const lb_op *like, uint32_t origin,
-                    const lb_arg *args, uint32_t n_args, const uint32_t *results, uint32_t n_results,
-                    const uint32_t *written, uint32_t n_written);
+/* An op that the input has not. */
+typedef struct lb_new_op {
+    const char *name;
+    const lb_op *like; /* gives scope, phase, thread and node */
+    uint32_t origin;   /* op of the input that it stands for, LB_NONE */
+    const lb_arg *args;
+    uint32_t n_args;
+    const uint32_t *results;
+    uint32_t n_results;
+    const uint32_t *written;
+    uint32_t n_written;
+} lb_new_op;
+/* Args, results and written values are appended to the tables. */
+void lb_rewrite_new(lb_rewrite *rewrite, const lb_new_op *op);
 /* The result is validated: a pass that breaks a rule is a bug of ours. The rewrite is released whatever the status. */
 lb_status lb_rewrite_finish(lb_rewrite *rewrite, lb_program **out, uint32_t **origin, lb_err *err);
 void lb_rewrite_release(lb_rewrite *rewrite);

@@ -124,11 +124,16 @@ static void add_scaling(lb_rewrite *rw, const written *w, double factor)
                            {.tag = LB_ARG_VALUE, .u.value = w->old},
                            {.tag = LB_ARG_FLOAT, .u.f = 1 - factor}};
     const lb_arg plain = {.tag = LB_ARG_BOOL}, copied[] = {args[0], args[1], plain};
-    const lb_op *like = &rw->in->ops[w->last];
-    if (factor == 0) /* what was written may be infinite, and 0 times that is NaN */
-        lb_rewrite_new(rw, "aten::copy_", like, w->last, copied, 3, &w->after, 1, &w->after, 1);
-    else
-        lb_rewrite_new(rw, "aten::lerp_.Scalar", like, w->last, args, 3, &w->after, 1, &w->after, 1);
+    const bool copies = factor == 0; /* what was written may be infinite, and 0 times that is NaN */
+    lb_rewrite_new(rw, &(lb_new_op){.name = copies ? "aten::copy_" : "aten::lerp_.Scalar",
+                                    .like = &rw->in->ops[w->last],
+                                    .origin = w->last,
+                                    .args = copies ? copied : args,
+                                    .n_args = 3,
+                                    .results = &w->after,
+                                    .n_results = 1,
+                                    .written = &w->after,
+                                    .n_written = 1});
 }
 
 /* Between the first and the last of what is scaled nobody looks. */
