@@ -49,82 +49,93 @@ static double activated(int act, double x)
     return 0.5 * x * (1 + lb_tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
 }
 
+typedef struct work {
+    lb_frame frame;
+    kernel kernel;
+    int act;
+    lb_dtype narrow;
+    bool twin;
+    double scale; /* of a twin */
+} work;
+
 /* y may be g. */
-static void gated(const lb_frame *f, const kernel *k, int act, lb_dtype narrow, const void *g, const void *u,
-                  void *y, int64_t n, bool twin, double scale)
+static void gated(const work *w, const void *g, const void *u, void *y, int64_t n)
 {
-    if (f->wide) {
+    if (w->frame.wide) {
         const double *gate = g, *up = u;
         for (int64_t i = 0; i < n; i++)
-            ((double *)y)[i] = twin ? fabs(gate[i] * up[i]) * scale : activated(act, gate[i]) * up[i];
+            ((double *)y)[i] = w->twin ? fabs(gate[i] * up[i]) * w->scale : activated(w->act, gate[i]) * up[i];
         return;
     }
-    for (int64_t i = 0; i < n; i++) ((float *)y)[i] = (float)activated(act, ((const float *)g)[i]);
-    if (k->rounds) lb_fused_round(y, n, narrow);
+    for (int64_t i = 0; i < n; i++) ((float *)y)[i] = (float)activated(w->act, ((const float *)g)[i]);
+    if (w->kernel.rounds) lb_fused_round(y, n, w->narrow);
     for (int64_t i = 0; i < n; i++) ((float *)y)[i] *= ((const float *)u)[i];
+}
+
+/* As far as both ops are alike. `x`: the operand whose dtype the kernel rounds to. */
+static lb_status begin(work *w, lb_call *call, lb_composite_kind kind, const lb_tensor *x, bool twin)
+{
+    *w = (work){.frame = lb_frame_begin(call), .twin = twin};
+    LB_TRY(lb_fused_kernel_of(call, kind, &w->kernel));
+    w->act = (int)lb_fused_number(call, LB_GATE_ACT);
+    w->narrow = lb_fused_narrow(&w->frame, x);
+    return LB_OK;
 }
 
 /* Gate and up in two tensors, or side by side in the rows of one. */
 static lb_status swiglu(lb_call *call, lb_composite_kind kind, bool twin)
 {
-    lb_frame frame = lb_frame_begin(call);
-    kernel k;
-    LB_TRY(lb_fused_kernel_of(call, kind, &k));
+    work w;
     const lb_tensor *in = lb_fused_input(call, LB_GATE_X), *other = lb_fused_input(call, LB_GATE_U);
+    LB_TRY(begin(&w, call, kind, in, twin));
     const int64_t last = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1,
                   width = other ? last : last / 2;
-    const int64_t rows = last ? lb_tensor_numel(in) / last : 0, n = rows * width, e = frame.wide ? 8 : 4;
+    const int64_t rows = last ? lb_tensor_numel(in) / last : 0, n = rows * width, e = w.frame.wide ? 8 : 4;
     if ((other && lb_tensor_numel(other) != n) || lb_tensor_numel(&call->results[0]) != n ||
         (!other && last % 2))
-        lb_frame_fail(&frame, LB_ERR_INVALID, "gate, up and result do not match");
-    const char *g = lb_frame_tensor(&frame, in), *u = other ? lb_frame_tensor(&frame, other) : NULL;
-    char *y = lb_frame_output(&frame, LB_GATE_Y, n);
-    const double scale = 12 + 4 * lb_twin_scale(call, LB_FUSED_INPUTS);
-    for (int64_t i = 0; lb_frame_ok(&frame) && i < rows; i++)
-        gated(&frame, &k, (int)lb_fused_number(call, LB_GATE_ACT), lb_fused_narrow(&frame, in),
-              g + i * last * e, u ? u + i * width * e : g + (i * last + width) * e, y + i * width * e, width,
-              twin, scale);
-    return lb_frame_end(&frame);
+        lb_frame_fail(&w.frame, LB_ERR_INVALID, "gate, up and result do not match");
+    const char *g = lb_frame_tensor(&w.frame, in), *u = other ? lb_frame_tensor(&w.frame, other) : NULL;
+    char *y = lb_frame_output(&w.frame, LB_GATE_Y, n);
+    w.scale = 12 + 4 * lb_twin_scale(call, LB_FUSED_INPUTS);
+    for (int64_t i = 0; lb_frame_ok(&w.frame) && i < rows; i++)
+        gated(&w, g + i * last * e, u ? u + i * width * e : g + (i * last + width) * e, y + i * width * e, width);
+    return lb_frame_end(&w.frame);
 }
 
-static bool run_product(lb_frame *f, const lb_method *method, const lb_tensor *x, const lb_tensor *w,
-                        bool absolute, int64_t m, int64_t n, int64_t k, void *out)
+/* out (m, n) = x (m, k) weight (k, n), of magnitudes for a twin. */
+static bool run_product(work *w, const lb_tensor *x, const lb_tensor *weight, void *out)
 {
-    const lb_product shape = {.m = m, .n = n, .k = k};
+    const lb_product shape = {.m = x->layout.shape[0], .n = weight->layout.shape[1], .k = x->layout.shape[1]};
     const lb_matmul_batch one = {.batch = 1};
     const lb_matrix a = {x->data, x->dtype, x->layout.stride[0], x->layout.stride[1]},
-                    b = {w->data, w->dtype, w->layout.stride[0], w->layout.stride[1]};
-    if (lb_product_matrices(&shape, f->type, method, &one, &a, &b, absolute, out) == LB_OK) return true;
-    lb_frame_fail(f, LB_ERR_UNSUPPORTED, "this order of the products");
+                    b = {weight->data, weight->dtype, weight->layout.stride[0], weight->layout.stride[1]};
+    const lb_method method = {.schedule = w->kernel.has_gemm ? &w->kernel.gemm : NULL};
+    if (lb_product_matrices(&shape, w->frame.type, &method, &one, &a, &b, w->twin, out) == LB_OK) return true;
+    lb_frame_fail(&w->frame, LB_ERR_UNSUPPORTED, "this order of the products");
     return false;
 }
 
 static lb_status gate_up(lb_call *call, lb_composite_kind kind, bool twin)
 {
-    lb_frame frame = lb_frame_begin(call);
-    kernel k;
-    LB_TRY(lb_fused_kernel_of(call, kind, &k));
+    work w;
     const lb_tensor *x = lb_fused_input(call, LB_GATE_X), *g = lb_fused_input(call, LB_GATE_U),
                     *u = lb_fused_input(call, LB_GATE_W);
+    LB_TRY(begin(&w, call, kind, x, twin));
     if (!g || !u || x->layout.ndim != 2 || g->layout.ndim != 2 || u->layout.ndim != 2 ||
         !lb_layout_same_shape(&g->layout, &u->layout) || x->layout.shape[1] != g->layout.shape[0] ||
         lb_tensor_numel(&call->results[0]) != x->layout.shape[0] * g->layout.shape[1]) {
-        lb_frame_fail(&frame, LB_ERR_INVALID, "x, weights and result do not match");
-        return lb_frame_end(&frame);
+        lb_frame_fail(&w.frame, LB_ERR_INVALID, "x, weights and result do not match");
+        return lb_frame_end(&w.frame);
     }
-    const int64_t m = x->layout.shape[0], n = g->layout.shape[1], size = x->layout.shape[1];
-    lb_method method = {0};
-    if (k.has_gemm) method.schedule = &k.gemm;
-    const lb_dtype narrow = lb_fused_narrow(&frame, x);
-    void *y = lb_frame_output(&frame, LB_GATE_Y, m * n), *gate = lb_frame_reals(&frame, m * n + 1),
-         *up = lb_frame_reals(&frame, m * n + 1);
-    const double scale = 12 + 2 * (double)size + 6 * lb_twin_scale(call, LB_FUSED_INPUTS);
-    if (lb_frame_ok(&frame) && run_product(&frame, &method, x, g, twin, m, n, size, gate) &&
-        run_product(&frame, &method, x, u, twin, m, n, size, up)) {
-        if (!frame.wide && !k.epilogue) lb_fused_round(gate, m * n, narrow), lb_fused_round(up, m * n, narrow);
-        gated(&frame, &k, (int)lb_fused_number(call, LB_GATE_ACT), narrow, gate, up, y, m * n, twin, scale);
+    const int64_t n = x->layout.shape[0] * g->layout.shape[1];
+    void *y = lb_frame_output(&w.frame, LB_GATE_Y, n), *gate = lb_frame_reals(&w.frame, n + 1),
+         *up = lb_frame_reals(&w.frame, n + 1);
+    w.scale = 12 + 2 * (double)x->layout.shape[1] + 6 * lb_twin_scale(call, LB_FUSED_INPUTS);
+    if (lb_frame_ok(&w.frame) && run_product(&w, x, g, gate) && run_product(&w, x, u, up)) {
+        if (!w.frame.wide && !w.kernel.epilogue) lb_fused_round(gate, n, w.narrow), lb_fused_round(up, n, w.narrow);
+        gated(&w, gate, up, y, n);
     }
-    return lb_frame_end(&frame);
+    return lb_frame_end(&w.frame);
 }
 
 static uint32_t products_candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
