@@ -23,14 +23,24 @@ static bool rows_exist(lb_frame *f, const int64_t *index, int64_t n, int64_t row
     return lb_frame_ok(f);
 }
 
-/* One bag: indices first … last. */
-static void pool_bag(const lb_frame *f, const void *weight, const int64_t *index, const void *scale, int64_t first, int64_t last,
-                     int64_t padding, int64_t mode, int64_t width, void *y, int64_t row, bool twin)
+/* What all bags of a call are made of. */
+typedef struct pooling {
+    const void *weight, *scale;
+    const int64_t *index;
+    int64_t padding, mode, width;
+    bool twin;
+} pooling;
+
+/* One bag: row `row` of y from indices first … last. */
+static void pool_bag(const lb_frame *f, const pooling *p, int64_t first, int64_t last, void *y, int64_t row)
 {
+    const int64_t *index = p->index, mode = p->mode, width = p->width;
+    const void *weight = p->weight, *scale = p->scale;
+    const bool twin = p->twin;
     int64_t count = 0;
     for (int64_t d = 0; d < width; d++) lb_frame_set(f, y, row * width + d, 0);
     for (int64_t i = first; i < last; i++) {
-        if (index[i] == padding) continue;
+        if (index[i] == p->padding) continue;
         for (int64_t d = 0; d < width; d++) {
             const double v = lb_frame_get(f, weight, index[i] * width + d), s = scale ? lb_frame_get(f, scale, i) : 1;
             const double old = lb_frame_get(f, y, row * width + d);
@@ -51,7 +61,13 @@ static lb_status bag_run(lb_call *call, bool twin)
     const int64_t n = lb_tensor_numel(lb_call_tensor(call, 1)), width = table->layout.ndim == 2 ? table->layout.shape[1] : 1;
     const int64_t *index = lb_frame_integers(&f, lb_call_tensor(call, 1)), *start = lb_frame_integers(&f, offsets);
     const int64_t bags = lb_tensor_numel(offsets) - (lb_call_int(call, 7, 0) ? 1 : 0);
-    const void *weight = lb_frame_tensor(&f, table), *scale = lb_frame_input(&f, 6);
+    const pooling pool = {.weight = lb_frame_tensor(&f, table),
+                          .scale = lb_frame_input(&f, 6),
+                          .index = index,
+                          .padding = lb_call_int(call, 8, -1),
+                          .mode = lb_call_int(call, 4, 0),
+                          .width = width,
+                          .twin = twin};
     void *y = lb_frame_output(&f, 0, bags * width);
     if (lb_frame_ok(&f)) rows_exist(&f, index, n, table->layout.shape[0]);
     for (int64_t b = 0; lb_frame_ok(&f) && b < bags; b++) {
@@ -60,7 +76,7 @@ static lb_status bag_run(lb_call *call, bool twin)
             lb_frame_fail(&f, LB_ERR_INVALID, "offsets outside the indices");
             break;
         }
-        pool_bag(&f, weight, index, scale, start[b], last, lb_call_int(call, 8, -1), lb_call_int(call, 4, 0), width, y, b, twin);
+        pool_bag(&f, &pool, start[b], last, y, b);
     }
     for (int64_t i = 0; twin && lb_frame_ok(&f) && i < bags * width; i++) lb_frame_set(&f, y, i, fabs(lb_frame_get(&f, y, i)) * lb_twin_scale(call, 0));
     return lb_frame_end(&f);
