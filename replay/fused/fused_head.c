@@ -14,13 +14,20 @@ static const double *mask_row(const lb_fused_heads *w, int64_t head, int64_t i)
     return w->mask ? w->mask + (head * w->queries + i) * w->keys : NULL;
 }
 
-static bool product(lb_fused_heads *w, bool turned, const float *a, const float *b, int64_t m, int64_t n,
-                    int64_t k, int64_t a_row, int64_t b_row, float *c)
+/* A matrix whose rows, or whose columns, lie `step` apart. */
+static lb_matrix by_rows(const float *x, int64_t step)
 {
-    const lb_product shape = {.m = m, .n = n, .k = k};
+    return (lb_matrix){x, LB_F32, step, 1};
+}
+static lb_matrix by_columns(const float *x, int64_t step)
+{
+    return (lb_matrix){x, LB_F32, 1, step};
+}
+
+static bool product(lb_fused_heads *w, lb_product shape, lb_matrix a, lb_matrix b, float *c)
+{
     const lb_matmul_batch one = {.batch = 1};
-    const lb_matrix left = {a, LB_F32, a_row, 1}, right = {b, LB_F32, turned ? 1 : b_row, turned ? b_row : 1};
-    if (lb_product_matrices(&shape, LB_F32, &w->method, &one, &left, &right, false, c) == LB_OK) return true;
+    if (lb_product_matrices(&shape, LB_F32, &w->method, &one, &a, &b, false, c) == LB_OK) return true;
     lb_frame_fail(&w->frame, LB_ERR_UNSUPPORTED, "this order of the products");
     return false;
 }
@@ -32,8 +39,8 @@ static bool scores(lb_fused_heads *w, int64_t head, const float *q, const float 
     const bool rounds = w->kernel.form == LB_HEAD_UNFUSED;
     const float *from = w->turned ? k + first : k + first * w->size;
     const float scale = (float)w->scale, cap = (float)w->cap;
-    if (!product(w, !w->turned, q, from, w->queries, count, w->size, w->size, w->turned ? w->keys : w->size,
-                 w->s))
+    if (!product(w, (lb_product){.m = w->queries, .n = count, .k = w->size}, by_rows(q, w->size),
+                 w->turned ? by_rows(from, w->keys) : by_columns(from, w->size), w->s))
         return false;
     const int64_t n = w->queries * count;
     if (rounds) lb_fused_round(w->s, n, w->narrow);
@@ -159,8 +166,8 @@ static bool pass(lb_fused_heads *w, int64_t head, const float *q, const float *k
             w->top[i] = top;
         }
         if (w->kernel.p_narrow) lb_fused_round(w->p, w->queries * n, w->narrow);
-        if (!product(w, false, w->p, v + at * w->values, w->queries, w->values, n, n, w->values,
-                     at == first ? w->o : w->part))
+        if (!product(w, (lb_product){.m = w->queries, .n = w->values, .k = n}, by_rows(w->p, n),
+                     by_rows(v + at * w->values, w->values), at == first ? w->o : w->part))
             return false;
         for (int64_t i = 0; at > first && i < w->queries * w->values; i++) w->o[i] += w->part[i];
     }
@@ -220,7 +227,8 @@ static bool whole(lb_fused_heads *w, int64_t head, const float *q, const float *
         if (lse) lse[i] = top == -INFINITY ? 0 : (float)lb_log((double)sum) + top;
     }
     if (w->kernel.p_narrow) lb_fused_round(w->p, w->queries * w->keys, w->narrow);
-    return product(w, false, w->p, v, w->queries, w->values, w->keys, w->keys, w->values, y);
+    return product(w, (lb_product){.m = w->queries, .n = w->values, .k = w->keys}, by_rows(w->p, w->keys),
+                   by_rows(v, w->values), y);
 }
 
 static bool split(lb_fused_heads *w, int64_t head, const float *q, const float *k, const float *v, float *y,

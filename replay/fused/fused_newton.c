@@ -53,31 +53,35 @@ static void round_to(const work *w, void *x, int64_t n)
 }
 
 /* out (m, n) = a (m, k) b (k, n); `turned`: b lies (n, k). */
-static void multiply(work *w, int64_t m, int64_t n, int64_t k, const void *a, const void *b, bool turned,
-                     void *out)
+static void multiply(work *w, lb_product shape, const void *a, const void *b, bool turned, void *out)
 {
-    const lb_product shape = {.m = m, .n = n, .k = k};
     const lb_matmul_batch one = {.batch = 1};
-    const lb_matrix left = {a, w->frame.type, k, 1}, right = {b, w->frame.type, turned ? 1 : n, turned ? k : 1};
+    const lb_matrix left = {a, w->frame.type, shape.k, 1},
+                    right = {b, w->frame.type, turned ? 1 : shape.n, turned ? shape.k : 1};
     if (lb_frame_ok(&w->frame) &&
         lb_product_matrices(&shape, w->frame.type, &w->method, &one, &left, &right, false, out) != LB_OK)
         lb_frame_fail(&w->frame, LB_ERR_UNSUPPORTED, "this order of the products");
 }
 
+typedef struct term {
+    double factor;
+    const void *x;
+    bool scaled; /* x has been multiplied with it already, but for the real function */
+} term;
+
 /* out = p x + q y, all rounded on the way where every op is. */
-static void combine(const work *w, double p, const void *x, double q, const void *y, void *out, int64_t n,
-                    bool scaled)
+static void combine(const work *w, term p, term q, void *out, int64_t n)
 {
     if (w->frame.wide) {
         for (int64_t i = 0; i < n; i++)
-            ((double *)out)[i] = (w->twin ? fabs(p) : p) * ((const double *)x)[i] +
-                                 (w->twin ? fabs(q) : q) * ((const double *)y)[i];
+            ((double *)out)[i] = (w->twin ? fabs(p.factor) : p.factor) * ((const double *)p.x)[i] +
+                                 (w->twin ? fabs(q.factor) : q.factor) * ((const double *)q.x)[i];
         return;
     }
     const bool each = w->kernel.separate && w->narrow;
     for (int64_t i = 0; i < n; i++) {
-        float first = (float)p * ((const float *)x)[i],
-              second = scaled ? ((const float *)y)[i] : (float)q * ((const float *)y)[i];
+        float first = (float)p.factor * ((const float *)p.x)[i],
+              second = q.scaled ? ((const float *)q.x)[i] : (float)q.factor * ((const float *)q.x)[i];
         if (each)
             lb_round_to_grid_f32(&first, 1, w->narrow, NULL), lb_round_to_grid_f32(&second, 1, w->narrow, NULL);
         ((float *)out)[i] = first + second;
@@ -88,18 +92,18 @@ static void combine(const work *w, double p, const void *x, double q, const void
 static void step(work *w, const double abc[3])
 {
     const int64_t m = w->m, n = w->n;
-    multiply(w, m, m, n, w->x, w->x, true, w->gram);
+    multiply(w, (lb_product){.m = m, .n = m, .k = n}, w->x, w->x, true, w->gram);
     round_to(w, w->gram, m * m);
     const bool first = w->kernel.scale_first && !w->frame.wide;
     const float c = (float)abc[2];
     for (int64_t i = 0; first && i < m * m; i++) ((float *)w->update)[i] = c * ((float *)w->gram)[i];
     if (first) round_to(w, w->update, m * m);
-    multiply(w, m, m, m, first ? w->update : w->gram, w->gram, false, w->square);
+    multiply(w, (lb_product){.m = m, .n = m, .k = m}, first ? w->update : w->gram, w->gram, false, w->square);
     if (w->kernel.separate) round_to(w, w->square, m * m);
-    combine(w, abc[1], w->gram, abc[2], w->square, w->update, m * m, first);
-    multiply(w, m, n, m, w->update, w->x, false, w->product);
+    combine(w, (term){abc[1], w->gram, false}, (term){abc[2], w->square, first}, w->update, m * m);
+    multiply(w, (lb_product){.m = m, .n = n, .k = m}, w->update, w->x, false, w->product);
     if (w->kernel.separate) round_to(w, w->product, m * n);
-    combine(w, abc[0], w->x, 1, w->product, w->x, m * n, true);
+    combine(w, (term){abc[0], w->x, false}, (term){1, w->product, true}, w->x, m * n);
 }
 
 static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
