@@ -40,6 +40,10 @@ static bool groups_begin(groups *g, lb_call *call, const lb_tensor *in, uint32_t
     return lb_frame_ok(&g->frame) && lb_tensor_numel(in) > 0;
 }
 
+typedef struct channel {
+    double mean, var, e, kappa; /* biased variance; e, kappa: of the twin */
+} channel;
+
 /* Two passes in f64. */
 static void moments(const lb_frame *f, const void *x, int64_t from, int64_t n, double *mean, double *var)
 {
@@ -51,16 +55,15 @@ static void moments(const lb_frame *f, const void *x, int64_t from, int64_t n, d
 }
 
 /* What cancellation does, as in op_norm.c: e = mean |x|, kappa = mean |x - m| (|x| + e) / (var + eps). */
-static void twin_moments(const lb_frame *f, const void *x, int64_t from, int64_t n, double eps, double *e, double *kappa,
-                         double *mean, double *rstd)
+static channel twin_moments(const lb_frame *f, const void *x, int64_t from, int64_t n, double eps)
 {
-    double var, mixed = 0;
-    moments(f, x, from, n, mean, &var);
-    *e = 0;
-    for (int64_t i = 0; i < n; i++) *e += fabs(lb_frame_get(f, x, from + i)) / (double)n;
-    for (int64_t i = 0; i < n; i++) mixed += fabs(lb_frame_get(f, x, from + i) - *mean) * (fabs(lb_frame_get(f, x, from + i)) + *e) / (double)n;
-    *kappa = mixed / (var + eps);
-    *rstd = 1 / sqrt(var + eps);
+    channel m = {0};
+    double mixed = 0;
+    moments(f, x, from, n, &m.mean, &m.var);
+    for (int64_t i = 0; i < n; i++) m.e += fabs(lb_frame_get(f, x, from + i)) / (double)n;
+    for (int64_t i = 0; i < n; i++) mixed += fabs(lb_frame_get(f, x, from + i) - m.mean) * (fabs(lb_frame_get(f, x, from + i)) + m.e) / (double)n;
+    m.kappa = mixed / (m.var + eps);
+    return m;
 }
 
 /* Args: input, weight, bias, N, C, HxW, group, eps. Results: y = x a + b with a = rstd gamma, b = beta - a mean; mean, rstd. */
@@ -76,7 +79,9 @@ static lb_status group_norm_run(lb_call *call, bool twin)
     for (int64_t i = 0; lb_frame_ok(f) && i < count; i++) {
         double mean, var, rstd, e = 0, kappa = 0;
         if (twin) {
-            twin_moments(f, g.x, i * n, n, eps, &e, &kappa, &mean, &rstd);
+            const channel m = twin_moments(f, g.x, i * n, n, eps);
+            mean = m.mean, e = m.e, kappa = m.kappa;
+            rstd = 1 / sqrt(m.var + eps);
         } else if (f->wide) {
             moments(f, g.x, i * n, n, &mean, &var);
             rstd = 1 / sqrt(var + eps);
@@ -108,14 +113,23 @@ static lb_status group_norm_run(lb_call *call, bool twin)
 static lb_status group_norm(lb_call *call) { return group_norm_run(call, false); }
 static lb_status group_norm_twin(lb_call *call) { return group_norm_run(call, true); }
 
+/* What a backward call reads besides x and gamma, and what it writes; a gradient that nobody wants is NULL. */
+typedef struct gradients {
+    const void *dy, *mean, *rstd;
+    void *dx, *dgamma, *dbeta;
+    bool twin;
+} gradients;
+
 /* Per channel of a sample: ds = sum dy x, db = sum dy (of magnitudes for the twin). dx = a dy gamma + b x + c with the sums over the
  * group, b = (db mean - ds) a^3 / n, c = -b mean - db a / n. */
-static void group_backward(const groups *g, const void *dy, const void *mean, const void *rstd, void *dx, void *dgamma,
-                           void *dbeta, int64_t i, bool twin)
+static void group_backward(const groups *g, const gradients *to, int64_t i)
 {
     const lb_frame *f = &g->frame;
+    const bool twin = to->twin;
+    const void *dy = to->dy;
+    void *dx = to->dx, *dgamma = to->dgamma, *dbeta = to->dbeta;
     int64_t n = g->width * g->spatial;
-    double m = lb_frame_get(f, mean, i), a = lb_frame_get(f, rstd, i), ds_sum = 0, db_sum = 0;
+    double m = lb_frame_get(f, to->mean, i), a = lb_frame_get(f, to->rstd, i), ds_sum = 0, db_sum = 0;
     if (twin) m = fabs(m);
     for (int64_t c = 0; c < g->width; c++) {
         int64_t channel = i % g->groups * g->width + c, from = i * n + c * g->spatial;
@@ -145,18 +159,18 @@ static lb_status group_norm_backward_run(lb_call *call, bool twin)
     groups g;
     if (!groups_begin(&g, call, lb_call_tensor(call, 1), 5)) return lb_frame_end(&g.frame);
     lb_frame *f = &g.frame;
-    const void *dy = lb_frame_input(f, 0), *mean = lb_frame_input(f, 2), *rstd = lb_frame_input(f, 3);
+    gradients to = {.dy = lb_frame_input(f, 0), .mean = lb_frame_input(f, 2), .rstd = lb_frame_input(f, 3), .twin = twin};
     g.gamma = lb_frame_input(f, 4);
     int64_t count = g.samples * g.groups;
-    void *dx = wanted(call, 9, 0) ? lb_frame_output(f, 0, count * g.width * g.spatial) : NULL;
-    void *dgamma = wanted(call, 9, 1) ? lb_frame_output(f, 1, g.channels) : NULL;
-    void *dbeta = wanted(call, 9, 2) ? lb_frame_output(f, 2, g.channels) : NULL;
+    to.dx = wanted(call, 9, 0) ? lb_frame_output(f, 0, count * g.width * g.spatial) : NULL;
+    to.dgamma = wanted(call, 9, 1) ? lb_frame_output(f, 1, g.channels) : NULL;
+    to.dbeta = wanted(call, 9, 2) ? lb_frame_output(f, 2, g.channels) : NULL;
     if (!lb_frame_ok(f)) return lb_frame_end(f);
     for (int64_t c = 0; c < g.channels; c++) {
-        if (dgamma) lb_frame_set(f, dgamma, c, 0);
-        if (dbeta) lb_frame_set(f, dbeta, c, 0);
+        if (to.dgamma) lb_frame_set(f, to.dgamma, c, 0);
+        if (to.dbeta) lb_frame_set(f, to.dbeta, c, 0);
     }
-    for (int64_t i = 0; i < count; i++) group_backward(&g, dy, mean, rstd, dx, dgamma, dbeta, i, twin);
+    for (int64_t i = 0; i < count; i++) group_backward(&g, &to, i);
     return lb_frame_end(f);
 }
 
@@ -191,10 +205,6 @@ static int64_t place(const batch *b, int64_t channel, int64_t i)
 {
     return (i / b->spatial * b->channels + channel) * b->spatial + i % b->spatial;
 }
-
-typedef struct channel {
-    double mean, var, e, kappa; /* biased variance; e, kappa: of the twin */
-} channel;
 
 static channel channel_moments(const batch *b, int64_t c, double eps)
 {
@@ -233,16 +243,20 @@ static void *per_channel(batch *b, uint32_t r)
     return there ? lb_frame_output(&b->frame, r, b->channels) : NULL;
 }
 
-/* The running statistics as training leaves them, else as they were. `coarse`: of the twin, whose terms torch rounds to the dtype
- * of the statistics; 0: no twin. */
-static void blend_running(const lb_frame *f, void *out, const void *old, int64_t c, double momentum, double value, bool training,
-                          double coarse)
+/* How the running statistics go on. `coarse`: of the twin, whose terms torch rounds to the dtype of the statistics; 0: no twin. */
+typedef struct running {
+    bool training;
+    double momentum, coarse;
+} running;
+
+/* The running statistics as training leaves them, else as they were. */
+static void blend_running(const lb_frame *f, running how, void *out, const void *old, int64_t c, double value)
 {
     if (!out || !old) return;
     double before = lb_frame_get(f, old, c);
-    if (coarse > 0) before = fabs(before);
-    double blended = momentum * value + (1 - momentum) * before;
-    lb_frame_set(f, out, c, !training ? before : coarse > 0 ? blended * coarse : blended);
+    if (how.coarse > 0) before = fabs(before);
+    double blended = how.momentum * value + (1 - how.momentum) * before;
+    lb_frame_set(f, out, c, !how.training ? before : how.coarse > 0 ? blended * how.coarse : blended);
 }
 
 /* Results: y, saved mean, saved 1/std, and for ops that write them the running mean and variance. */
@@ -254,8 +268,8 @@ static lb_status batch_norm_run(lb_call *call, batch_args at, bool twin)
     const void *gamma = lb_frame_input(f, 1), *beta = lb_frame_input(f, 2), *mean = NULL, *var = NULL;
     if (at.running != NONE) mean = lb_frame_input(f, at.running), var = lb_frame_input(f, at.running + 1);
     bool training = trains(call, at.training);
-    double coarse = twin ? lb_twin_scale(call, at.running) : 0;
-    double eps = lb_call_float(call, at.eps, 1e-5), momentum = lb_call_float(call, at.momentum, 0.1);
+    const running how = {training, lb_call_float(call, at.momentum, 0.1), twin ? lb_twin_scale(call, at.running) : 0};
+    double eps = lb_call_float(call, at.eps, 1e-5);
     if (!training && (!mean || !var)) lb_frame_fail(f, LB_ERR_INVALID, "no running statistics");
     void *y = lb_frame_output(f, 0, b.n * b.channels), *saved = per_channel(&b, 1), *inverse = per_channel(&b, 2);
     void *new_mean = per_channel(&b, at.updated), *new_var = per_channel(&b, at.updated + 1);
@@ -265,8 +279,8 @@ static lb_status batch_norm_run(lb_call *call, batch_args at, bool twin)
         double unbiased = m.var * (double)b.n / (double)(b.n > 1 ? b.n - 1 : 1);
         if (saved && training) lb_frame_set(f, saved, c, twin ? m.e : m.mean);
         if (inverse && training) lb_frame_set(f, inverse, c, twin ? invstd * (1 + m.kappa) * lb_twin_scale(call, 0) : invstd);
-        blend_running(f, new_mean, mean, c, momentum, twin ? m.e : m.mean, training, coarse);
-        blend_running(f, new_var, var, c, momentum, unbiased, training, coarse);
+        blend_running(f, how, new_mean, mean, c, twin ? m.e : m.mean);
+        blend_running(f, how, new_var, var, c, unbiased);
         double a = invstd * w, b_shift = shift - m.mean * a;
         if (!f->wide) a = (float)a, b_shift = (float)b_shift;
         for (int64_t i = 0; i < b.n; i++) {
