@@ -346,7 +346,7 @@ static bool has_lone_ops(const lb_walk *w)
 static lb_status find_exits(lb_walk *w, const lb_map_rules *rules_a, const lb_map_rules *rules_b, lb_err *err)
 {
     char lone[300], text[400];
-    LB_TRY(lb_exits_find(w->a, w->b, rules_a, rules_b, &w->alignment, &w->exits, lone, sizeof lone, err));
+    LB_TRY(lb_exits_find(w->a, w->b, rules_a, rules_b, &w->alignment, w->meetings, &w->exits, lone, sizeof lone, err));
     snprintf(text, sizeof text, "step %lld, rank %d: %s", (long long)w->pa->step, w->pa->rank, lone);
     if (*lone) lb_report_finding(w->report, text);
     return LB_OK;
@@ -366,6 +366,8 @@ static lb_status diff_step(lb_walk *w, session *s, lb_err *err)
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", w->pa->n_ops);
     /* A write that one side alone makes shows in no pair, but in what a parameter holds at the end. */
     LB_TRY(lb_shadow_pair_init(w->a, w->b, &w->alignment, &w->shadows, err));
+    for (int k = 0; k < 2; k++)
+        if ((k ? w->b : w->a)->n_parts > 1) LB_TRY(lb_meetings_find(k ? w->b : w->a, &w->meetings[k], err));
     LB_TRY(find_exits(w, rules_a, rules_b, err));
     uint32_t differing = find_differences(w) + w->shadows.n_finals + has_lone_ops(w);
     if (differing) LB_TRY(measure_noise(w, options, err));

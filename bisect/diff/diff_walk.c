@@ -819,8 +819,6 @@ static lb_status walk_all(lb_walk *w, uint32_t *at, lb_err *err)
 lb_status lb_walk_program(lb_walk *w, lb_err *err)
 {
     uint32_t *at = NULL;
-    if (w->a->n_parts > 1) LB_TRY(lb_meetings_find(w->a, &w->meetings[0], err));
-    if (w->b->n_parts > 1) LB_TRY(lb_meetings_find(w->b, &w->meetings[1], err));
     lb_status status = open_walk(w, &at, err);
     if (status == LB_OK) status = walk_all(w, at, err);
     if (status == LB_OK) status = lb_met_storages_note(&w->past->met, w->a, w->b, &w->merged, w->swapped, err);

@@ -149,16 +149,17 @@ static int compare_entries(const void *x, const void *y)
 
 /* ---- parameters as layers ---- */
 
-/* Per op of the optimizer that serves a single parameter: its name, mapped; NULL for others. An optimizer goes through its parameters in
- * an order that says nothing: ops meet by whose they are. */
+/* Per op of the optimizer, or of what ranks do with gradients, that serves a single parameter: its name, mapped; NULL for others. Both go
+ * through the parameters in an order that says nothing: ops meet by whose they are. */
 typedef struct served {
     char **names;
     uint32_t n;
 } served;
 
-static bool is_optimizers(const lb_program *p, const lb_op *op)
+static bool is_parameters(const lb_program *p, const lb_op *op)
 {
-    return op->phase == LB_PHASE_OPTIMIZER && lb_op_computes(p, op) && !*lb_op_layer(p, op);
+    const bool outside = op->phase == LB_PHASE_OPTIMIZER || op->phase == LB_PHASE_COMMUNICATION;
+    return outside && lb_op_computes(p, op) && !*lb_op_layer(p, op);
 }
 
 static lb_status list_served(const lb_program *p, const lb_map_rules *rules, bool wanted, served *out, lb_err *err)
@@ -168,12 +169,12 @@ static lb_status list_served(const lb_program *p, const lb_map_rules *rules, boo
     bool any = false;
     *out = (served){.names = calloc(p->n_ops + 1, sizeof *out->names), .n = p->n_ops};
     if (!out->names) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", p->n_ops);
-    for (uint32_t i = 0; wanted && i < p->n_ops && !any; i++) any = is_optimizers(p, &p->ops[i]);
+    for (uint32_t i = 0; wanted && i < p->n_ops && !any; i++) any = is_parameters(p, &p->ops[i]);
     if (!any) return LB_OK;
     lb_status status = lb_flow_new(p, &flow, err);
     if (status == LB_OK) status = lb_owners_new(flow, NULL, &owners, err);
     for (uint32_t i = 0; i < p->n_ops && status == LB_OK; i++) {
-        if (!is_optimizers(p, &p->ops[i]) || lb_owner_count(owners, i, LB_OWNER_WHOLE) != 1) continue;
+        if (!is_parameters(p, &p->ops[i]) || lb_owner_count(owners, i, LB_OWNER_WHOLE) != 1) continue;
         out->names[i] = lb_map_rules_apply(rules, lb_owner_of(owners, i, LB_OWNER_WHOLE));
         if (!out->names[i]) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for names");
     }

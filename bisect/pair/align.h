@@ -34,8 +34,8 @@ typedef struct lb_alignment {
 lb_status lb_alignment_make(const lb_side *a, const lb_side *b, const lb_map_rules *rules_a,
                             const lb_map_rules *rules_b, const lb_batch_rows *rows, lb_alignment *out,
                             lb_err *err);
-/* The same, but ops of the optimizer meet by the parameter that they serve (replay/program/owner.h): an optimizer goes through its parameters in an
- * order that says nothing. */
+/* The same, but ops of the optimizer and of communication outside modules meet by the parameter that they serve (replay/program/owner.h):
+ * both go through the parameters in an order that says nothing. */
 lb_status lb_alignment_make_by_parameter(const lb_side *a, const lb_side *b, const lb_map_rules *rules_a, const lb_map_rules *rules_b,
                                          lb_alignment *out, lb_err *err);
 /* How the larger batch's values stand to the smaller's for that op: does some value that it reads carry rows, so that what it gives

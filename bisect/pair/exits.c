@@ -238,12 +238,19 @@ static bool add_input(const lb_side *a, const lb_side *b, const lb_alignment *al
     return true;
 }
 
-static bool add_inputs(const lb_side *a, const lb_side *b, const lb_alignment *al, lb_exits *exits)
+/* A collective whose members are all here is computed: what goes into it shows in what comes out. */
+static bool has_met(const lb_meetings *m, uint32_t op)
+{
+    return m->of_op && m->of_op[op] != LB_NONE;
+}
+
+static bool add_inputs(const lb_side *a, const lb_side *b, const lb_alignment *al, const lb_meetings meetings[2], lb_exits *exits)
 {
     const lb_program *pa = a->program, *pb = b->program;
     for (uint32_t i = 0; i < pa->n_ops; i++) {
         const uint32_t j = al->b_of_a[i];
         if (j == LB_NONE || pa->ops[i].flags & LB_OP_RANDOM || !lb_taking_rebases(al, a, i, b, j)) continue;
+        if (has_met(&meetings[0], i) && has_met(&meetings[1], j)) continue;
         inputs x = {.program = pa}, y = {.program = pb};
         lb_op_each_input(pa, &pa->ops[i], note_input, &x), lb_op_each_input(pb, &pb->ops[j], note_input, &y);
         for (uint32_t k = 0; k < x.n && x.n == y.n; k++)
@@ -253,7 +260,8 @@ static bool add_inputs(const lb_side *a, const lb_side *b, const lb_alignment *a
 }
 
 lb_status lb_exits_find(const lb_side *a, const lb_side *b, const lb_map_rules *rules_a, const lb_map_rules *rules_b,
-                        const lb_alignment *alignment, lb_exits *exits, char *lone, size_t lone_size, lb_err *err)
+                        const lb_alignment *alignment, const lb_meetings meetings[2], lb_exits *exits, char *lone, size_t lone_size,
+                        lb_err *err)
 {
     results ra = {0}, rb = {0};
     *exits = (lb_exits){0}, *lone = '\0';
@@ -266,7 +274,7 @@ lb_status lb_exits_find(const lb_side *a, const lb_side *b, const lb_map_rules *
     if (done) exits->list = calloc(ra.n + 1, sizeof *exits->list);
     done = done && exits->list;
     if (done) pair_results(a, b, &ra, &rb, exits), note_lone(&ra, &rb, lone, lone_size);
-    done = done && add_states(a, b, exits) && add_last_states(a, b, alignment, exits) && add_inputs(a, b, alignment, exits);
+    done = done && add_states(a, b, exits) && add_last_states(a, b, alignment, exits) && add_inputs(a, b, alignment, meetings, exits);
     free_results(&ra), free_results(&rb);
     return done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u results", a->program->n_boundaries);
 }

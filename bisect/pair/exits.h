@@ -8,12 +8,14 @@
 #ifndef LB_BISECT_EXITS_H
 #define LB_BISECT_EXITS_H
 
+#include "meeting.h"
 #include "shadow_pair.h"
 
 /* The results of outermost calls that both sides have, matched by the module's path, its call and the place among the results, and inputs
- * of aligned ops of that kind. Of sides of one part each; others have none. LB_ERR_NOMEM is the only failure. `*lone`: a result that one side alone has, in words, or "". */
+ * of aligned ops of that kind; `meetings`: of A and of B, as in meeting.h. Of sides of as many parts each; others have none. LB_ERR_NOMEM is the only failure. `*lone`: a result that one side alone has, in words, or "". */
 lb_status lb_exits_find(const lb_side *a, const lb_side *b, const lb_map_rules *rules_a, const lb_map_rules *rules_b,
-                        const lb_alignment *alignment, lb_exits *exits, char *lone, size_t lone_size, lb_err *err);
+                        const lb_alignment *alignment, const lb_meetings meetings[2], lb_exits *exits, char *lone, size_t lone_size,
+                        lb_err *err);
 void lb_exits_release(lb_exits *exits);
 
 #endif

@@ -35,6 +35,12 @@ static bool is_free_a(const finder *f, uint32_t op)
     return f->al->source_b_of_a[op] == LB_NONE && f->al->join_of_a[op] == LB_NONE;
 }
 
+/* Of several ranks each holds its own. */
+static bool same_part(const finder *f, uint32_t op_a, uint32_t op_b)
+{
+    return lb_side_part_of(f->a, op_a) == lb_side_part_of(f->b, op_b);
+}
+
 static bool is_free_b(const finder *f, uint32_t op)
 {
     for (uint32_t i = 0; i < f->a->program->n_ops; i++)
@@ -51,13 +57,13 @@ static size_t prefix_of(const char *name)
     return colon ? (size_t)(colon + 1 - name) : 0;
 }
 
-static uint32_t find_part(const finder *f, const char *prefix, size_t n, const char *part)
+static uint32_t find_part(const finder *f, uint32_t whole, const char *prefix, size_t n, const char *part)
 {
     const lb_program *p = f->b->program;
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const lb_value *v = source_value(p, i);
         const char *name = v ? lb_program_text(p, v->name) : "";
-        if (v && prefix_of(name) == n && !strncmp(name, prefix, n) && !strcmp(name + n, part) && is_free_b(f, i)) return i;
+        if (v && prefix_of(name) == n && !strncmp(name, prefix, n) && !strcmp(name + n, part) && same_part(f, whole, i) && is_free_b(f, i)) return i;
     }
     return LB_NONE;
 }
@@ -70,7 +76,7 @@ static void join_known(finder *f, uint32_t op, const lb_value *v)
     for (uint32_t r = 0; r < f->fused->n; r++) {
         const lb_fused_row *row = &f->fused->list[r];
         bool all = !strcmp(name + n, row->whole);
-        for (uint32_t k = 0; all && k < row->n; k++) all = (ops[k] = find_part(f, name, n, row->parts[k])) != LB_NONE;
+        for (uint32_t k = 0; all && k < row->n; k++) all = (ops[k] = find_part(f, op, name, n, row->parts[k])) != LB_NONE;
         if (all && lb_alignment_join(f->al, f->a->program, f->b->program, op, ops, row->n)) return;
     }
 }
@@ -105,8 +111,22 @@ static char *copy_name(finder *f, const lb_program *p, uint32_t op)
     return name;
 }
 
+/* Of a rank before this one. */
+static bool is_known(const finder *f, uint32_t whole, const uint32_t *parts, uint32_t n)
+{
+    for (uint32_t r = 0; r < f->fused->n; r++) {
+        const lb_fused_row *row = &f->fused->list[r];
+        bool same = row->n == n && !strcmp(row->whole, lb_program_text(f->a->program, source_value(f->a->program, whole)->name));
+        for (uint32_t k = 0; same && k < n; k++)
+            same = !strcmp(row->parts[k], lb_program_text(f->b->program, source_value(f->b->program, parts[k])->name));
+        if (same) return true;
+    }
+    return false;
+}
+
 static void remember(finder *f, uint32_t whole, const uint32_t *parts, uint32_t n)
 {
+    if (is_known(f, whole, parts, n)) return;
     lb_fused_row *more = realloc(f->fused->list, (f->fused->n + 1) * sizeof *more);
     if (more) f->fused->list = more;
     lb_fused_row row = {.whole = copy_name(f, f->a->program, whole), .parts = calloc(n, sizeof *row.parts), .n = n};
@@ -125,7 +145,7 @@ static void find_parts(finder *f, uint32_t op)
         more = false;
         for (uint32_t i = 0; i < f->b->program->n_ops && !more; i++) {
             const lb_value *v = source_value(f->b->program, i);
-            bool used = !v || !(v->flags & LB_VALUE_PARAMETER) || !is_free_b(f, i);
+            bool used = !v || !(v->flags & LB_VALUE_PARAMETER) || !same_part(f, op, i) || !is_free_b(f, i);
             for (uint32_t k = 0; k < n; k++) used |= ops[k] == i;
             if (used || !open_value(f->b, i, &part) || !is_slice(&whole, at, &part)) continue;
             ops[n++] = i, at += bytes_of(&part), more = true;
@@ -138,7 +158,7 @@ static void find_parts(finder *f, uint32_t op)
 lb_status lb_fused_sources_join(lb_fused_sources *fused, const lb_side *a, const lb_side *b, lb_alignment *al, lb_err *err)
 {
     finder f = {fused, a, b, al, false};
-    for (int contents = 0; contents < 2 && a->n_parts == 1 && b->n_parts == 1; contents++)
+    for (int contents = 0; contents < 2 && a->n_parts == b->n_parts; contents++)
         for (uint32_t i = 0; i < a->program->n_ops && !f.failed; i++) {
             const lb_value *v = source_value(a->program, i);
             if (!v || !is_free_a(&f, i)) continue;

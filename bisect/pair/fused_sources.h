@@ -19,7 +19,7 @@ typedef struct lb_fused_sources {
     uint32_t n;
 } lb_fused_sources;
 
-/* Joins in the alignment what is known, and looks among the parameters without a partner for more. Sides of one part each. LB_ERR_NOMEM is
+/* Joins in the alignment what is known, and looks among the parameters without a partner for more. Sides of as many parts each. LB_ERR_NOMEM is
  * the only failure. */
 lb_status lb_fused_sources_join(lb_fused_sources *fused, const lb_side *a, const lb_side *b, lb_alignment *alignment, lb_err *err);
 void lb_fused_sources_release(lb_fused_sources *fused);
