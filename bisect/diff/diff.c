@@ -360,7 +360,7 @@ static lb_status diff_step(lb_walk *w, session *s, lb_err *err)
     LB_TRY(lb_alignment_make_by_parameter(w->a, w->b, rules_a, rules_b, &w->alignment, err));
     LB_TRY(lb_fused_sources_join(&w->past->fused, w->a, w->b, &w->alignment, err));
     w->held_otherwise = w->pa->step > w->past->first && lb_fused_sources_apart(w->a, w->b, &w->alignment);
-    lb_met_storages_pair(&w->past->met, w->a, w->b, w->swapped, &w->alignment);
+    LB_TRY(lb_met_storages_pair(&w->past->met, w->a, w->b, w->swapped, &w->alignment, err));
     w->differs = calloc(w->pa->n_ops + 1, 1), w->settled = calloc((size_t)w->pa->n_ops + w->pb->n_ops + 1, 1);
     if (!w->differs || !w->settled)
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", w->pa->n_ops);

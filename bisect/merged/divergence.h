@@ -32,6 +32,7 @@ typedef struct lb_node {
     uint8_t state;
     bool flipped; /* integers that are not the same although exact arithmetic agrees: a decision that the sides made otherwise, or what follows
                      from one. Both shadows go on from one side's; what depends on its shape cannot */
+    bool told;     /* the same, and not because it is rounding alone on both sides (shadow_numbers.h) */
     bool integers; /* integers or bools of it are not the same on both sides */
 } lb_node;
 

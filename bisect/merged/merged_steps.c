@@ -91,11 +91,18 @@ static uint8_t may_differ(const lb_program *p, const lb_op *op)
     return lb_op_computes(p, op) ? LB_BLAME_OP : LB_BLAME_NOT;
 }
 
+static uint32_t meets(const maker *m, int side, uint32_t op)
+{
+    return m->shadows->meets[side] ? m->shadows->meets[side][op] : LB_NONE;
+}
+
 static void add_node(maker *m, uint32_t a, const uint32_t *b, uint32_t n, lb_node_state state)
 {
     lb_merged_steps *o = m->out;
     lb_node *node = &o->nodes[o->merged.n_nodes];
+    const bool same_bits = meets(m, 0, a) == LB_NONE && !m->differs[a];
     *node = (lb_node){.first = {m->n_ops, m->n_ops + 1}, .n = {1, n}, .state = (uint8_t)state};
+    node->told = state == LB_NODE_SAME && (same_bits || (m->shadows->rows && m->shadows->rows[a].told));
     o->ops[m->n_ops++] = a;
     o->node_of[0][a] = o->merged.n_nodes;
     for (uint32_t k = 0; k < n; k++) {
@@ -117,11 +124,6 @@ static lb_node_state state_of(const maker *m, uint32_t a)
     case LB_SHADOW_UNKNOWN: break;
     }
     return LB_NODE_UNKNOWN;
-}
-
-static uint32_t meets(const maker *m, int side, uint32_t op)
-{
-    return m->shadows->meets[side] ? m->shadows->meets[side][op] : LB_NONE;
 }
 
 /* In a layer or an update that the sides write by other ops, names alone make pairs of what has nothing to do with each other: a root divided

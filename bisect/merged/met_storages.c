@@ -1,6 +1,8 @@
 /* See met_storages.h. */
 #include "met_storages.h"
 
+#include "owner.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,7 +38,7 @@ static bool note(lb_met_storages *met, int64_t first, int64_t second)
 /* In the optimizer alone: that is where states without a name are written, and there are few of them. */
 static bool note_node(lb_met_storages *met, const lb_side *a, const lb_side *b, const lb_merged_steps *s, const lb_node *node, bool swapped)
 {
-    if (node->state != LB_NODE_SAME || node->n[0] != 1 || node->n[1] != 1) return true;
+    if (!node->told || node->n[0] != 1 || node->n[1] != 1) return true;
     const uint32_t x = s->ops[node->first[0]], y = s->ops[node->first[1]];
     if (a->program->ops[x].phase != LB_PHASE_OPTIMIZER || !lb_op_computes(a->program, &a->program->ops[x])) return true;
     if (a->program->ops[x].results + a->program->ops[x].written > FEW) return true;
@@ -69,25 +71,156 @@ static bool is_free(const lb_alignment *al, uint32_t n_ops, uint32_t op_b)
     return al->join_of_b[op_b] == LB_NONE;
 }
 
-static void pair(const lb_side *a, const lb_side *b, int64_t sb, uint32_t op_a, const lb_value *va, lb_alignment *al)
+/* True when they are partners now. */
+static bool pair(const lb_side *a, const lb_side *b, int64_t sb, uint32_t op_a, const lb_value *va, lb_alignment *al)
 {
     for (uint32_t j = 0; j < b->program->n_ops; j++) {
         const uint32_t v = carried(b->program, j);
         if (v == LB_NONE || b->program->values[v].storage != sb || !lb_layout_same_shape(&va->layout, &b->program->values[v].layout)) continue;
-        if (is_free(al, a->program->n_ops, j)) al->source_b_of_a[op_a] = j;
-        return;
+        if (!is_free(al, a->program->n_ops, j)) return false;
+        al->source_b_of_a[op_a] = j;
+        return true;
     }
+    return false;
 }
 
-void lb_met_storages_pair(const lb_met_storages *met, const lb_side *a, const lb_side *b, bool swapped, lb_alignment *al)
+static bool is_lone(const lb_alignment *al, uint32_t op_a)
 {
-    for (uint32_t i = 0; met->n && i < a->program->n_ops; i++) {
-        const uint32_t v = carried(a->program, i);
-        if (v == LB_NONE || al->source_b_of_a[i] != LB_NONE || al->join_of_a[i] != LB_NONE) continue;
-        for (uint32_t k = 0; k < met->n; k++)
-            if (met->list[k][swapped] == a->program->values[v].storage)
-                pair(a, b, met->list[k][!swapped], i, &a->program->values[v], al);
+    return al->source_b_of_a[op_a] == LB_NONE && al->join_of_a[op_a] == LB_NONE;
+}
+
+/* ---- by what they are to their parameter ---- */
+
+/* A state of one side. */
+typedef struct state {
+    uint32_t op;
+    const char *parameter;  /* of the same name on both sides */
+    const char *kind;       /* "exp_avg" with its length; of one without a name ""… */
+    size_t kind_length;
+    uint32_t place;         /* …and which of its parameter's */
+    uint32_t partner;       /* of A's: the state of B that it met; LB_NONE */
+} state;
+
+typedef struct states {
+    state *list;
+    uint32_t n;
+    lb_flow *flow;
+    lb_owners *owners;
+} states;
+
+static void release_states(states *s)
+{
+    free(s->list);
+    lb_owners_free(s->owners), lb_flow_free(s->flow);
+    *s = (states){0};
+}
+
+/* The parameter that a state is of by its name, "optimizer.exp_avg:up.weight"; NULL: it has none. */
+static const char *named_parameter(const char *name)
+{
+    const char *colon = strncmp(name, "optimizer.", 10) ? NULL : strchr(name, ':');
+    return colon ? colon + 1 : NULL;
+}
+
+static lb_status list_states(const lb_side *side, states *s, lb_err *err)
+{
+    const lb_program *p = side->program;
+    LB_TRY(lb_flow_new(p, &s->flow, err));
+    LB_TRY(lb_owners_new(s->flow, NULL, &s->owners, err));
+    s->list = malloc((p->n_ops + 1) * sizeof *s->list);
+    if (!s->list) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the states of %u ops", p->n_ops);
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const uint32_t v = carried(p, i);
+        const char *name = v == LB_NONE ? "" : lb_program_text(p, p->values[v].name), *named = named_parameter(name);
+        const char *parameter = v == LB_NONE ? "" : named ? named : *name ? "" : lb_owner_of_value(s->owners, v);
+        if (!*parameter || strchr(parameter, ' ')) continue; /* "all parameters" have no state in common */
+        state t = {i, parameter, named ? name : "", named ? (size_t)(named - name) : 0, 0, LB_NONE};
+        for (uint32_t k = 0; k < s->n && !named; k++) t.place += !s->list[k].kind_length && !strcmp(s->list[k].parameter, parameter);
+        s->list[s->n++] = t;
     }
+    return LB_OK;
+}
+
+/* A's parameters go by the names of their partners. */
+static const char *partners_name(const lb_side *a, const lb_side *b, const lb_alignment *al, const char *parameter)
+{
+    const lb_program *pa = a->program, *pb = b->program;
+    for (uint32_t i = 0; i < pa->n_ops; i++) {
+        const uint32_t j = al->source_b_of_a[i];
+        if (j == LB_NONE || !(pa->values[lb_op_results(pa, &pa->ops[i])[0]].flags & LB_VALUE_PARAMETER)) continue;
+        if (!strcmp(lb_program_text(pa, pa->values[lb_op_results(pa, &pa->ops[i])[0]].name), parameter))
+            return lb_program_text(pb, pb->values[lb_op_results(pb, &pb->ops[j])[0]].name);
+    }
+    return parameter;
+}
+
+static bool same_kind(const state *x, const state *y)
+{
+    return x->kind_length == y->kind_length && !strncmp(x->kind, y->kind, x->kind_length) && x->place == y->place;
+}
+
+/* `met`: per op of A, whether its storage met that of its partner. */
+static void note_partners(const uint8_t *met, const lb_alignment *al, states *a, const states *b)
+{
+    for (uint32_t i = 0; i < a->n; i++)
+        for (uint32_t k = 0; k < b->n && met[a->list[i].op] && a->list[i].partner == LB_NONE; k++)
+            if (al->source_b_of_a[a->list[i].op] == b->list[k].op) a->list[i].partner = k;
+}
+
+/* Did some of A's kind meet one of B's, and none of either any other? */
+static bool are_of_one_kind(const states *a, const state *x, const states *b, const state *y)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < a->n; i++) {
+        if (a->list[i].partner == LB_NONE) continue;
+        const bool first = same_kind(&a->list[i], x), second = same_kind(&b->list[a->list[i].partner], y);
+        if (first != second) return false;
+        any |= first;
+    }
+    return any;
+}
+
+static void pair_kinds(const lb_side *a, const lb_side *b, const states *sa, const states *sb, lb_alignment *al)
+{
+    for (uint32_t i = 0; i < sa->n; i++)
+        for (uint32_t k = 0; k < sb->n && is_lone(al, sa->list[i].op); k++) {
+            const state *x = &sa->list[i], *y = &sb->list[k];
+            if (strcmp(x->parameter, y->parameter) || lb_side_part_of(a, x->op) != lb_side_part_of(b, y->op)) continue;
+            if (!are_of_one_kind(sa, x, sb, y)) continue;
+            const uint32_t va = carried(a->program, x->op), vb = carried(b->program, y->op);
+            pair(a, b, b->program->values[vb].storage, x->op, &a->program->values[va], al);
+        }
+}
+
+static lb_status pair_by_kind(const lb_side *a, const lb_side *b, const uint8_t *met, lb_alignment *al, lb_err *err)
+{
+    states sa = {0}, sb = {0};
+    lb_status status = list_states(a, &sa, err);
+    if (status == LB_OK) status = list_states(b, &sb, err);
+    for (uint32_t i = 0; i < sa.n && status == LB_OK; i++)
+        sa.list[i].parameter = partners_name(a, b, al, sa.list[i].parameter);
+    if (status == LB_OK) note_partners(met, al, &sa, &sb), pair_kinds(a, b, &sa, &sb, al);
+    release_states(&sa), release_states(&sb);
+    return status;
+}
+
+lb_status lb_met_storages_pair(const lb_met_storages *met, const lb_side *a, const lb_side *b, bool swapped, lb_alignment *al, lb_err *err)
+{
+    const lb_program *p = a->program;
+    uint8_t *now = met->n ? calloc(p->n_ops + 1, 1) : NULL;
+    bool left = false;
+    if (!met->n) return LB_OK;
+    if (!now) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", p->n_ops);
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const uint32_t v = carried(p, i);
+        if (v == LB_NONE || !is_lone(al, i)) continue;
+        for (uint32_t k = 0; k < met->n && !now[i]; k++)
+            if (met->list[k][swapped] == p->values[v].storage) now[i] = pair(a, b, met->list[k][!swapped], i, &p->values[v], al);
+        left |= !now[i];
+    }
+    const lb_status status = left && a->n_parts == b->n_parts ? pair_by_kind(a, b, now, al, err) : LB_OK;
+    free(now);
+    return status;
 }
 
 void lb_met_storages_release(lb_met_storages *met)

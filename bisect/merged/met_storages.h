@@ -4,6 +4,10 @@
  *                 B: m.mul_(0.9).add_(g, …) ─┘
  *      step n+1   A reads optimizer.exp_avg:w, B reads a tensor without a name: the storages have met, so these are partners
  *
+ * Only numbers that rounding does not make can have met: the moments of a key's bias, whose gradient is zero in exact arithmetic, agree
+ * with those of any other key. They are partners because of what they are to their parameter: A's exp_avg and the first that B keeps of
+ * it, as with the parameters whose moments met.
+ *
  * Private to diff*.c. */
 #ifndef LB_BISECT_MET_STORAGES_H
 #define LB_BISECT_MET_STORAGES_H
@@ -19,8 +23,10 @@ typedef struct lb_met_storages {
 /* Takes what has met in a step in place of what had met before. `swapped`: A is the second side. LB_ERR_NOMEM is the only failure. */
 lb_status lb_met_storages_note(lb_met_storages *met, const lb_side *a, const lb_side *b, const lb_merged_steps *steps, bool swapped,
                                lb_err *err);
-/* Pairs carried sources that have no partner, when their storages met. */
-void lb_met_storages_pair(const lb_met_storages *met, const lb_side *a, const lb_side *b, bool swapped, lb_alignment *alignment);
+/* Pairs carried sources that have no partner, when their storages met, or when they are to partner parameters what others are that met.
+ * LB_ERR_NOMEM is the only failure. */
+lb_status lb_met_storages_pair(const lb_met_storages *met, const lb_side *a, const lb_side *b, bool swapped, lb_alignment *alignment,
+                               lb_err *err);
 void lb_met_storages_release(lb_met_storages *met);
 
 #endif

@@ -74,6 +74,13 @@ static bool agree(const lb_projection *a, const lb_projection *b)
     return any;
 }
 
+static bool tell(const lb_projection *a, const lb_projection *b)
+{
+    for (int i = 0; i < LB_MATCH_RESULTS; i++)
+        if (a[i].elements && b[i].elements && !lb_projections_tell(&a[i], &b[i])) return false;
+    return true;
+}
+
 /* Of several results only the same op gives what the other gives, one by one. */
 static bool may_meet(const lb_exact_match *m, uint32_t a, uint32_t b)
 {
@@ -113,6 +120,7 @@ static void match_lists(const lb_exact_match *m, const uint32_t *a, uint32_t na,
             comparisons++;
             if (!agree(m->results[0][a[i]], m->results[1][b[j]])) continue;
             out->meets[0][a[i]] = b[j], out->meets[1][b[j]] = a[i];
+            out->rows[a[i]].told = tell(m->results[0][a[i]], m->results[1][b[j]]);
             break;
         }
 }

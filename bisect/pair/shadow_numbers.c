@@ -93,6 +93,13 @@ bool lb_shadow_numbers_agree(const double *a, const double *b, int64_t n, double
     return max_error(a, b, n) <= 0x1p5 * noise + 0x1p-40 * max_finite(a, n);
 }
 
+static const double FAR = 0x1p10;
+
+bool lb_shadow_numbers_tell(const double *a, int64_t n, double noise)
+{
+    return max_finite(a, n) > FAR * 0x1p5 * noise && max_finite(a, n) > 0;
+}
+
 lb_projection lb_projection_of(const lb_tensor *t)
 {
     lb_projection p = {.elements = lb_layout_numel(&t->layout)};
@@ -119,4 +126,9 @@ bool lb_projections_agree(const lb_projection *a, const lb_projection *b)
     for (int k = 0; k < 4; k++)
         if (!(fabs(a->sums[k] - b->sums[k]) <= room)) return false;
     return true;
+}
+
+bool lb_projections_tell(const lb_projection *a, const lb_projection *b)
+{
+    return fmin(a->norm, b->norm) > FAR * 0x1p6 * fmax(a->noise, b->noise) && fmin(a->norm, b->norm) > 0;
 }

@@ -22,6 +22,9 @@ void lb_shadow_disturb(const lb_tensor *tensor, uint64_t serial);
 double lb_shadow_noise(const double *shadow, const double *disturbed, int64_t n);
 /* Whether two shadows are no further apart than rounding in f64 explains: max |a - b| <= 2^5 noise + 2^-40 max |a|. */
 bool lb_shadow_numbers_agree(const double *a, const double *b, int64_t n, double noise);
+/* Whether that they agree says something: rounding moves them by far less than they are. Numbers that exact arithmetic makes zero (the
+ * gradient of a key's bias) are rounding alone, and agree with whatever is as small. */
+bool lb_shadow_numbers_tell(const double *a, int64_t n, double noise);
 
 /* A result in four numbers: sums of its elements with random signs and sizes, by which equal results are found among many. */
 typedef struct lb_projection {
@@ -34,5 +37,7 @@ lb_projection lb_projection_of(const lb_tensor *tensor);
 /* Of as many elements, and no sum further apart than 2^6 noises and 2^-40 norms. Constants (the projection of all zeros, or of one number)
  * tell nothing apart; whether to trust them is the caller's business. */
 bool lb_projections_agree(const lb_projection *a, const lb_projection *b);
+/* As lb_shadow_numbers_tell, of two that agree. */
+bool lb_projections_tell(const lb_projection *a, const lb_projection *b);
 
 #endif

@@ -217,7 +217,7 @@ static void meet_shadow(runner *s, uint32_t row, uint32_t op, const lb_event *ev
     if (!k->numbers) return;
     lb_agreement agreement = k->n_results == event->n_results ? LB_SHADOW_AGREES : LB_SHADOW_UNKNOWN;
     int64_t at = 0;
-    bool any = false;
+    bool any = false, told = true;
     out->other_counts = k->n_results != event->n_results;
     bool real = false; /* masks and counts were taken over with the choice: that they agree says nothing */
     const int64_t before = out->flipped;
@@ -236,11 +236,12 @@ static void meet_shadow(runner *s, uint32_t row, uint32_t op, const lb_event *ev
             out->flipped += settled;
             if (!settled) agreement = LB_SHADOW_DISAGREES, out->outcome = i;
         }
+        told &= lb_shadow_numbers_tell(k->numbers + at, n, k->noise[i]);
         any = true;
         for (int64_t e = 0; e < n && !real; e++) real = b[e] != nearbyint(b[e]);
         free(b);
     }
-    if (any) out->agreement = agreement;
+    if (any) out->agreement = agreement, out->told = told && agreement == LB_SHADOW_AGREES;
     /* What was settled here may be a sum that is not complete yet: the choice is over where the sides agree by themselves. */
     if (any && real && agreement == LB_SHADOW_AGREES && out->flipped == before && s->reach->flips.n)
         s->reach->asked[op] = 1, s->reach->which[op] = flips_of(&s->reach->flips, op);

@@ -22,6 +22,7 @@ typedef struct lb_shadow_row {
     lb_agreement agreement; /* of the aligned pair's (or join's) results and written values */
     uint32_t outcome;       /* the first of them that disagrees */
     bool other_counts;      /* unknown only because the results are no such pair: both were run, and have other numbers of elements */
+    bool told;              /* they agree, and not because all of some result is noise: it is one quantity (lb_shadow_numbers_tell) */
     int64_t flipped;        /* rows of a choice that the sides made otherwise: they are not compared (flips.h) */
     lb_verdict
         own[2]; /* A/A verdict of A's and of B's op, the worst of its parts; MISSING when it was not replayed */
