@@ -261,7 +261,7 @@ int lb_cmd_bisect(int argc, const char **argv)
         {"quiet", 'q', POPT_ARG_NONE, &a.quiet, 0, "no line per trial", NULL},
         {"check", 0, POPT_ARG_NONE, &a.check, 0,
          "search nothing: replay once, with the changes given, and say whether it fails", NULL},
-        {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)changes, 0, "Changes for --check, as for `lastbit replay`",
+        {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)changes, 0, "Changes for --check, as for `lastbit replay`:",
          NULL},
         {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)on_live, 0, "A live job instead of a capture", NULL},
         POPT_TABLEEND,

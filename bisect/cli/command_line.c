@@ -1,62 +1,20 @@
 /* The shared side of every command: see command_line.h. */
 #include "command_line.h"
 
+#include "help_page.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define HELP_COLUMNS 96
-
-/* Adds the words of one line to the line being filled; gives its new length. */
-static size_t fill(const char *words, size_t n, size_t column)
-{
-    for (size_t at = 0; at < n;) {
-        const size_t word = strcspn(words + at, " \n");
-        if (column > 0 && column + 1 + word > HELP_COLUMNS) {
-            putchar('\n');
-            column = 0;
-        }
-        column += (size_t)printf("%s%.*s", column > 0 ? " " : "", (int)word, words + at);
-        at += word + strspn(words + at + word, " ");
-    }
-    return column;
-}
-
-/* Paragraphs as filled lines. Empty lines part them; indented lines are of a list and stay as they are. */
-static void print_filled(const char *text)
-{
-    size_t column = 0;
-    while (*text) {
-        const size_t line = strcspn(text, "\n");
-        if (line == 0 || *text == ' ') {
-            printf("%s%.*s\n", column > 0 ? "\n" : "", (int)line, text);
-            column = 0;
-        } else {
-            column = fill(text, line, column);
-        }
-        text += line + (text[line] == '\n');
-    }
-    if (column > 0) putchar('\n');
-}
-
-static void print_help(const lb_command *command, poptContext context)
+static void print_help(const lb_command *command, const struct poptOption *table)
 {
     printf("usage: lastbit %s [OPTIONS]%s%s\n\n", command->name, *command->synopsis ? " " : "", command->synopsis);
-    print_filled(command->about);
+    lb_help_filled(command->about);
     printf("\nOptions:\n");
-    /* popt begins with a usage line of its own, which knows neither `lastbit` nor the positional arguments. */
-    char *text = NULL;
-    size_t size = 0;
-    FILE *memory = open_memstream(&text, &size);
-    if (memory) {
-        poptPrintHelp(context, memory, 0);
-        fclose(memory);
-        const char *second = strchr(text, '\n');
-        fputs(second ? second + 1 : text, stdout);
-        free(text);
-    }
+    lb_help_options(table, false);
     if (command->example) printf("\nExample:\n%s\n", command->example);
     printf("\nExit codes: 0 same or clean, 1 different or found, 125 cannot be tested, 128 failed, 129 "
            "misused.\n");
@@ -82,9 +40,9 @@ int lb_arguments_parse(const lb_command *command, int argc, const char **argv, l
         POPT_TABLEEND,
     };
     const struct poptOption table[] = {
+        {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)shared, 0, NULL, NULL},
         {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)(command->options ? command->options : shared + 2), 0, NULL,
          NULL},
-        {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)shared, 0, NULL, NULL},
         POPT_TABLEEND,
     };
     memset(arguments, 0, sizeof *arguments);
@@ -103,7 +61,7 @@ int lb_arguments_parse(const lb_command *command, int argc, const char **argv, l
         return code;
     }
     if (help) {
-        print_help(command, context);
+        print_help(command, table);
         lb_arguments_release(arguments);
         return LB_EXIT_SAME;
     }
@@ -135,7 +93,7 @@ static const struct swap_option {
     [LB_SWAP_PRECISION] = {"precision",
                            "hold and compute in f64, f32, bf16, f16, e4m3, e5m2 inside the selected region, rounding at "
                            "its border; tf32, tf32:rz, tf32:rne: round what matrix products read; types each by "
-                           "itself and recipes of quantisation: `lastbit replay --help` lists them",
+                           "itself and recipes of quantisation: below",
                            "SEL=PRECISION"},
     [LB_SWAP_ACCUMULATE] = {"accumulate", "round every addition inside sums and products to bf16, f16, ...",
                             "SEL=DTYPE"},

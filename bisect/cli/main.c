@@ -2,6 +2,8 @@
  */
 #include "command_line.h"
 
+#include "help_page.h"
+
 #include <lastbit/processor.h>
 
 #include <errno.h>
@@ -37,7 +39,38 @@ static void print_usage(FILE *out)
             "Capture a training or serving step, replay it under other kernels, precisions and rank orders,\n"
             "and find the first layer, rank and op where the numbers part company.\n\nCommands:\n");
     for (size_t i = 0; i < ENTRIES; i++) fprintf(out, "  %-8s  %s\n", entries[i].name, entries[i].text);
-    fprintf(out, "\n`lastbit COMMAND --help` explains each with an example.\n");
+    fprintf(out, "\n`lastbit help COMMAND` explains each with an example; `lastbit help` lists topics, too.\n");
+}
+
+static const lb_entry *find_entry(const char *name)
+{
+    for (size_t i = 0; i < ENTRIES; i++)
+        if (strcmp(name, entries[i].name) == 0) return &entries[i];
+    return NULL;
+}
+
+static int run_entry(const lb_entry *entry, int argc, const char **argv)
+{
+    if (entry->run) return entry->run(argc, argv);
+    fprintf(stderr, "lastbit: this build has no `%s`\n", entry->name);
+    return LB_EXIT_UNTESTABLE;
+}
+
+/* `lastbit help [COMMAND or TOPIC]` */
+static int print_page(const char *name)
+{
+    const lb_entry *entry = name ? find_entry(name) : NULL;
+    const char *asked[] = {name, "--help", NULL};
+    if (entry) return run_entry(entry, 2, asked);
+    if (name && lb_help_topic(name)) return LB_EXIT_SAME;
+    if (name) {
+        fprintf(stderr, "lastbit help: no command and no topic `%s`; `lastbit help` lists both\n", name);
+        return LB_EXIT_MISUSED;
+    }
+    print_usage(stdout);
+    printf("\nTopics of `lastbit help TOPIC`:\n");
+    lb_help_list_topics();
+    return LB_EXIT_SAME;
 }
 
 /* The library passes over a word that it does not know, and whoever doubts the instructions would not hear of it. */
@@ -79,22 +112,19 @@ int main(int argc, const char **argv)
         print_usage(stderr);
         return LB_EXIT_MISUSED;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         print_usage(stdout);
         return deliver("--help", LB_EXIT_SAME);
     }
-    if (strcmp(argv[1], "--version") == 0) {
+    if (strcmp(argv[1], "help") == 0) return deliver("help", print_page(argc > 2 ? argv[2] : NULL));
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
         printf("lastbit %s\n", LB_VERSION);
-        return LB_EXIT_SAME;
+        return deliver("--version", LB_EXIT_SAME);
     }
     if (!is_known_isa(getenv("LASTBIT_ISA")))
         return lb_command_misused(argv[1], "LASTBIT_ISA=%s in the environment: expected scalar, avx2 or avx512", getenv("LASTBIT_ISA"));
-    for (size_t i = 0; i < ENTRIES; i++)
-        if (strcmp(argv[1], entries[i].name) == 0) {
-            if (entries[i].run) return deliver(argv[1], entries[i].run(argc - 1, argv + 1));
-            fprintf(stderr, "lastbit: this build has no `%s`\n", argv[1]);
-            return LB_EXIT_UNTESTABLE;
-        }
+    const lb_entry *entry = find_entry(argv[1]);
+    if (entry) return deliver(argv[1], run_entry(entry, argc - 1, argv + 1));
     fprintf(stderr, "lastbit: no command `%s`\n\n", argv[1]);
     print_usage(stderr);
     return LB_EXIT_MISUSED;

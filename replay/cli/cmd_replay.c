@@ -452,10 +452,10 @@ int lb_cmd_replay(int argc, const char **argv)
          "isolated (default): each op from its recorded inputs, which leaves no room for routing, source, skip, muon and update; layer: "
          "each layer from its own; chained: all from what the window begins with", "MODE"},
         {"steps", 0, POPT_ARG_STRING, &o.steps, 0, "recorded steps to replay", "A-B"},
-        {"ranks", 0, POPT_ARG_STRING, &o.ranks, 0, "ranks to replay; collectives with ranks left out take recorded results",
+        {"ranks", 0, POPT_ARG_STRING, &o.ranks, 0, "ranks to replay; collectives with others take recorded results",
          "LIST"},
         {"threads", 0, POPT_ARG_INT, &o.threads, 0, "threads (results do not depend on them)", "N"},
-        {"memory", 0, POPT_ARG_STRING, &o.memory, 0, "most memory for tensors of one rank, like 512M; more: the replay fails", "BYTES"},
+        {"memory", 0, POPT_ARG_STRING, &o.memory, 0, "most memory for tensors of one rank; a replay that needs more fails", "BYTES"},
         {"worst", 0, POPT_ARG_INT, &o.worst, 0, "how many of the worst ops to list", "N"},
         {"digest", 0, POPT_ARG_NONE, &o.digest, 0, "print one digest of everything computed: equal for equal bits", NULL},
         {"force-decisions", 0, POPT_ARG_NONE, &o.force, 0,
@@ -470,44 +470,28 @@ int lb_cmd_replay(int argc, const char **argv)
         {"routing-report", 0, POPT_ARG_NONE, &o.routing, 0,
          "replay with routing recomputed and with the recorded ids, weights and slots in force: how much of the gap each recovers, and which "
          "choices of experts change, by near ties or by the router itself (exit code 1); implies --mode chained", NULL},
-        {"kernels", 0, POPT_ARG_NONE, &o.kernels, 0, "replay nothing: list what the steps are made of, and the kernels and orders that could take its place", NULL},
+        {"kernels", 0, POPT_ARG_NONE, &o.kernels, 0, "list what the steps are made of, and the kernels and orders that could take its place", NULL},
         {"coverage", 0, POPT_ARG_NONE, &o.coverage, 0, "count every op: how often, how often with the recorded bits, and what was not computed and why", NULL},
-        {"backend", 0, POPT_ARG_STRING, &o.backend, 0, "who runs ops that are not known, and those whose recorded bits are needed, were not kept and don't come out here: torch is PyTorch on the CPU, in a child process; torch:all: and the others, too, as a cross-check", "torch[:all]"},
-        {"backend-import", 0, POPT_ARG_ARGV, &o.imports, 0, "module that defines custom ops, found from the current directory; repeatable", "MODULE"},
+        {"backend", 0, POPT_ARG_STRING, &o.backend, 0, "who runs ops that are not known, and those whose recorded bits are needed and don't come out here: torch is PyTorch on the CPU, in a child process; torch:all: the others, too, as a cross-check", "torch[:all]"},
+        {"backend-import", 0, POPT_ARG_ARGV, &o.imports, 0, "module that defines custom ops, found from here; repeatable", "MODULE"},
         {"backend-python", 0, POPT_ARG_STRING, &o.python, 0, "interpreter with PyTorch (python3)", "PATH"},
-        {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)swaps, 0, "Swaps (each may be given several times)", NULL},
+        {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)swaps, 0, "Swaps, each as often as you like:", NULL},
         POPT_TABLEEND};
     static const lb_command command = {
         .name = "replay",
         .synopsis = "CAPTURE",
         .about = "Re-executes recorded steps without the framework and compares every op with the recording: the same bits, inside "
                  "the op's error bound (rounding), or outside it (diverged).\n\n"
-                 "SEL selects ops: a PCRE2 pattern on \"layer/op\", or terms joined by \"&\": layer= op= class= phase= rank= step= "
-                 "block= (letters A D E M R) index=. Empty or left out (f32 for =f32) it selects everything. A swap that means "
-                 "nothing to an op leaves it alone. Of two swaps that ask an op for the same thing the later counts.\n\n"
-                 "PRECISION is a type: f64, f32, tf32, bf16, f16, e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, e2m1, e8m0 (f32 and f64 never "
-                 "narrow); or KEY:VALUE joined by \",\": compute, accumulate and storage, each a type; round: rne, rz, rna, "
-                 "stochastic:SEED; overflow: saturate, ieee, torch; subnormals: keep, flush; or a recipe for the products of linear "
-                 "layers, with keys of its own after it: fp8-current (scale:f32|pow2), fp8-delayed (history:N, margin:N, "
-                 "interval:N, algorithm:max|most_recent, start:cold|calibrated), fp8-block (scale:f32|pow2), mxfp8, mxfp4 "
-                 "(scale:floor|ceil|even|rceil), nvfp4 (hadamard:on|off, weights:1d|2d, gradients:ROUND); forward: and backward: "
-                 "set their element types, products:all takes those of attention too. Scales live from step to step of a replay.\n\n"
-                 "--fuse KIND=KERNEL computes what several recorded ops do together by one kernel, with its own order of additions, "
-                 "accumulator and rounding points; KIND=on takes the usual one, KIND=off (or a later --fuse) leaves or changes it, and "
-                 "SEL=KIND[:KERNEL] takes the composites whose last op SEL selects. --kernels lists kinds, kernels and their options.\n\n"
                  "What a swap does is said, not judged: ops that it applies to, and those that read what they gave, are `swapped`, and what it "
                  "does to the outermost output, the loss and the parameters is measured against the recording (in --json: effect). Exit code "
                  "0: nothing beside the swaps diverged; 1: something did; 125: something could not be judged, or the swaps concerned "
                  "nothing.\n\n"
-                 "Results depend neither on threads nor on the processor; LASTBIT_ISA=scalar, avx2 or avx512 in the environment "
-                 "limits the instructions used, for whoever doubts it.",
+                 "Bits depend neither on threads nor on the processor (LASTBIT_ISA=scalar, avx2, avx512 limits it).",
         .example = "  lastbit replay run.lb --mode chained --precision 'block=E&phase=forward=f32'\n"
                    "  lastbit replay run.lb --mode chained --muon f32 --order 'op=allreduce_=ring' --write after.safetensors\n"
                    "  lastbit replay run.lb --precision 'layer=model.layers=fp8-delayed,history:16' --table\n"
-                   "  lastbit replay run.lb --kernels\n"
                    "  lastbit replay run.lb --each --fuse rms_norm=on --fuse attention=splitkv:4 --order 'op=sum=pairwise'\n"
-                   "  lastbit replay run.lb --routing-report --precision 'phase=forward=bf16'\n"
-                   "  lastbit replay run.lb --mode chained --fuse rms_norm=butterfly --fuse 'layer=model.layers.3=attention:splitkv:4'",
+                   "  lastbit replay run.lb --routing-report --precision 'phase=forward=bf16'",
         .min_args = 1,
         .max_args = 1};
     lb_command with_options = command;
