@@ -42,3 +42,7 @@ def test_what_is_neither_command_nor_topic_is_misuse(lastbit):
 
 def test_the_version_has_a_short_option(lastbit):
     assert lastbit.run("-V", expect=0).stdout == lastbit.run("--version", expect=0).stdout != ""
+
+
+def test_options_with_a_short_name_alone_are_listed(lastbit):
+    assert re.search(r"^  -n N +\w", lastbit.run("help", "order", expect=0).stdout, re.M)

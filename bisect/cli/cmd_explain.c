@@ -111,7 +111,7 @@ static const struct poptOption options[] = {
      "repeatable",
      "FILE"},
     {"steps", 0, POPT_ARG_STRING, &steps, 0, "only these steps", "A-B"},
-    {"layer", 0, POPT_ARG_STRING, &layer, 0, "only this layer and what is in it (PCRE2 on the whole path)",
+    {"layer", 0, POPT_ARG_STRING, &layer, 0, "only layers whose path has this in it (PCRE2, anywhere unless anchored)",
      "PATTERN"},
     {"phase", 0, POPT_ARG_STRING, &phase, 0, "only forward, backward, optimizer, communication, other", "LIST"},
     {"select", 0, POPT_ARG_STRING, &select_ops, 0, "only these ops of the first side", "SELECTOR"},

@@ -46,8 +46,9 @@ void lb_help_filled(const char *text)
 
 static void print_option(const struct poptOption *o)
 {
-    int column = o->shortName ? printf("  -%c, ", o->shortName) : printf("      ");
-    column += printf("--%s%s%s", o->longName, o->argDescrip ? " " : "", o->argDescrip ? o->argDescrip : "");
+    int column = o->shortName ? printf("  -%c%s", o->shortName, o->longName ? ", " : "") : printf("      ");
+    if (o->longName) column += printf("--%s", o->longName);
+    if (o->argDescrip) column += printf(" %s", o->argDescrip);
     if (column + 2 > TEXT_COLUMN) {
         putchar('\n');
         column = 0;
@@ -93,7 +94,7 @@ void lb_help_options(const struct poptOption *table, bool swaps_too)
         if (kind_of(table) == POPT_ARG_INCLUDE_TABLE) {
             if (table->descrip) printf("\n%s\n", table->descrip);
             lb_help_options(table->arg, swaps_too);
-        } else if (table->longName && !(table->argInfo & POPT_ARGFLAG_DOC_HIDDEN)) {
+        } else if (table->descrip && !(table->argInfo & POPT_ARGFLAG_DOC_HIDDEN)) {
             print_option(table);
         }
     }
@@ -105,7 +106,8 @@ static const char SELECTORS[] =
     "A selector (SEL) says which ops a swap, or a question, applies to. It is a PCRE2 pattern, or terms joined by \"&\", all of which "
     "must hold:\n\n"
     "  PATTERN        searched anywhere in \"layer/op\": 'mlp/aten::(add)?mm'\n"
-    "  layer=PATTERN  the whole path of a module, or of a parent of it: layer=model.layers.3 is not layers.31\n"
+    "  layer=PATTERN  searched anywhere in the path of the module, unless it is anchored: layer=mlp;\n"
+    "                 'layer=^model\\.layers\\.3(\\.|$)' is that module and what is in it, 'layer=layers.3' layers.31, too\n"
     "  op=PATTERN     the whole name of the op, with or without namespace and overload: op=mm, op=aten::add.Tensor\n"
     "  class=PATTERN  the whole class name of the innermost module\n"
     "  phase=LIST     forward, backward, optimizer, communication, other\n"

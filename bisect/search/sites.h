@@ -52,6 +52,9 @@ char *lb_swaps_text(const lb_swap *swaps, uint32_t n);
 /* In words: "3 of 38 layers of step 2 in f32". */
 void lb_sites_describe(const lb_sites *sites, const uint64_t *set, char *text, size_t size);
 
+/* The end of a pattern that is to match a module and what is in it; it begins with "^". */
+#define LB_AND_BELOW "(\\.|$)"
+
 /* A module path as a pattern that matches it literally. */
 void lb_escape(const char *path, char *pattern, size_t size);
 

@@ -121,8 +121,8 @@ static lb_status list_blocks(const lb_program *p, const lb_blocks *blocks, const
                              const char *steps, lb_sites *sites, uint32_t *suspects, lb_err *err)
 {
     char before[300];
-    snprintf(before, sizeof before, "%s%s%slayer=", *steps ? "step=" : "", steps, *steps ? "&" : "");
-    lb_site_form form = {LB_SWAP_SKIP, "", before, "", '|'};
+    snprintf(before, sizeof before, "%s%s%slayer=^(?:", *steps ? "step=" : "", steps, *steps ? "&" : "");
+    lb_site_form form = {LB_SWAP_SKIP, "", before, ")" LB_AND_BELOW, '|'};
     for (uint32_t i = 0; i < blocks->n; i++) {
         char pattern[320];
         if (!strchr(letters, blocks->rows[i].letter)) continue;
@@ -184,7 +184,7 @@ static lb_status find_steps(lb_inquiry *q, const char *block, when *w, lb_err *e
 {
     char pattern[320], after[340];
     lb_escape(block, pattern, sizeof pattern);
-    snprintf(after, sizeof after, "&layer=%s", pattern);
+    snprintf(after, sizeof after, "&layer=^%s" LB_AND_BELOW, pattern);
     return narrow_when(q, after, block, w, NULL, err);
 }
 
@@ -199,8 +199,8 @@ static lb_status deepen(lb_inquiry *q, const lb_program *p, uint32_t row, uint32
         char pattern[320];
         lb_escape(lb_program_text(p, p->scopes[scope].path), pattern, sizeof pattern);
         char before[300];
-        snprintf(before, sizeof before, "step=%s&layer=", steps);
-        lb_site_form form = {LB_SWAP_SKIP, "", before, "", '|'};
+        snprintf(before, sizeof before, "step=%s&layer=^", steps);
+        lb_site_form form = {LB_SWAP_SKIP, "", before, LB_AND_BELOW, 0};
         lb_status status = lb_sites_add(&site, &form, pattern, err);
         lb_sites_name(&site, "%s skipped in step %s", lb_program_text(p, p->scopes[scope].path), steps);
         if (status == LB_OK) status = lb_try(q, &site, NULL, "confirm", &outcome, err);
@@ -320,11 +320,11 @@ static lb_status skip_from(lb_inquiry *q, const char *path, int64_t step, bool *
         char pattern[320], before[80];
         if (later && (outcome != LB_OUTCOME_OTHER || step == q->steps[q->n_steps - 1])) break;
         if (later)
-            snprintf(before, sizeof before, "step=%" PRId64 "-%" PRId64 "&layer=", step, q->steps[q->n_steps - 1]);
+            snprintf(before, sizeof before, "step=%" PRId64 "-%" PRId64 "&layer=^", step, q->steps[q->n_steps - 1]);
         else
-            snprintf(before, sizeof before, "step=%" PRId64 "&layer=", step);
+            snprintf(before, sizeof before, "step=%" PRId64 "&layer=^", step);
         lb_escape(path, pattern, sizeof pattern);
-        lb_site_form form = {LB_SWAP_SKIP, "", before, "", '|'};
+        lb_site_form form = {LB_SWAP_SKIP, "", before, LB_AND_BELOW, 0};
         lb_status status = lb_sites_add(&site, &form, pattern, err);
         lb_sites_name(&site, later ? "%s skipped from step %" PRId64 " on" : "%s skipped in step %" PRId64, path, step);
         if (status == LB_OK) status = lb_try(q, &site, NULL, "whole", &outcome, err);

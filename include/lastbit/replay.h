@@ -42,7 +42,7 @@ typedef enum lb_swap_kind {
 } lb_swap_kind;
 
 /* `selector`: terms joined by "&": a PCRE2 pattern on "layer/op", or phase=, rank=, block=, op=, layer=, step=, class=.
- * "" selects everything. */
+ * Patterns of layers are found anywhere in the path unless they are anchored. "" selects everything. */
 typedef struct lb_swap {
     lb_swap_kind kind;
     const char *selector;

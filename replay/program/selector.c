@@ -16,7 +16,7 @@ static const struct {
     const char *key, *before, *after; /* what a pattern is wrapped in */
 } TERMS[] = {
     [TERM_ANYWHERE] = {"", "", ""},
-    [TERM_LAYER] = {"layer=", "^(?:", ")(?:\\.|$)"},
+    [TERM_LAYER] = {"layer=", "", ""},
     [TERM_OP] = {"op=", "^(?:\\w+::)?(?:", ")(?:\\.\\w+)?$"},
     [TERM_CLASS] = {"class=", "^(?:", ")$"},
     [TERM_PHASE] = {"phase=", NULL, NULL},

@@ -1,7 +1,8 @@
 /* Selectors: which ops a swap applies to. Terms joined by "&", all of which must hold:
  *
  *   PATTERN        PCRE2, searched anywhere in "layer/op": "mlp/aten::(add)?mm"
- *   layer=PATTERN  the whole module path or a parent of it: layer=model.layers.3 is not layers.31
+ *   layer=PATTERN  PCRE2, searched anywhere in the module path unless it is anchored: layer=mlp, layer=^model\.layers\.3(\.|$) for
+ *                  that module and what is in it (without the end it is layers.31, too)
  *   op=PATTERN     the whole op name, with or without namespace and overload: op=mm, op=aten::add.Tensor
  *   class=PATTERN  the whole class name of the innermost module
  *   phase=LIST     forward, backward, optimizer, communication, other

@@ -51,7 +51,12 @@ static void terms_select_what_they_say(void **state)
     (void)state;
     assert_int_equal(selected(""), 0xf);
     assert_int_equal(selected("mlp/aten::(add)?mm"), 0x3);
-    assert_int_equal(selected("layer=model.layers.3"), 0x7);
+    assert_int_equal(selected("layer=model.layers.3"), 0xf); /* as PCRE2 matches: layers.31, too */
+    assert_int_equal(selected("layer=mlp"), 0x3);
+    assert_int_equal(selected("layer=^layers"), 0);
+    assert_int_equal(selected("layer=^model\\.layers\\.3(\\.|$)"), 0x7);
+    assert_int_equal(selected("layer=^model\\.layers\\.3$"), 0x4);
+    assert_int_equal(selected("layer=^(?:model\\.layers\\.3\\.mlp|model\\.layers\\.31)(\\.|$)"), 0xb);
     assert_int_equal(selected("op=mm"), 0x1);
     assert_int_equal(selected("op=add"), 0x4);
     assert_int_equal(selected("op=aten::add.Tensor"), 0x4);
