@@ -123,7 +123,9 @@ static int run_capture(const char *path, const char *against, lb_bisect_options 
     if (status == LB_OK && against) status = lb_capture_open(against, &reference, &err);
     o->against = reference;
     if (status == LB_OK) status = lb_bisect(capture, o, &b, &err);
-    int rc = status == LB_OK ? print(b, path, json) : lb_command_fail("bisect", &err);
+    int rc = status == LB_OK                ? print(b, path, json)
+             : err.status == LB_ERR_INVALID ? lb_command_misused("bisect", "%s", err.message)
+                                            : lb_command_fail("bisect", &err);
     lb_bisection_free(b);
     lb_capture_close(reference);
     lb_capture_close(capture);
@@ -145,10 +147,9 @@ static int run_live(const lb_live_options *o, bool json)
 /* ---- options ------------------------------------------------------------------------------------------------------ */
 
 typedef struct asked {
-    char *steps, *predicate, *against, *journal, *reproducer, *run, *log, *noise;
+    char *steps, *predicate, *against, *journal, *reproducer, *run, *log, *noise, *memory;
     const char **flags;
     int resume, force, quiet, check, from_start, threads, max_trials;
-    long memory_mb;
     double timeout;
     lb_swap_list swaps;
 } asked;
@@ -168,7 +169,7 @@ static int refuse(const asked *a, int n_args)
 {
     if (a->resume && !a->journal) return lb_command_misused("bisect", "--resume needs --journal FILE");
     if (a->swaps.err.status != LB_OK) return lb_command_misused("bisect", "%s", a->swaps.err.message);
-    if (a->max_trials < 0 || a->threads < 0 || a->memory_mb < 0 || a->timeout < 0)
+    if (a->max_trials < 0 || a->threads < 0 || a->timeout < 0)
         return lb_command_misused("bisect", "a count cannot be negative");
     if (a->run) {
         if (n_args) return lb_command_misused("bisect", "--run bisects a live job: no CAPTURE with it");
@@ -205,9 +206,11 @@ static int start_live(const asked *a, bool json)
 static int start_capture(const asked *a, const char *path, bool json)
 {
     lb_bisect_options o = LB_BISECT_OPTIONS_INIT;
+    lb_err err = LB_ERR_INIT;
+    if (lb_memory_parse(a->memory, &o.memory_bytes, &err) != LB_OK) return lb_command_misused("bisect", "%s", err.message);
     o.predicate = a->predicate, o.journal = a->journal, o.resume = a->resume;
     o.reproducer = a->reproducer, o.overwrite = a->force, o.threads = a->threads;
-    o.memory_bytes = (uint64_t)a->memory_mb << 20, o.max_trials = (uint32_t)a->max_trials;
+    o.max_trials = (uint32_t)a->max_trials;
     o.from_start = a->from_start;
     o.check = a->check, o.changes = a->swaps.rows, o.n_changes = a->swaps.n;
     if (!a->quiet && !a->check) o.say = say;
@@ -230,7 +233,7 @@ int lb_cmd_bisect(int argc, const char **argv)
          "STAGE[:LABEL]=FLAGS"},
         {"log", 0, POPT_ARG_STRING, &a.log, 0,
          "a run fails when a line that it prints matches; otherwise exit code 0 is good, 125 skipped, others "
-         "below 128 bad",
+         "below 126 bad",
          "PCRE2"},
         {"noise", 0, POPT_ARG_STRING, &a.noise, 0,
          "how often a failing run looks good, and a good one failing: answers are repeated until they are "
@@ -254,7 +257,7 @@ int lb_cmd_bisect(int argc, const char **argv)
          NULL},
         {"max-trials", 0, POPT_ARG_INT, &a.max_trials, 0, "per search", "N"},
         {"threads", 0, POPT_ARG_INT, &a.threads, 0, "of one replay", "N"},
-        {"memory", 0, POPT_ARG_LONG, &a.memory_mb, 0, "keep at most this much", "MB"},
+        {"memory", 0, POPT_ARG_STRING, &a.memory, 0, "keep at most this much", "512M"},
         {"from-start", 0, POPT_ARG_NONE, &a.from_start, 0,
          "replay every trial from the window's first step instead of the latest step that its change leaves as it was: "
          "slower, the same verdict", NULL},
@@ -296,6 +299,6 @@ int lb_cmd_bisect(int argc, const char **argv)
     for (uint32_t i = 0; a.flags && a.flags[i]; i++) free((char *)a.flags[i]);
     free(a.flags);
     free(a.steps), free(a.predicate), free(a.against), free(a.journal), free(a.reproducer);
-    free(a.run), free(a.log), free(a.noise);
+    free(a.run), free(a.log), free(a.noise), free(a.memory);
     return rc;
 }

@@ -121,10 +121,9 @@ static bool parse_range(const char *text, int64_t *first, int64_t *last)
     return *end == '\0' && end != text && *first <= *last;
 }
 
-static char *steps, *kinds_path, *kind_names;
+static char *steps, *kinds_path, *kind_names, *memory;
 static char **maps, **noise;
 static int exact, all, digests_only;
-static long memory_mb;
 
 static const struct poptOption options[] = {
     {"map", 0, POPT_ARG_ARGV, &maps, 0, "rename layers of the first side before aligning; repeatable",
@@ -139,7 +138,7 @@ static const struct poptOption options[] = {
     {"digests", 0, POPT_ARG_NONE, &digests_only, 0, "compare digests and kept bytes only, replay nothing",
      NULL},
     {"all", 0, POPT_ARG_NONE, &all, 0, "list every layer and value, identical ones too", NULL},
-    {"memory", 0, POPT_ARG_LONG, &memory_mb, 0, "keep at most this much for exact shadows", "MB"},
+    {"memory", 0, POPT_ARG_STRING, &memory, 0, "keep at most this much for exact shadows (4G)", "512M"},
     POPT_TABLEEND,
 };
 
@@ -276,16 +275,17 @@ int lb_cmd_diff(int argc, const char **argv)
     if (rc >= 0) return rc;
     lb_diff_options o = LB_DIFF_OPTIONS_INIT;
     o.maps = (const char *const *)maps, o.n_maps = count_texts(maps);
-    o.digests_only = digests_only, o.memory_bytes = (uint64_t)memory_mb << 20;
+    lb_err err = LB_ERR_INIT;
+    o.digests_only = digests_only;
     if (!arguments.json) o.progress = lb_progress;
     if (steps && !parse_range(steps, &o.first_step, &o.last_step))
         rc = lb_command_misused("diff", "--steps %s: expected N or A-B", steps);
-    else if (memory_mb < 0)
-        rc = lb_command_misused("diff", "--memory %ld: expected megabytes", memory_mb);
+    else if (lb_memory_parse(memory, &o.memory_bytes, &err) != LB_OK)
+        rc = lb_command_misused("diff", "%s", err.message);
     else
         rc = run_diff(&arguments, &o);
     free_texts(maps), free_texts(noise);
-    free(steps), free(kinds_path), free(kind_names);
+    free(steps), free(kinds_path), free(kind_names), free(memory);
     lb_arguments_release(&arguments);
     return rc;
 }

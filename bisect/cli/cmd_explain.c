@@ -97,7 +97,7 @@ static void print_report_json(const lb_explain_report *r)
                             "differing", (json_int_t)r->differing));
 }
 
-static char *steps, *layer, *phase, *select_ops, *invariance;
+static char *steps, *layer, *phase, *select_ops, *invariance, *memory;
 static char **maps, **trees, **launches;
 static int all, table, budget, routing, multiprocessors;
 static long row = -1;
@@ -117,6 +117,7 @@ static const struct poptOption options[] = {
     {"select", 0, POPT_ARG_STRING, &select_ops, 0, "only these ops of the first side", "SELECTOR"},
     {"seconds", 0, POPT_ARG_DOUBLE, &seconds, 0,
      "rule out alternatives no longer than this for ops of one kind (2)", "S"},
+    {"memory", 0, POPT_ARG_STRING, &memory, 0, "most memory for tensors of one rank in replays of --budget and --routing", "512M"},
     {"all", 0, POPT_ARG_NONE, &all, 0, "list what is only inherited too", NULL},
     {"table", 0, POPT_ARG_NONE, &table, 0, "what each layer adds, beside what has come together by then", NULL},
     {"budget", 0, POPT_ARG_NONE, &budget, 0,
@@ -332,6 +333,7 @@ int lb_cmd_explain(int argc, const char **argv)
     int rc = lb_arguments_parse(&command, argc, argv, &arguments);
     if (rc >= 0) return rc;
     lb_explain_options o = LB_EXPLAIN_OPTIONS_INIT;
+    lb_err err = LB_ERR_INIT;
     char *selector = make_selector();
     o.maps = (const char *const *)maps, o.select = selector, o.seconds = seconds, o.budget = budget,
     o.routing = routing;
@@ -341,6 +343,8 @@ int lb_cmd_explain(int argc, const char **argv)
     if (!arguments.json) o.progress = lb_progress;
     if (steps && !parse_range(steps, &o.first_step, &o.last_step))
         rc = lb_command_misused("explain", "--steps %s: expected N or A-B", steps);
+    else if (lb_memory_parse(memory, &o.memory_bytes, &err) != LB_OK)
+        rc = lb_command_misused("explain", "%s", err.message);
     else if (launches && !invariance)
         rc = lb_command_misused("explain", "--launch is asked of --invariance");
     else if (invariance && arguments.n_args > 1)
@@ -351,7 +355,7 @@ int lb_cmd_explain(int argc, const char **argv)
     for (uint32_t i = 0; i < o.n_trees; i++) free(trees[i]);
     for (uint32_t i = 0; launches && launches[i]; i++) free(launches[i]);
     free(maps), free(trees), free(launches), free(selector), free(steps), free(layer), free(phase),
-        free(select_ops), free(invariance);
+        free(select_ops), free(invariance), free(memory);
     lb_arguments_release(&arguments);
     return rc;
 }

@@ -3,6 +3,8 @@
 
 #include "help_page.h"
 
+#include <ctype.h>
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -195,6 +197,33 @@ void lb_print_json(const char *command, json_t *object)
     }
     json_decref(all);
     json_decref(object);
+}
+
+bool lb_size_parse(const char *text, uint64_t *bytes)
+{
+    static const char units[] = "KMGT";
+    char *end;
+    if (!isdigit((unsigned char)text[0])) return false;
+    errno = 0;
+    double number = strtod(text, &end);
+    const char *unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
+    int power = unit ? (int)(unit - units) + 1 : 0;
+    if (unit) end++;
+    if (*end == 'i' && power) end++;
+    if (*end == 'B' || *end == 'b') end++;
+    for (int i = 0; i < power; i++) number *= 1024;
+    if (*end || errno || !(number >= 1) || number > 9e18) return false;
+    *bytes = (uint64_t)number;
+    return true;
+}
+
+lb_status lb_memory_parse(const char *text, uint64_t *bytes, lb_err *err)
+{
+    enum { LEAST = 1 << 20 };
+    if (!text) return LB_OK;
+    if (!lb_size_parse(text, bytes)) return lb_fail(err, LB_ERR_INVALID, "--memory %s: expected a size such as 512M or 2G", text);
+    if (*bytes >= LEAST) return LB_OK;
+    return lb_fail(err, LB_ERR_INVALID, "--memory %s: nothing can be computed in less than a megabyte; expected a size such as 512M", text);
 }
 
 const char *lb_bytes_text(uint64_t bytes, char text[16])

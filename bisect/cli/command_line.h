@@ -84,6 +84,11 @@ char *lb_command_python_folder(void);
 /* Prints one object with "schema": "lastbit.NAME/1" first, frees it. */
 void lb_print_json(const char *command, json_t *object);
 
+/* "500M", "1.5GiB", "1000000": bytes, or in powers of 1024. False on anything else, on 0 and on overflow. */
+bool lb_size_parse(const char *text, uint64_t *bytes);
+/* The argument of --memory; NULL: none was given, and `bytes` stays. LB_ERR_INVALID says what is expected. */
+lb_status lb_memory_parse(const char *text, uint64_t *bytes, lb_err *err);
+
 /* "10.3 MB", in powers of 1024 as --budget takes them; gives `text`. */
 const char *lb_bytes_text(uint64_t bytes, char text[16]);
 

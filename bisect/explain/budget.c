@@ -88,6 +88,7 @@ void lb_ending_release(lb_ending *end)
 
 typedef struct maker {
     lb_replay *engine;
+    uint64_t memory_bytes;
     lb_ending *endings;
     uint32_t n_endings;
     const lb_explain_finding *findings;
@@ -119,7 +120,7 @@ static lb_status replay(maker *m, uint32_t n_swaps, lb_err *err)
     lb_observer observer = {.context = m, .op = note_event};
     plan.mode = LB_REPLAY_CHAINED, plan.compare = false;
     plan.first_step = plan.last_step = m->endings[0].step;
-    plan.swaps = m->swaps, plan.n_swaps = n_swaps;
+    plan.swaps = m->swaps, plan.n_swaps = n_swaps, plan.memory_bytes = m->memory_bytes;
     for (uint32_t e = 0; e < m->n_endings; e++) m->endings[e].seen = false;
     return lb_replay_run(m->engine, &plan, &observer, NULL, err);
 }
@@ -313,11 +314,11 @@ static void release(maker *m)
 }
 
 lb_status lb_budget_make(lb_capture *a, lb_ending *endings, uint32_t n_endings,
-                         const lb_explain_finding *findings, uint32_t n,
+                         const lb_explain_finding *findings, uint32_t n, uint64_t memory_bytes,
                          void (*progress)(const char *what, uint64_t done, uint64_t total),
                          lb_explain_budget *budgets, bool *made, lb_err *err)
 {
-    maker m = {.endings = endings, .n_endings = n_endings, .findings = findings, .n = n};
+    maker m = {.memory_bytes = memory_bytes, .endings = endings, .n_endings = n_endings, .findings = findings, .n = n};
     uint8_t *apart = calloc(n_endings + 1, 1);
     m.row_of = malloc((n + 1) * sizeof *m.row_of), m.swaps = malloc((3 * (size_t)n + 1) * sizeof *m.swaps);
     bool room = apart && m.row_of && m.swaps && make_rows(&m);

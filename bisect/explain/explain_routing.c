@@ -260,6 +260,7 @@ lb_status lb_explain_routing(lb_explain_session *session, const lb_scene *s, lb_
     if (s->sides[0].n_parts > 1 || s->sides[1].n_parts > 1) return LB_OK;
     plan.first_step = plan.last_step = p->step;
     plan.ranks = &p->rank, plan.n_ranks = 1;
+    plan.memory_bytes = session->options->memory_bytes;
     plan.compare = false;
     lb_status status = lb_replay_open(session->a, &replay, err);
     if (status == LB_OK) status = lb_routing_report_against(session->a, replay, &plan, &other, modes, &report, err);

@@ -56,17 +56,20 @@ static bool is_kernel_of(lb_composite_kind kind, const char *text)
 static lb_status check_launch(const char *text, lb_err *err)
 {
     char rules[256] = "";
+    lb_err orders = LB_ERR_INIT;
+    lb_schedule schedule;
     if (!strcmp(text, "own") || !strcmp(text, "openblas") || rule_named(text) || is_order(text)) return LB_OK;
     if (is_kernel_of(LB_COMPOSITE_RMS_NORM, text) || is_kernel_of(LB_COMPOSITE_SOFTMAX, text) ||
         is_kernel_of(LB_COMPOSITE_ATTENTION, text))
         return LB_OK;
     for (const lb_launch_rule *r = lb_launch_rules(); r->name; r++)
         snprintf(rules + strlen(rules), sizeof rules - strlen(rules), " %s", r->name);
+    lb_schedule_parse(text, &schedule, &orders); /* fails, and says what there is */
     return lb_fail(
         err, LB_ERR_INVALID,
-        "--launch %s: neither own, openblas nor a rule (%s), nor the text of an order or of a kernel of "
-        "rms_norm, softmax or attention",
-        text, rules + 1);
+        "--launch %s: neither own, openblas nor a rule (%s), nor the text of a kernel of rms_norm, softmax or "
+        "attention, nor of an order: %s",
+        text, rules + 1, orders.message);
 }
 
 static bool is_asked(const lb_invariance_options *o, const char *name)

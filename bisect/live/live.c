@@ -134,6 +134,9 @@ static lb_status judge(const live *l, const lb_job_result *r, lb_outcome *outcom
     } else if (r->code == 0) {
         *outcome = LB_OUTCOME_CURED;
         what[0] = '\0';
+    } else if (r->code == 126 || r->code == 127) {
+        return lb_fail(err, LB_ERR_UNSUPPORTED, "the job ended with exit code %d, as a shell does where a program %s: nothing ran that could fail%s%s", r->code,
+                       r->code == 126 ? "cannot be executed" : "is not found", *r->line ? "; it says: " : "", r->line);
     } else if (r->code == 125 || by_log) {
         *outcome = LB_OUTCOME_INVALID;
         snprintf(what, size, "exit code %d%s%s", r->code, *r->line ? ": " : "", r->line);
@@ -365,6 +368,7 @@ lb_status lb_bisect_live(const lb_live_options *given, lb_bisection **bisection,
     if (!l.out) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     l.out->outcome = LB_BISECT_UNDECIDED;
     l.out->failure = (lb_failure){.op = LB_NONE, .rank = -1, .step = -1};
+    l.out->origin.op = LB_NONE; /* a job shows no op */
     l.out->command = with_words(options.command, "");
     lb_status status = open_all(&l, err);
     if (status == LB_OK) status = run_stages(&l, err);

@@ -249,6 +249,19 @@ static lb_status read_report(lb_inquiry *q, const lb_diff_report *r, lb_err *err
     return LB_OK;
 }
 
+/* A reproducer fails by itself; a difference needs both sides. */
+static lb_status tell_why_none(lb_inquiry *q, lb_err *err)
+{
+    char text[300], steps[64] = "";
+    const int64_t step = q->out->failure.step;
+    if (q->out->outcome == LB_BISECT_FOUND) snprintf(steps, sizeof steps, "; `lastbit diff --steps %" PRId64 "` of the two shows it", step);
+    snprintf(text, sizeof text, "%s was not written: %s%s.", q->options->reproducer,
+             q->out->outcome == LB_BISECT_CLEAN ? "nothing differs" : "a reproducer fails by itself, and a difference has two sides", steps);
+    free(q->out->note);
+    q->out->note = strdup(text);
+    return q->out->note ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+}
+
 lb_status lb_bisect_against(lb_inquiry *q, lb_err *err)
 {
     lb_diff_options options = LB_DIFF_OPTIONS_INIT;
@@ -257,7 +270,8 @@ lb_status lb_bisect_against(lb_inquiry *q, lb_err *err)
     options.first_step = q->options->first_step, options.last_step = q->options->last_step;
     options.memory_bytes = q->options->memory_bytes;
     LB_TRY(lb_diff_run(q->capture, q->options->against, &options, &report, err));
-    const lb_status status = read_report(q, report, err);
+    lb_status status = read_report(q, report, err);
     lb_diff_report_free(report);
+    if (status == LB_OK && q->options->reproducer) status = tell_why_none(q, err);
     return status;
 }

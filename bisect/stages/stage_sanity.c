@@ -76,11 +76,10 @@ static lb_status only_recorded(lb_inquiry *q, const lb_failure *recorded, const 
         return LB_OK;
     }
     LB_TRY(lb_culprit_add(q, LB_AXIS_KERNEL, s->rank, s->step, s->op, &c, err));
+    char ratio[48] = ""; /* integers, and what is not finite, have none */
+    if (s->ratio == s->ratio) snprintf(ratio, sizeof ratio, " (error %.3g times its bound)", s->ratio);
     snprintf(c->why, sizeof c->why,
-             "Its recorded result is not what its recorded inputs give (error %.3g times its bound), and the "
-             "replay, "
-             "which computes it anew, does not fail.",
-             s->ratio);
+             "Its recorded result is not what its recorded inputs give%s, and the replay, which computes it anew, does not fail.", ratio);
     lb_stage_end(q, "found", "%u %s not what the inputs give", s->count,
                  s->count == 1 ? "op's recorded result is" : "ops' recorded results are");
     return LB_OK;

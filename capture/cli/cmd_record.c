@@ -44,25 +44,6 @@ static void release(lb_record_options *o)
 
 /* ---- options ------------------------------------------------------------------------------------------------------ */
 
-/* "500M", "1.5GiB", "1000000": units are powers of 1024. False on anything else, on 0 and on overflow. */
-static bool parse_size(const char *text, uint64_t *bytes)
-{
-    static const char units[] = "KMGT";
-    char *end;
-    if (!isdigit((unsigned char)text[0])) return false;
-    errno = 0;
-    double number = strtod(text, &end);
-    const char *unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
-    int power = unit ? (int)(unit - units) + 1 : 0;
-    if (unit) end++;
-    if (*end == 'i' && power) end++;
-    if (*end == 'B' || *end == 'b') end++;
-    for (int i = 0; i < power; i++) number *= 1024;
-    if (*end || errno || !(number >= 1) || number > 9e18) return false;
-    *bytes = (uint64_t)number;
-    return true;
-}
-
 /* "3", "3-5", "3-", and several with commas between; numbers below 2^31, no range backwards. */
 static bool is_ranges(const char *text)
 {
@@ -110,7 +91,7 @@ static int check_options(lb_record_options *o)
         return lb_command_misused(NAME, "--steps: `%s` is no list of steps such as 3, 3-5 or 0,10-12", o->steps);
     if (o->ranks && !is_ranges(o->ranks))
         return lb_command_misused(NAME, "--ranks: `%s` is no list of ranks such as 0, 0-3 or 0,5", o->ranks);
-    if (o->budget && !parse_size(o->budget, &o->budget_bytes))
+    if (o->budget && !lb_size_parse(o->budget, &o->budget_bytes))
         return lb_command_misused(NAME, "--budget: `%s` is no size such as 500M or 2G", o->budget);
     if (o->ring) {
         char *end;

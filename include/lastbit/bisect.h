@@ -176,7 +176,7 @@ typedef struct lb_live_options {
     uint32_t n_flags;
     const char
         *log; /* PCRE2: a run fails when a line that it prints matches. NULL: exit code 0 good, 125 cannot be
-                               tested, others below 128 bad; from 128 on the search stops */
+                               tested, others below 126 bad; from 126 on the search stops */
     double miss, alarm;     /* probability that a failing run looks good, that a good one looks failing */
     double risk;            /* accepted probability of a wrong verdict; 0: 0.01 */
     double timeout_seconds; /* of one run, which then cannot be tested; 0: none */

@@ -52,7 +52,7 @@ typedef enum lb_status {
 /* A report. Zero-initialise (LB_ERR_INIT). Every function that takes an `lb_err *` accepts NULL. */
 typedef struct lb_err {
     lb_status status;
-    char message[480];
+    char message[1000]; /* holds a list of all orders beside what is wrong */
 } lb_err;
 #define LB_ERR_INIT                                                                                            \
     {                                                                                                          \

@@ -237,7 +237,8 @@ static int run(const options *o, const lb_probe_shape *s, bool json)
         code = exit_code(&report, expected ? &same : NULL);
         if (o->output) status = store(o->output, &report.groups[0], &err);
     }
-    if (status != LB_OK) code = lb_command_fail("order", &err);
+    if (status == LB_ERR_INVALID && o->engine) code = lb_command_misused("order", "--engine: %s", err.message);
+    else if (status != LB_OK) code = lb_command_fail("order", &err);
     lb_sum_tree_free(expected);
     lb_probe_report_release(&report);
     lb_probe_kernel_release(&kernel);

@@ -40,19 +40,6 @@ static lb_status parse_ranks(const char *text, int32_t *ranks, uint32_t *n, lb_e
     return lb_fail(err, LB_ERR_INVALID, "--ranks %s: expected ranks and ranges like 0,2-3, %d at most", text, MAX_RANKS);
 }
 
-static lb_status parse_memory(const char *text, uint64_t *bytes, lb_err *err)
-{
-    char *end;
-    double x = strtod(text, &end);
-    static const char units[] = "KMGT";
-    const char *unit = *end ? strchr(units, *end) : NULL;
-    if (end == text || x < 0 || (*end && !unit))
-        return lb_fail(err, LB_ERR_INVALID, "--memory %s: expected bytes like 512M", text);
-    for (int i = unit ? (int)(unit - units) + 1 : 0; i > 0; i--) x *= 1024;
-    *bytes = (uint64_t)x;
-    return LB_OK;
-}
-
 /* What replays several times and prints a table of its own. */
 static lb_status check_tables(const lb_replay_request *o, const lb_plan *plan, lb_err *err)
 {
@@ -93,7 +80,7 @@ lb_status lb_replay_request_plan(const lb_replay_request *o, lb_plan *plan, lb_e
         }
     if (!known) return lb_fail(err, LB_ERR_INVALID, "--mode %s: modes are isolated, layer, chained", o->mode);
     if (o->steps) LB_TRY(parse_steps(o->steps, plan, err));
-    if (o->memory) LB_TRY(parse_memory(o->memory, &plan->memory_bytes, err));
+    LB_TRY(lb_memory_parse(o->memory, &plan->memory_bytes, err));
     if (o->threads < 0 || o->worst < 0)
         return lb_fail(err, LB_ERR_INVALID, "--%s %d: expected a number from 0 on", o->threads < 0 ? "threads" : "worst",
                        o->threads < 0 ? o->threads : o->worst);

@@ -257,6 +257,14 @@ static void print_found(const char *what, const struct found *found)
                (unsigned long long)found->ops, f->index, f->op, f->layer, f->phase, (long long)f->step, (int)f->rank);
 }
 
+/* "-": there is none, as of an op without a bound. */
+static const char *known_text(double x, char text[16])
+{
+    if (isnan(x)) return "-";
+    snprintf(text, 16, "%.3g", x);
+    return text;
+}
+
 static void print_text(const lb_plan *plan, const lb_replay_summary *s, const report *r, bool coverage)
 {
     printf("%s replay of %llu ops (%llu native, %llu opaque", mode_name(plan->mode), (unsigned long long)s->ops,
@@ -289,8 +297,9 @@ static void print_text(const lb_plan *plan, const lb_replay_summary *s, const re
     if (r->n_worst) printf("\n%-10s %10s %10s  %-6s %-28s %s\n", "verdict", "of bound", "max diff", "op#", "op", "layer");
     for (uint32_t i = 0; i < r->n_worst; i++) {
         const finding *f = &r->worst[i];
-        printf("%-10s %10.3g %10.3g  %-6u %-28s %s (%s, step %lld, rank %d)\n", lb_verdict_name(f->verdict), f->ratio, f->max_abs,
-               f->index, f->op, *f->layer ? f->layer : "-", f->phase, (long long)f->step, (int)f->rank);
+        char ratio[16], apart[16];
+        printf("%-10s %10s %10s  %-6u %-28s %s (%s, step %lld, rank %d)\n", lb_verdict_name(f->verdict), known_text(f->ratio, ratio),
+               known_text(f->max_abs, apart), f->index, f->op, *f->layer ? f->layer : "-", f->phase, (long long)f->step, (int)f->rank);
     }
     if (coverage || s->opaque) lb_coverage_print(r->coverage, coverage);
 }
@@ -455,7 +464,7 @@ int lb_cmd_replay(int argc, const char **argv)
         {"ranks", 0, POPT_ARG_STRING, &o.ranks, 0, "ranks to replay; collectives with others take recorded results",
          "LIST"},
         {"threads", 0, POPT_ARG_INT, &o.threads, 0, "threads (results do not depend on them)", "N"},
-        {"memory", 0, POPT_ARG_STRING, &o.memory, 0, "most memory for tensors of one rank; a replay that needs more fails", "BYTES"},
+        {"memory", 0, POPT_ARG_STRING, &o.memory, 0, "most memory for tensors of one rank; a replay that needs more fails", "512M"},
         {"worst", 0, POPT_ARG_INT, &o.worst, 0, "how many of the worst ops to list", "N"},
         {"digest", 0, POPT_ARG_NONE, &o.digest, 0, "print one digest of everything computed: equal for equal bits", NULL},
         {"force-decisions", 0, POPT_ARG_NONE, &o.force, 0,

@@ -345,6 +345,18 @@ def test_a_step_that_is_not_there_is_named_beside_those_that_are(lastbit, run):
         assert "no step 7 was recorded" in lastbit.run(command, run, "--steps", "7").stderr
 
 
+@pytest.mark.parametrize("size", ["512M", "0.5G", "536870912", "512MiB", "524288k"])
+def test_memory_is_a_size_in_every_command(lastbit, size):
+    for command in (("diff", CLEAN, CLEAN), ("replay", CLEAN, "--steps", "0"), ("explain", CLEAN, CLEAN)):
+        assert lastbit.run(*command, "--memory", size).returncode in (0, 125)
+
+
+def test_what_has_no_bound_has_no_ratio(lastbit):
+    table = lastbit.run("replay", CLEAN).stdout
+    assert "of bound" in table and "nan" not in table
+    assert re.search(r"^reordered +- ", table, re.M)
+
+
 # ---- nothing is lost in silence ----------------------------------------------------------------------------------------
 
 
@@ -391,7 +403,16 @@ def test_a_pack_that_was_cut_before_its_commit_is_empty(lastbit, tmp_path):
     (("explain", CLEAN, "missing.lb"), 128, "No such file"),
     (("diff", CLEAN, CLEAN, "--steps", "7"), 128, "lastbit diff: "),
     (("diff", CLEAN, CLEAN, "--map", "s/(/x/"), 129, "missing closing parenthesis"),
-    (("diff", CLEAN, CLEAN, "--memory", "-1"), 129, "--memory -1"),
+    *(((*command, "--memory", size), 129, f"--memory {size}: ") for size in ("-1", "512X", "512", "M", "0")
+      for command in (("diff", CLEAN, CLEAN), ("replay", CLEAN), ("bisect", CLEAN), ("explain", CLEAN, CLEAN))),
+    (("bisect", CLEAN, "--predicate", "los>3"), 129, "expected nonfinite, max>NUMBER, loss>NUMBER or grad_norm>NUMBER"),
+    (("bisect", CLEAN, "--predicate", "nonfinite@layr=x"), 129, "layer= op= class= phase="),
+    (("bisect", CLEAN, "--check", "--order", "op=sum=pairwse"), 129, "doubling, rabenseifner"),
+    (("replay", CLEAN, "--order", "op=sum=pairwse"), 129, "tree:FILE; and \"pairwse\" is no order of a collective: gloo"),
+    (("replay", CLEAN, "--order", "op=sum=pairwse"), 129, "doubling, rabenseifner"),
+    (("explain", CLEAN, "--invariance", "mm", "--launch", "pairwse"), 129, "one of sequential, pairwise"),
+    (("order", "--engine", "pairwse", "-n", "8"), 129, "one of sequential, pairwise"),
+    (("order", "--engine", "pairwise", "-n", "8", "--expect", "pairwse"), 129, "one of sequential, pairwise"),
     (("replay", CLEAN, "--threads", "-3"), 129, "--threads -3"),
     (("replay", CLEAN, "--worst", "-1"), 129, "--worst -1"),
     (("replay", CLEAN, "--steps", "5-3"), 129, "--steps 5-3"),

@@ -117,6 +117,21 @@ def test_a_job_killed_by_a_signal_ends_the_search(lastbit, job, tmp_path):
     assert "137" in done.stderr and "--log" in done.stderr
 
 
+@pytest.mark.parametrize("options", [(), ("--log", "loss nan")])
+@pytest.mark.parametrize("command, code, words", [("./nosuch-job", 127, "is not found"), ("./job.txt", 126, "cannot be executed")])
+def test_a_job_that_cannot_be_started_ends_the_search(lastbit, tmp_path, command, code, words, options):
+    (tmp_path / "job.txt").write_text("no program")
+    done = lastbit.run("bisect", "--run", command, *FLAGS, *options, cwd=tmp_path, expect=125)
+    assert f"exit code {code}" in done.stderr and words in done.stderr and done.stdout == ""
+
+
+def test_a_live_job_has_no_origin(lastbit, job, tmp_path):
+    verdict = bisect(lastbit, tmp_path, job("sys.exit('--fp32' not in given)"), *FLAGS)
+    assert verdict["begins"] is None
+    text = lastbit.run("bisect", "-q", "--run", job("sys.exit('--fp32' not in given)"), *FLAGS, cwd=tmp_path, expect=1).stdout
+    assert "begins" not in text and not [line for line in text.splitlines() if line.strip() in ("", ".")]
+
+
 def test_a_job_that_hangs_is_killed_with_what_it_started(lastbit, job, tmp_path):
     body = "if '--adamw' in given: os.system('sleep 600; echo late >> late')\nsys.exit('--fp32' not in given)"
     start = time.monotonic()

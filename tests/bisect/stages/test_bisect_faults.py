@@ -227,6 +227,16 @@ def test_a_gross_difference_is_found_where_it_was_planted(lastbit, clean, tmp_pa
     check_culprit(verdict["culprit"], expected("dropped-term"))
 
 
+def test_a_difference_says_why_it_leaves_no_reproducer(lastbit, tmp_path):
+    samples = pathlib.Path(__file__).resolve().parent.parent.parent / "samples"
+    out, clean, dropped = tmp_path / "small.lb", samples / "clean.lbz", samples / "dropped-term.lbz"
+    verdict = lastbit.json("bisect", dropped, "--against", clean, "-q", "-o", out, expect=1)
+    assert verdict["reproducer"] is None and not out.exists()
+    assert f"{out} was not written: " in verdict["note"] and f"--steps {verdict['failure']['step']}" in verdict["note"]
+    verdict = lastbit.json("bisect", clean, "--against", clean, "-q", "-o", out, expect=0)
+    assert verdict["note"] == f"{out} was not written: nothing differs."
+
+
 def test_a_run_against_itself_is_clean(lastbit, clean):
     verdict = lastbit.json("bisect", clean(), "--against", clean(), "-q", expect=0)
     assert verdict["outcome"] == "clean"

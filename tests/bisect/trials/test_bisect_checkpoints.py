@@ -33,5 +33,5 @@ def test_ranks_meet_after_a_checkpoint_as_before_it(lastbit, tmp_path):
 
 def test_a_limit_on_memory_leaves_the_verdict_as_it_is(lastbit, tmp_path):
     lastbit.record(tmp_path / "run.lb", "tests/programs/failing_llama.py", "gradient", expect=0)
-    answers = [lastbit.json("bisect", tmp_path / "run.lb", "-q", "--memory", megabytes, expect=1) for megabytes in (8, 10, 14, 1000)]
+    answers = [lastbit.json("bisect", tmp_path / "run.lb", "-q", "--memory", f"{megabytes}M", expect=1) for megabytes in (8, 10, 14, 1000)]
     assert all(a["culprits"] == answers[0]["culprits"] for a in answers)
