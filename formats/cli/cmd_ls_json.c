@@ -91,6 +91,35 @@ static json_t *values_json(const ls_view *view)
     return list;
 }
 
+static json_t *taps_json(const ls_view *view)
+{
+    const lb_program *p = view->p;
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < p->n_boundaries; i++) {
+        const lb_boundary *b = &p->boundaries[i];
+        if (!lb_program_is_tap(p, b)) continue;
+        const lb_value *v = &p->values[b->value];
+        json_array_append_new(list, json_pack("{s:s, s:I, s:s, s:o, s:b}", "name", lb_program_text(p, p->scopes[b->scope].path), "value",
+                                              (json_int_t)b->value, "dtype", lb_dtype_name(v->dtype), "shape", shape_json(&v->layout), "kept",
+                                              (int)view->kept[b->value]));
+    }
+    return list;
+}
+
+static json_t *decisions_json(const lb_program *p)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const lb_op *op = &p->ops[i];
+        if (!(op->flags & LB_OP_DECISION)) continue;
+        json_t *inputs = json_array();
+        lb_op_each_input(p, op, add_input, inputs);
+        json_array_append_new(list, json_pack("{s:I, s:s, s:s, s:s, s:o}", "op", (json_int_t)i, "name", lb_op_name(p, op), "layer",
+                                              lb_op_layer(p, op), "phase", lb_phase_name((lb_phase)op->phase), "inputs", inputs));
+    }
+    return list;
+}
+
 static json_t *number(double x)
 {
     json_t *real = json_real(x); /* NULL for a NaN: JSON has none */
@@ -135,6 +164,8 @@ json_t *ls_program_json(const ls_view *view, const ls_options *options)
                             phases_json(view->phases), "values", (json_int_t)p->n_values, "kept", by_level,
                             "collectives", (json_int_t)p->n_collectives, "routings", (json_int_t)p->n_routings,
                             "optimizers", optimizers_json(p), "scalars", scalars, "notices", notices);
+    json_object_set_new(all, "taps", taps_json(view));
+    json_object_set_new(all, "decisions", decisions_json(p));
     if (options->layers) json_object_set_new(all, "layers", layers_json(view));
     if (options->ops) json_object_set_new(all, "op_list", ops_json(p));
     if (options->values) json_object_set_new(all, "value_list", values_json(view));

@@ -97,6 +97,36 @@ static void print_communication(const lb_program *p)
     free(times);
 }
 
+/* What the program marked, and what of its numbers steered Python. */
+static void print_taps(const ls_view *view)
+{
+    const lb_program *p = view->p;
+    for (uint32_t i = 0; i < p->n_boundaries; i++) {
+        const lb_boundary *b = &p->boundaries[i];
+        if (!lb_program_is_tap(p, b)) continue;
+        const lb_value *v = &p->values[b->value];
+        printf("  tap '%s': v%" PRIu32 " %s", lb_program_text(p, p->scopes[b->scope].path), b->value, lb_dtype_name(v->dtype));
+        print_shape(&v->layout);
+        puts(view->kept[b->value] ? ", kept" : "");
+    }
+}
+
+static void print_decisions(const lb_program *p)
+{
+    uint32_t *times = calloc(p->n_strings, sizeof *times), n = 0;
+    for (uint32_t i = 0; i < p->n_ops && times; i++)
+        if (p->ops[i].flags & LB_OP_DECISION) n++, times[p->ops[i].name]++;
+    if (n) printf("  %" PRIu32 " decision%s:", n, ls_plural(n));
+    for (uint32_t i = 0; i < p->n_ops && n; i++) {
+        const uint32_t name = p->ops[i].name;
+        if (!times[name]) continue;
+        printf(" %" PRIu32 " %s", times[name], lb_program_text(p, name));
+        times[name] = 0;
+    }
+    if (n) putchar('\n');
+    free(times);
+}
+
 static void print_layers(const ls_view *view)
 {
     const lb_program *p = view->p;
@@ -188,6 +218,8 @@ void ls_print_program(const ls_view *view, const ls_options *options)
     print_scalars(p);
     print_groups(p);
     print_communication(p);
+    print_decisions(p);
+    print_taps(view);
     for (uint32_t i = 0; i < p->n_notices; i++)
         printf("  %s: %s\n", lb_program_text(p, p->notices[i].kind), lb_program_text(p, p->notices[i].message));
     if (options->layers) print_layers(view);

@@ -30,8 +30,7 @@ static const lb_command command = {
     .name = "show",
     .synopsis = "CAPTURE [SELECT]",
     .about =
-        "Shows values of one step of one rank. SELECT is a value's name, a layer or an op's name, whichever "
-        "is\n"
+        "Shows values of one step of one rank. SELECT is a value's name, a tap (lastbit.torch.tap), a layer or an op's name, whichever is "
         "found first; the options pick more exactly and are combined. Several values are listed with their\n"
         "statistics; a single one, or a slice, also shows elements. --histogram counts binary exponents. Types "
         "that\n"
@@ -114,6 +113,20 @@ static void choose(selection *s, const char *op, const char *layer, const char *
     }
 }
 
+/* A tap is a scope of its own, which the value leaves. */
+static void choose_tap(selection *s, const char *tap)
+{
+    const lb_program *p = s->program;
+    s->n = 0;
+    memset(s->given, 0, p->n_values);
+    for (uint32_t i = 0; i < p->n_boundaries; i++) {
+        const lb_boundary *b = &p->boundaries[i];
+        if (!lb_program_is_tap(p, b) || strcmp(lb_program_text(p, p->scopes[b->scope].path), tap) || s->given[b->value]) continue;
+        s->given[b->value] = true;
+        s->values[s->n++] = b->value;
+    }
+}
+
 static lb_status select_values(selection *s, const char *path, const char *select, lb_err *err)
 {
     const lb_program *p = s->program;
@@ -124,13 +137,14 @@ static lb_status select_values(selection *s, const char *path, const char *selec
     choose(s, op_text, layer_text, name_text);
     if (select) {
         choose(s, op_text, layer_text, select);
+        if (s->n == 0) choose_tap(s, select);
         if (s->n == 0) choose(s, op_text, select, name_text);
         if (s->n == 0) choose(s, select, layer_text, name_text);
     }
     if (s->n) return LB_OK;
     return lb_fail(err, LB_ERR_NOT_FOUND,
                    "%s: rank %" PRId32 ", step %" PRId64
-                   ": no value fits%s%s%s; `lastbit ls --values`, `--ops` and `--layers` list what is there",
+                   ": no value fits%s%s%s; `lastbit ls --values`, `--ops` and `--layers` list what is there, `lastbit ls` taps",
                    path, p->rank, p->step, select ? " '" : "", select ? select : "", select ? "'" : "");
 }
 

@@ -338,6 +338,11 @@ uint32_t lb_program_owner(const lb_program *program, const char *parameter)
     return 0;
 }
 
+bool lb_program_is_tap(const lb_program *program, const lb_boundary *boundary)
+{
+    return boundary->value != LB_NONE && strcmp(lb_program_text(program, program->scopes[boundary->scope].class_name), "tap") == 0;
+}
+
 uint32_t *lb_program_producers(const lb_program *program)
 {
     uint32_t *ops = (uint32_t *)malloc((program->n_values + 1u) * sizeof *ops);

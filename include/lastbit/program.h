@@ -296,6 +296,9 @@ LB_API uint32_t lb_program_owner(const lb_program *program, const char *paramete
 /* The op that first gave each value as a result or wrote it, LB_NONE for none; malloc'ed, NULL when out of memory. */
 LB_API uint32_t *lb_program_producers(const lb_program *program);
 
+/* Whether it is a value that the program marked under a name (lastbit.torch.tap), which is the path of its scope, not what a module took or gave. */
+LB_API bool lb_program_is_tap(const lb_program *program, const lb_boundary *boundary);
+
 /* Checks every rule stated above; a decoded program has passed it. */
 LB_API lb_status lb_program_validate(const lb_program *program, lb_err *err);
 

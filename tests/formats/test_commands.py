@@ -124,6 +124,39 @@ def test_ls_refuses(lastbit, run, args, code, says):
     assert says in done.stderr and done.stdout == ""
 
 
+TAPPED = """
+import sys
+sys.path.insert(0, %r)
+import torch
+from lastbit.torch import tap
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(4, 3)
+    def forward(self, x):
+        y = tap("the middle", self.net(x))
+        return y * 2 if y.sum().item() > 0 else y
+torch.manual_seed(0)
+Net()(torch.ones(2, 4))
+"""
+
+
+def test_taps_and_decisions_are_listed_and_shown(lastbit, folder):
+    program, path = folder / "marks.py", folder / "marks.lb"
+    program.write_text(TAPPED % str(ROOT / "capture"))
+    lastbit.run("record", "-o", path, "--", sys.executable, program, expect=0)
+    text = lastbit.run("ls", path, expect=0).stdout
+    value = int(re.search(r"^  tap 'the middle': v(\d+) f32\[2,3\], kept$", text, re.M).group(1))
+    assert re.search(r"^  1 decision: 1 aten::_local_scalar_dense$", text, re.M), text
+    (told,) = lastbit.json("ls", path, expect=0)["programs"]
+    assert told["taps"] == [{"name": "the middle", "value": value, "dtype": "f32", "shape": [2, 3], "kept": True}]
+    (decision,) = told["decisions"]
+    assert decision["name"] == "aten::_local_scalar_dense" and decision["phase"] == "forward" and len(decision["inputs"]) == 1
+    shown = lastbit.json("show", path, "the middle", expect=0)["values"]
+    assert [v["value"] for v in shown] == [value] and shown[0]["shape"] == [2, 3]
+    assert "no value fits 'the end'" in lastbit.run("show", path, "the end", expect=128).stderr
+
+
 # ---- show ------------------------------------------------------------------------------------------------------------
 
 def exported(lastbit, tmp_path, capture, value, *options):
