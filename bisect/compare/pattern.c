@@ -7,6 +7,7 @@
 #include "pattern.h"
 
 #include "complex.h"
+#include "pattern_moved.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -15,13 +16,7 @@
 
 enum { LIMIT = 1 << 24, LARGE = 1024 };
 
-typedef struct sides {
-    const double *a, *b;
-    const uint8_t *differs;
-    int64_t n, count, first, last; /* elements, differing, first and last differing index */
-    int ndim;
-    const int64_t *shape;
-} sides;
+typedef lb_sides sides;
 
 static void say(lb_difference *d, lb_pattern pattern, const char *format, long long x, long long y, long long z)
 {
@@ -68,11 +63,12 @@ static bool flipped_bit(const lb_tensor *ta, const lb_tensor *tb, const sides *s
     return true;
 }
 
-static bool power_of_two(const sides *s, lb_difference *d)
+/* A zero has a sign, too, and no size. */
+static bool scaled(const sides *s, lb_difference *d)
 {
     double ratio = 0;
     for (int64_t i = s->first; i <= s->last; i++) {
-        if (!s->differs[i]) continue;
+        if (!s->differs[i] || (s->a[i] == 0 && s->b[i] == 0)) continue;
         double r = s->b[i] / s->a[i];
         if (!isfinite(r) || r == 0) return false;
         if (ratio == 0) ratio = r;
@@ -80,7 +76,10 @@ static bool power_of_two(const sides *s, lb_difference *d)
     }
     int exponent;
     if (frexp(fabs(ratio), &exponent) != 0.5) return false;
-    say(d, LB_PATTERN_POWER_OF_TWO, ratio < 0 ? "factor -2^%lld" : "factor 2^%lld", exponent - 1, 0, 0);
+    for (int64_t i = s->first; i <= s->last && ratio > 0; i++)
+        if (s->differs[i] && s->a[i] == 0 && s->b[i] == 0) return false;
+    if (ratio == -1) say(d, LB_PATTERN_SIGN, "%lld of %lld elements", s->count, s->n, 0);
+    else say(d, LB_PATTERN_POWER_OF_TWO, ratio < 0 ? "factor -(2^%lld)" : "factor 2^%lld", exponent - 1, 0, 0);
     return true;
 }
 
@@ -109,18 +108,11 @@ static bool saturated(const sides *s, lb_dtype dtype_a, lb_dtype dtype_b, lb_dif
 
 /* ---- rules on dimensions ---- */
 
-static int64_t inner_size(const sides *s, int dim)
-{
-    int64_t n = 1;
-    for (int i = dim + 1; i < s->ndim; i++) n *= s->shape[i];
-    return n;
-}
-
 /* b at index j of `dim` equals a at index j + k, for every element that has such a neighbour. */
 static bool shifted(const sides *s, lb_difference *d)
 {
     for (int dim = s->ndim - 1; dim >= 0; dim--) {
-        int64_t inner = inner_size(s, dim), size = s->shape[dim];
+        int64_t inner = lb_sides_inner(s, dim), size = s->shape[dim];
         for (int64_t k = 1; k <= 4 && 2 * k < size; k++)
             for (int sign = -1; sign <= 1; sign += 2) {
                 bool all = true;
@@ -138,10 +130,48 @@ static bool shifted(const sides *s, lb_difference *d)
     return false;
 }
 
+/* The smallest box around all that differs: first and last index of each dimension. */
+typedef struct box {
+    int64_t low[LB_MAX_DIMS], high[LB_MAX_DIMS];
+} box;
+
+static box box_around(const sides *s)
+{
+    box x;
+    for (int dim = 0; dim < s->ndim; dim++) x.low[dim] = s->shape[dim], x.high[dim] = -1;
+    for (int64_t i = s->first; i <= s->last; i++) {
+        if (!s->differs[i]) continue;
+        int64_t rest = i;
+        for (int dim = s->ndim; dim-- > 0;) {
+            const int64_t at = rest % s->shape[dim];
+            rest /= s->shape[dim];
+            if (at < x.low[dim]) x.low[dim] = at;
+            if (at > x.high[dim]) x.high[dim] = at;
+        }
+    }
+    return x;
+}
+
+/* Could chance have left `outside` more elements equal, as it left those that are equal among `inside`? */
+static bool by_chance(const sides *s, int64_t inside, int64_t outside)
+{
+    const double equal = 1 - (double)s->count / (double)inside;
+    return pow(equal, (double)outside) > 1e-3;
+}
+
+/* Do the differences fill the `count` slices of `dim` that they touch, in every other dimension from end to end? A tile does not. */
+static bool fills_slices(const sides *s, const box *x, int dim, int64_t count)
+{
+    int64_t inside = count;
+    for (int i = 0; i < s->ndim; i++)
+        if (i != dim) inside *= x->high[i] - x->low[i] + 1;
+    return by_chance(s, inside, count * (s->n / s->shape[dim]) - inside);
+}
+
 /* Marks which slices of `dim` hold a difference; returns how many. */
 static int64_t touched_slices(const sides *s, int dim, uint8_t *touched)
 {
-    int64_t inner = inner_size(s, dim), size = s->shape[dim], count = 0;
+    int64_t inner = lb_sides_inner(s, dim), size = s->shape[dim], count = 0;
     memset(touched, 0, (size_t)size);
     for (int64_t i = 0, j = 0; i < s->n; i += inner, j = j + 1 < size ? j + 1 : 0)
         touched[j] = touched[j] || memchr(s->differs + i, 1, (size_t)inner) != NULL;
@@ -151,7 +181,7 @@ static int64_t touched_slices(const sides *s, int dim, uint8_t *touched)
 
 static bool swapped(const sides *s, int dim, const uint8_t *touched, lb_difference *d)
 {
-    int64_t inner = inner_size(s, dim), size = s->shape[dim], p = -1, q = -1;
+    int64_t inner = lb_sides_inner(s, dim), size = s->shape[dim], p = -1, q = -1;
     for (int64_t j = 0; j < size; j++)
         if (touched[j]) p < 0 ? (p = j) : (q = j);
     for (int64_t outer = 0; outer < s->n; outer += inner * size)
@@ -190,17 +220,29 @@ static void say_run(const sides *s, int dim, int64_t first, int64_t count, lb_di
              (long long)(first + count - 1), (long long)size, part, zero_side(s));
 }
 
+/* The elements are all there, elsewhere. */
+static bool moved(const sides *s, uint8_t *touched, lb_difference *d)
+{
+    if (lb_pattern_transposed(s, d)) return true;
+    for (int dim = 0; dim < s->ndim; dim++) {
+        const int64_t count = touched_slices(s, dim, touched);
+        if (count == 2 && swapped(s, dim, touched, d)) return true;
+        if (lb_pattern_permuted(s, dim, touched, count, d)) return true;
+    }
+    return false;
+}
+
 static bool slices(const sides *s, uint8_t *touched, lb_difference *d)
 {
+    const box around = box_around(s);
     for (int dim = 0; dim < s->ndim; dim++) {
         int64_t size = s->shape[dim], count = touched_slices(s, dim, touched), first = 0, run = 0;
         if (size < 2 || count == size) continue;
-        if (count == 2 && swapped(s, dim, touched, d)) return true;
         while (!touched[first]) first++;
         while (first + run < size && touched[first + run]) run++;
         /* Whole slices: most of what they hold differs (rounding leaves some elements equal by chance). */
         bool most = count * 2 > size && (run < count || s->ndim < 2);
-        if (most || s->count * 2 < count * (s->n / size)) continue;
+        if (most || s->count * 2 < count * (s->n / size) || !fills_slices(s, &around, dim, count)) continue;
         if (run == count)
             say_run(s, dim, first, count, d);
         else
@@ -226,21 +268,43 @@ static bool strided(const sides *s, lb_difference *d)
     return true;
 }
 
+/* "rows 8 to 15, columns 16 to 31", or "dimension 0, 3 to 5; dimension 2, 0 to 7" of those that it does not fill. */
+static void say_tile(const sides *s, const box *x, lb_difference *d)
+{
+    static const char *const names[] = {"rows", "columns"};
+    size_t used = 0;
+    d->pattern = LB_PATTERN_TILE, d->detail[0] = '\0';
+    for (int dim = 0; dim < s->ndim && used < sizeof d->detail; dim++) {
+        const long long low = (long long)x->low[dim], high = (long long)x->high[dim];
+        if (s->ndim == 2)
+            used += (size_t)snprintf(d->detail + used, sizeof d->detail - used, "%s%s %lld to %lld", used ? ", " : "", names[dim], low, high);
+        else if (high - low + 1 < s->shape[dim])
+            used += (size_t)snprintf(d->detail + used, sizeof d->detail - used, "%sdimension %d, %lld to %lld", used ? "; " : "", dim, low, high);
+    }
+    if (used < sizeof d->detail) snprintf(d->detail + used, sizeof d->detail - used, "%s", zero_side(s));
+}
+
 static bool tiled(const sides *s, lb_difference *d)
 {
-    if (s->ndim < 2) return false;
-    int64_t cols = s->shape[s->ndim - 1], rows = s->n / cols, r0 = rows, r1 = -1, c0 = cols, c1 = -1;
-    for (int64_t i = s->first; i <= s->last; i++) {
-        if (!s->differs[i]) continue;
-        int64_t r = i / cols, c = i % cols;
-        r0 = r < r0 ? r : r0, r1 = r > r1 ? r : r1, c0 = c < c0 ? c : c0, c1 = c > c1 ? c : c1;
+    const box x = box_around(s);
+    int64_t inside = 1, narrow = 0;
+    for (int dim = 0; dim < s->ndim; dim++) {
+        const int64_t length = x.high[dim] - x.low[dim] + 1;
+        inside *= length, narrow += length < s->shape[dim];
     }
-    int64_t area = (r1 - r0 + 1) * (c1 - c0 + 1);
-    if (area * 4 > s->n || s->count * 2 < area) return false;
-    d->pattern = LB_PATTERN_TILE;
-    snprintf(d->detail, sizeof d->detail, "rows %lld to %lld, columns %lld to %lld%s", (long long)r0,
-             (long long)r1, (long long)c0, (long long)c1, zero_side(s));
+    if (narrow < 2 || s->count * 2 < inside || by_chance(s, inside, s->n - inside)) return false;
+    say_tile(s, &x, d);
     return true;
+}
+
+/* What holds for all that differ, where they stand: "factor 2^3; rows 8 to 15, columns 16 to 31". */
+static void add_place(const sides *s, uint8_t *touched, lb_difference *d)
+{
+    lb_difference place = *d;
+    if (s->count == s->n || !(slices(s, touched, &place) || tiled(s, &place))) return;
+    if (place.pattern != LB_PATTERN_ROWS && place.pattern != LB_PATTERN_TILE) return;
+    const size_t used = strlen(d->detail);
+    snprintf(d->detail + used, sizeof d->detail - used, "; %s", place.detail);
 }
 
 static void decide(const lb_tensor *ta, const lb_tensor *tb, const sides *s, uint8_t *touched, lb_difference *d)
@@ -254,13 +318,19 @@ static void decide(const lb_tensor *ta, const lb_tensor *tb, const sides *s, uin
         say(d, LB_PATTERN_NONFINITE, "%lld elements, first index %lld", s->count, s->first, 0);
         return;
     }
-    if (power_of_two(s, d) || saturated(s, ta->dtype, tb->dtype, d)) return;
-    if (s->ndim > 0 && (shifted(s, d) || (s->count < s->n && slices(s, touched, d)))) return;
+    if (scaled(s, d)) {
+        add_place(s, touched, d);
+        return;
+    }
+    if (saturated(s, ta->dtype, tb->dtype, d)) return;
+    if (s->ndim > 0 && (shifted(s, d) || moved(s, touched, d) || (s->count < s->n && slices(s, touched, d)))) return;
+    if (s->count < s->n && tiled(s, d)) return;
     if (s->first > 0 && s->last == s->n - 1 && s->count * 4 > (s->n - s->first) * 3 && s->first * 8 > s->n) {
         say(d, LB_PATTERN_STALE_TAIL, "from index %lld of %lld", s->first, s->n, 0);
         return;
     }
-    if (s->count < s->n && (strided(s, d) || tiled(s, d))) return;
+    if (s->count < s->n && strided(s, d)) return;
+    if (lb_pattern_quantised(s, ta->dtype, tb->dtype, d)) return;
     say(d, LB_PATTERN_SCATTERED, "%lld of %lld elements", s->count, s->n, 0);
 }
 

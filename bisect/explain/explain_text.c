@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINES = 40, NAMED = 3, FLIPS = 10 };
+enum { LINES = 24, NAMED = 3, FLIPS = 10 };
 
 /* "model.layers.*.mlp": what layers of one kind have in common. */
 static void layer_pattern(const char *layer, char *text, size_t room)
@@ -71,6 +71,7 @@ typedef struct fold {
     const lb_explain_finding *first;
     uint32_t places, least_excluded;
     int64_t matched, elements;
+    double largest; /* of what its places add, relative; 0: none was measured */
     char also[400]; /* what matches just as well at all of them */
     const char *layers[NAMED]; /* of sources: their names */
     uint32_t n_layers;         /* different ones, of which NAMED are kept */
@@ -112,6 +113,7 @@ static void add_to_fold(fold *f, const lb_explain_finding *x)
     for (uint32_t i = 0; i < f->n_layers && i < NAMED; i++) known |= !strcmp(f->layers[i], name);
     if (!known && f->n_layers < NAMED) f->layers[f->n_layers] = name;
     f->n_layers += !known;
+    if (x->local > f->largest) f->largest = x->local;
     f->places++, f->matched += x->matched, f->elements += x->elements;
     if (f->places == 1 || x->excluded < f->least_excluded) f->least_excluded = x->excluded;
 }
@@ -133,6 +135,7 @@ static void print_change(FILE *out, const fold *f)
 {
     const lb_explain_finding *x = f->first;
     const char *to = x->reversed ? "first" : "second";
+    const long begin = ftell(out);
     if (is_source(x)) {
         fprintf(out, "%s; %" PRId64 " of %" PRId64 " elements agree", x->why, f->matched, f->elements);
         return;
@@ -156,7 +159,7 @@ static void print_change(FILE *out, const fold *f)
         fprintf(out, "; the second side has no such op");
     else if (strcmp(x->op, x->other_op))
         fprintf(out, "; the second side computes it by %s", x->other_op);
-    fprintf(out, ". %" PRId64 " of %" PRId64 " elements of the %s side", f->matched, f->elements, to);
+    fprintf(out, "%s%" PRId64 " of %" PRId64 " elements of the %s side", ftell(out) > begin ? ". " : "", f->matched, f->elements, to);
     if (f->least_excluded) fprintf(out, ", %u alternatives excluded", f->least_excluded);
     print_also(out, f->also);
     if (is_collective(x) && *x->why) fprintf(out, "; %s", x->why);
@@ -367,38 +370,77 @@ static void print_budgets(FILE *out, const lb_explain_report *r)
     }
 }
 
+/* Lines, in their order; malloc'ed, NULL when out of memory. */
+static fold *fold_findings(const lb_explain_report *r, bool all, uint32_t *n_folds)
+{
+    uint8_t *done = calloc(r->n_findings + 1, 1);
+    fold *folds = done ? calloc(r->n_findings + 1, sizeof *folds) : NULL;
+    for (uint32_t k = 0; folds && k < 2 * r->n_findings; k++) { /* choices that differ come first: other inputs follow from them */
+        const uint32_t i = k % r->n_findings;
+        const bool routing = r->findings[i].cause == LB_CAUSE_ROUTING;
+        if (done[i] || routing != (k < r->n_findings) ||
+            (!all && r->findings[i].cause == LB_CAUSE_INPUT && !is_source(&r->findings[i])))
+            continue;
+        fold *f = &folds[(*n_folds)++];
+        f->first = &r->findings[i];
+        for (uint32_t n = i; n < r->n_findings; n++)
+            if (!done[n] && same_line(&r->findings[i], &r->findings[n])) done[n] = 1, add_to_fold(f, &r->findings[n]);
+    }
+    free(done);
+    return folds;
+}
+
+/* The line whose place adds most; of those that were not measured the first. */
+static const fold *largest_fold(const fold *folds, uint32_t n, lb_cause cause)
+{
+    const fold *most = NULL;
+    for (uint32_t i = 0; i < n; i++)
+        if (folds[i].first->cause == cause && (!most || folds[i].largest > most->largest)) most = &folds[i];
+    return most;
+}
+
+/* Of two runs in different types every op differs, and each line would say the same: how many there are, the first, and the largest. */
+static void print_cause(FILE *out, const fold *folds, uint32_t n, const fold *first)
+{
+    const fold *largest = largest_fold(folds, n, first->first->cause);
+    uint32_t lines = 0, places = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (folds[i].first->cause == first->first->cause) lines++, places += folds[i].places;
+    fprintf(out, "%-11s  %u places, of %u kinds%s\n", lb_cause_name(first->first->cause), places, lines,
+            lines == 1 ? "" : largest == first || !(largest->largest > 0) ? "; the first:" : "; the first, and the one that adds most:");
+    print_fold(out, first);
+    if (largest != first && largest->largest > 0) print_fold(out, largest);
+}
+
+static void print_folds(FILE *out, const fold *folds, uint32_t n, bool all)
+{
+    uint32_t told = 0;
+    if (n) fprintf(out, "\n");
+    for (uint32_t i = 0; i < n && (all || n <= LINES); i++) print_fold(out, &folds[i]);
+    if (all || n <= LINES) return;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t cause = 1u << folds[i].first->cause;
+        if (!(told & cause)) print_cause(out, folds, n, &folds[i]);
+        told |= cause;
+    }
+    fprintf(out, "all %u lines: --all\n", n);
+}
+
 char *lb_explain_text(const lb_explain_report *r, const char *path_a, const char *path_b, bool all, bool table)
 {
     char *text = NULL;
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);
-    uint8_t *done = calloc(r->n_findings + 1, 1);
-    if (!out || !done) {
+    uint32_t n_folds = 0;
+    fold *folds = fold_findings(r, all, &n_folds);
+    if (!out || !folds) {
         if (out) fclose(out);
-        free(text), free(done);
+        free(text), free(folds);
         return NULL;
     }
     print_summary(out, r);
     print_rows(out, r);
-    uint32_t lines = 0, left = 0;
-    for (uint32_t k = 0; k < 2 * r->n_findings;
-         k++) { /* choices that differ come first: other inputs follow from them */
-        const uint32_t i = k % r->n_findings;
-        const bool routing = r->findings[i].cause == LB_CAUSE_ROUTING;
-        fold f = {.first = &r->findings[i]};
-        if (done[i] || routing != (k < r->n_findings) ||
-            (!all && r->findings[i].cause == LB_CAUSE_INPUT && !is_source(&r->findings[i])))
-            continue;
-        for (uint32_t n = i; n < r->n_findings; n++)
-            if (!done[n] && same_line(&r->findings[i], &r->findings[n]))
-                done[n] = 1, add_to_fold(&f, &r->findings[n]);
-        if (!lines) fprintf(out, "\n");
-        if (lines++ < LINES || all)
-            print_fold(out, &f);
-        else
-            left++;
-    }
-    if (left) fprintf(out, "… and %u lines more: --all\n", left);
+    print_folds(out, folds, n_folds, all);
     for (uint32_t i = 0; i < r->n_missing; i++) fprintf(out, "missing: %s\n", r->missing[i]);
     if (table) print_layers(out, r);
     print_budgets(out, r);
@@ -408,7 +450,7 @@ char *lb_explain_text(const lb_explain_report *r, const char *path_a, const char
         free(routing);
     }
     print_next(out, r, path_a, path_b);
-    free(done);
+    free(folds);
     fclose(out);
     return text;
 }

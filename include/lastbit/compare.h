@@ -18,14 +18,18 @@ extern "C" {
     X(ONE_ELEMENT, "one element")                                                                              \
     X(ONE_BIT, "one flipped bit")                                                                              \
     X(NONFINITE, "non-finite on one side")                                                                     \
+    X(SIGN, "the other sign")                                                                                  \
     X(POWER_OF_TWO, "a power-of-two scale")                                                                    \
     X(SATURATION, "saturated at the largest finite value")                                                     \
     X(STALE_TAIL, "everything from one index on")                                                              \
     X(SHIFT, "shifted along a dimension")                                                                      \
     X(SWAPPED, "two slices exchanged")                                                                         \
+    X(TRANSPOSED, "transposed")                                                                                \
+    X(PERMUTED, "slices in another order")                                                                     \
     X(ROWS, "whole slices of a dimension")                                                                     \
     X(STRIDE, "every n-th element")                                                                            \
     X(TILE, "one rectangular tile")                                                                            \
+    X(QUANTISED, "steps of a quantiser")                                                                       \
     X(SCATTERED, "scattered")
 
 typedef enum lb_pattern {
