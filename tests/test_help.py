@@ -1,7 +1,11 @@
-"""Help: by command and by topic, on one screen each; versions; misuse."""
+"""Help: by command and by topic, on one screen each; versions; misuse. Colour, on a terminal alone."""
+import os
+import pty
 import re
+import subprocess
 
 import pytest
+from conftest import ROOT
 
 COMMANDS = "record doctor ls show verify recover pack replay diff explain order bisect".split()
 TOPICS = ["selectors", "swaps"]
@@ -46,3 +50,35 @@ def test_the_version_has_a_short_option(lastbit):
 
 def test_options_with_a_short_name_alone_are_listed(lastbit):
     assert re.search(r"^  -n N +\w", lastbit.run("help", "order", expect=0).stdout, re.M)
+
+
+def on_terminal(lastbit, *args, **environment):
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([lastbit.path, *map(str, args)], stdout=theirs, stderr=subprocess.DEVNULL, env={**os.environ, **environment})
+    os.close(theirs)
+    text = b""
+    try:
+        while piece := os.read(ours, 65536):
+            text += piece
+    except OSError:  # the other end is closed
+        pass
+    process.wait()
+    os.close(ours)
+    return text.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize("args", [("diff", "clean.lbz", "dropped-term.lbz"), ("replay", "clean.lbz"), ("bisect", "-q", "clean.lbz")])
+def test_verdicts_have_a_colour_on_a_terminal_alone(lastbit, args):
+    args = [ROOT / "samples" / word if word.endswith(".lbz") else word for word in args]
+    bare = lastbit.run(*args, env={**os.environ, "TERM": "xterm"}).stdout
+    assert "\033" not in bare
+    coloured = on_terminal(lastbit, *args, TERM="xterm", NO_COLOR="")
+
+    def settled(text):  # a replay says how long it took
+        return re.sub(r"in [0-9.]+ s$", "", text, flags=re.M)
+
+    assert re.search(r"\033\[3\dm[a-z]+\033\[0m", coloured)
+    assert settled(re.sub(r"\033\[\d+m", "", coloured)) == settled(bare)
+    for environment in ({"TERM": "xterm", "NO_COLOR": "1"}, {"TERM": "dumb"}):
+        assert settled(on_terminal(lastbit, *args, **environment)) == settled(bare)
+    assert "\033" not in on_terminal(lastbit, args[0], "--json", *args[1:], TERM="xterm")

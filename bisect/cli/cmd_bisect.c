@@ -108,7 +108,7 @@ static int print(const lb_bisection *b, const char *path, bool json)
         print_json(b, path);
     else {
         char *text = lb_bisection_text(b, path);
-        if (text) fputs(text, stdout);
+        if (text) lb_print_text(text);
         free(text);
     }
     return exit_of(b->outcome);

@@ -108,7 +108,7 @@ static lb_status print_report_text(const lb_diff_report *r, const char *const *p
 {
     char *text = lb_diff_text(r, paths[0], paths[1], all);
     if (!text) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the text");
-    fputs(text, stdout);
+    lb_print_text(text);
     free(text);
     return LB_OK;
 }

@@ -92,6 +92,11 @@ lb_status lb_memory_parse(const char *text, uint64_t *bytes, lb_err *err);
 /* "10.3 MB", in powers of 1024 as --budget takes them; gives `text`. */
 const char *lb_bytes_text(uint64_t bytes, char text[16]);
 
+/* Verdicts have a colour on a terminal, unless NO_COLOR is set or TERM is dumb; never in a pipe or a file. One word, padded to `width`;
+ * a text, in which verdicts stand first on a line, in a column, or after "verdict: ". */
+void lb_print_verdict(const char *word, int width);
+void lb_print_text(const char *text);
+
 /* A bar on stderr, only when it is a terminal. */
 void lb_progress(const char *what, uint64_t done, uint64_t total);
 void lb_progress_end(void);

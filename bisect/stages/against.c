@@ -224,7 +224,8 @@ static lb_status report_cause(lb_inquiry *q, const lb_diff_report *r, const lb_d
     name_layer(cause, culprit->layer, sizeof culprit->layer);
     snprintf(culprit->op, sizeof culprit->op, "%s", cause->op ? cause->op : "");
     const char *named = cause->parameter ? cause->parameter : cause->value ? cause->layer : "";
-    snprintf(culprit->why, sizeof culprit->why, "The earliest place that differs by itself: %s%s%s%s.", named, *named ? ", " : "", cause->why,
+    snprintf(culprit->why, sizeof culprit->why, "The earliest place that differs by itself%s%s%s%s%s.", *named || *cause->why ? ": " : "", named,
+             *named && *cause->why ? ", " : "", cause->why,
              cause->verdict == LB_VERDICT_DIVERGED ? "" : "; in exact arithmetic nothing differs, only the rounding");
     lb_failure *f = &q->out->failure;
     *f = (lb_failure){LB_FAILURE_DIFFERENCE, cause->step, cause->rank, row, "", "", ""};

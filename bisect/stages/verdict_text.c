@@ -231,9 +231,9 @@ static void put_origin(FILE *out, const lb_origin *o)
 {
     char text[700];
     if (o->op == LB_NONE) return;
-    snprintf(text, sizeof text, "step %" PRId64 ", %s, %s%s%s\n%s.", o->step, lb_phase_name(o->phase),
+    snprintf(text, sizeof text, "step %" PRId64 ", %s, %s%s%s%s%s%s", o->step, lb_phase_name(o->phase),
              *o->layer ? o->layer : "(outside every module)", strcmp(o->name, "lb::source") ? " " : "",
-             strcmp(o->name, "lb::source") ? o->name : "", o->text);
+             strcmp(o->name, "lb::source") ? o->name : "", *o->text ? "\n" : "", o->text, *o->text ? "." : "");
     put_text(out, "begins", text);
 }
 

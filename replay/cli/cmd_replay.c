@@ -276,7 +276,9 @@ static void print_text(const lb_plan *plan, const lb_replay_summary *s, const re
                (unsigned long long)s->compared, 100.0 * (double)s->bitwise / (double)s->compared);
     if (s->regenerated)
         printf("  %llu of them by another order of additions than lastbit's own, tried where no bytes were kept\n", (unsigned long long)s->regenerated);
-    printf("verdict: %s\n", lb_verdict_name(s->verdict));
+    printf("verdict: ");
+    lb_print_verdict(lb_verdict_name(s->verdict), 0);
+    putchar('\n');
     if (s->undecided) printf("undecided: %s\n", s->undecided_at);
     if (*s->note) printf("%s\n", s->note);
     for (uint32_t i = 0; i < plan->n_swaps; i++)
@@ -298,7 +300,8 @@ static void print_text(const lb_plan *plan, const lb_replay_summary *s, const re
     for (uint32_t i = 0; i < r->n_worst; i++) {
         const finding *f = &r->worst[i];
         char ratio[16], apart[16];
-        printf("%-10s %10s %10s  %-6u %-28s %s (%s, step %lld, rank %d)\n", lb_verdict_name(f->verdict), known_text(f->ratio, ratio),
+        lb_print_verdict(lb_verdict_name(f->verdict), 10);
+        printf(" %10s %10s  %-6u %-28s %s (%s, step %lld, rank %d)\n", known_text(f->ratio, ratio),
                known_text(f->max_abs, apart), f->index, f->op, *f->layer ? f->layer : "-", f->phase, (long long)f->step, (int)f->rank);
     }
     if (coverage || s->opaque) lb_coverage_print(r->coverage, coverage);
