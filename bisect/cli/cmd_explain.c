@@ -118,7 +118,7 @@ static const struct poptOption options[] = {
     {"seconds", 0, POPT_ARG_DOUBLE, &seconds, 0,
      "rule out alternatives no longer than this for ops of one kind (2)", "S"},
     {"memory", 0, POPT_ARG_STRING, &memory, 0, "most memory for tensors of one rank in replays of --budget and --routing", "512M"},
-    {"all", 0, POPT_ARG_NONE, &all, 0, "list what is only inherited too", NULL},
+    {"all", 0, POPT_ARG_NONE, &all, 0, "list every kind of place, where there are more than 24, and what is only inherited", NULL},
     {"table", 0, POPT_ARG_NONE, &table, 0, "what each layer adds, beside what has come together by then", NULL},
     {"budget", 0, POPT_ARG_NONE, &budget, 0,
      "split the final gap by cause and layer: a chained replay for each", NULL},

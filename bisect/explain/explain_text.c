@@ -174,12 +174,13 @@ static void print_names(FILE *out, const fold *f)
     if (f->n_layers > NAMED) fprintf(out, ", and %u more", f->n_layers - NAMED);
 }
 
-static void print_fold(FILE *out, const fold *f)
+/* `label`: what stands in front, the cause where the line is one of all. */
+static void print_fold(FILE *out, const char *label, const fold *f)
 {
     const lb_explain_finding *x = f->first;
     char pattern[256];
     if (is_source(x) && f->places > 1) {
-        fprintf(out, "%-11s  %s: %u times %.*s: ", lb_cause_name(x->cause), lb_phase_name(x->phase), f->places,
+        fprintf(out, "%-11s  %s: %u times %.*s: ", label, lb_phase_name(x->phase), f->places,
                 (int)strcspn(x->schedule, " "), x->schedule);
         print_change(out, f);
         fprintf(out, ": ");
@@ -188,7 +189,7 @@ static void print_fold(FILE *out, const fold *f)
         return;
     }
     layer_pattern(x->layer, pattern, sizeof pattern);
-    fprintf(out, "%-11s  %s, %s: %s: ", lb_cause_name(x->cause),
+    fprintf(out, "%-11s  %s, %s: %s: ", label,
             f->n_layers > 1 ? pattern
             : *x->layer     ? x->layer
                             : pattern,
@@ -406,24 +407,27 @@ static void print_cause(FILE *out, const fold *folds, uint32_t n, const fold *fi
     uint32_t lines = 0, places = 0;
     for (uint32_t i = 0; i < n; i++)
         if (folds[i].first->cause == first->first->cause) lines++, places += folds[i].places;
-    fprintf(out, "%-11s  %u places, of %u kinds%s\n", lb_cause_name(first->first->cause), places, lines,
-            lines == 1 ? "" : largest == first || !(largest->largest > 0) ? "; the first:" : "; the first, and the one that adds most:");
-    print_fold(out, first);
-    if (largest != first && largest->largest > 0) print_fold(out, largest);
+    if (lines == 1) {
+        print_fold(out, lb_cause_name(first->first->cause), first);
+        return;
+    }
+    fprintf(out, "%-11s  %u places, %u kinds\n", lb_cause_name(first->first->cause), places, lines);
+    print_fold(out, "  first", first);
+    if (largest != first && largest->largest > 0) print_fold(out, "  largest", largest);
 }
 
 static void print_folds(FILE *out, const fold *folds, uint32_t n, bool all)
 {
     uint32_t told = 0;
     if (n) fprintf(out, "\n");
-    for (uint32_t i = 0; i < n && (all || n <= LINES); i++) print_fold(out, &folds[i]);
+    for (uint32_t i = 0; i < n && (all || n <= LINES); i++) print_fold(out, lb_cause_name(folds[i].first->cause), &folds[i]);
     if (all || n <= LINES) return;
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t cause = 1u << folds[i].first->cause;
         if (!(told & cause)) print_cause(out, folds, n, &folds[i]);
         told |= cause;
     }
-    fprintf(out, "all %u lines: --all\n", n);
+    fprintf(out, "all %u lines, one for each kind: --all\n", n);
 }
 
 char *lb_explain_text(const lb_explain_report *r, const char *path_a, const char *path_b, bool all, bool table)

@@ -1,6 +1,7 @@
 """Which order, kernel or precision turns one recording into another: pairs of real runs, from their recorded bits alone."""
 import json
 import os
+import re
 import sys
 
 import pytest
@@ -1027,3 +1028,19 @@ def test_routing_of_a_mixture_in_bf16_and_f32(lastbit, tmp_path):
     rest = own(answer)
     unexplained = [f for f in rest if f["cause"] == "unexplained"]
     assert len(unexplained) < len(rest) / 20 and not [f for f in unexplained if f["phase"] == "forward"]
+
+
+def test_many_lines_are_summed_up_by_cause(lastbit, tmp_path):
+    """Of f32 against bf16 every op differs: a screen says of which causes, with the first and the largest of each; --all says everything."""
+    for name, options in (("wide", ()), ("narrow", ("--precision", "bf16"))):
+        lastbit.record(tmp_path / f"{name}.lb", "samples/hybrid_lm.py", "--steps", "1", *options, expect=0)
+    sides = tmp_path / "wide.lb", tmp_path / "narrow.lb"
+    text, everything = lastbit.run("explain", *sides, expect=1).stdout, lastbit.run("explain", "--all", *sides, expect=1).stdout
+    assert len(text.splitlines()) <= 30 and len(everything.splitlines()) > 100
+    counts = {cause: int(n) for cause, n in re.findall(r"^(\w+) +(\d+) places, \d+ kinds$", text, re.M)}
+    own = dict((cause, int(n)) for cause, n in re.findall(r"(\w+) (\d+)[,)]", text.splitlines()[0]))
+    assert counts["precision"] == own["precision"] > 100 and counts["unexplained"] == own["unexplained"]
+    assert re.search(r"^  first +\S.*\n  largest +\S", text, re.M) and "one for each kind: --all" in text
+    assert "kinds: --all" not in everything and len(re.findall(r"^precision ", everything, re.M)) > 20
+    for line in (text + everything).splitlines():
+        assert not re.search(r"(^|\s)\.(\s|$)", line), line
