@@ -135,7 +135,8 @@ static lb_status judge(const live *l, const lb_job_result *r, lb_outcome *outcom
         *outcome = LB_OUTCOME_CURED;
         what[0] = '\0';
     } else if (r->code == 126 || r->code == 127) {
-        return lb_fail(err, LB_ERR_UNSUPPORTED, "the job ended with exit code %d, as a shell does where a program %s: nothing ran that could fail%s%s", r->code,
+        return lb_fail(err, LB_ERR_UNSUPPORTED,
+                       "the job ended with exit code %d, as a shell does where a program %s: nothing ran that could fail%s%s", r->code,
                        r->code == 126 ? "cannot be executed" : "is not found", *r->line ? "; it says: " : "", r->line);
     } else if (r->code == 125 || by_log) {
         *outcome = LB_OUTCOME_INVALID;

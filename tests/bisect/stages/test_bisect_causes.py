@@ -77,7 +77,7 @@ def test_a_predicate_sets_another_failure(lastbit, run):
     assert verdict["failure"]["kind"] == "predicate"
     assert verdict["failure"]["step"] == 2
     assert verdict["failure"]["layer"].startswith("layers.1")
-    assert lastbit.run("bisect", capture, "--predicate", "max").returncode == 128
+    assert lastbit.run("bisect", capture, "--predicate", "max").returncode == 129
 
 
 def test_a_journal_saves_the_trials(lastbit, run, tmp_path):

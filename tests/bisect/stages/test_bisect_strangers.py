@@ -74,7 +74,7 @@ def test_updates_are_made_smaller_whatever_form_the_optimizer_has(form, lastbit,
     assert "AdamW makes" in verdict["culprit"]["why"]
     lastbit.run("bisect", "--check", tmp_path / "run.lb", "--update", "1", expect=1)
     lastbit.run("bisect", "--check", tmp_path / "run.lb", "--update", "0", expect=0)
-    assert lastbit.run("bisect", "--check", tmp_path / "run.lb", "--update", "2").returncode == 128
+    assert lastbit.run("bisect", "--check", tmp_path / "run.lb", "--update", "2").returncode == 129
 
 
 @pytest.mark.parametrize("case,rank,op,step", [
