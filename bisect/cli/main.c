@@ -70,6 +70,7 @@ static int print_page(const char *name)
     print_usage(stdout);
     printf("\nTopics of `lastbit help TOPIC`:\n");
     lb_help_list_topics();
+    printf("\nVerdicts have a colour on a terminal, unless NO_COLOR is set or TERM is dumb.\n");
     return LB_EXIT_SAME;
 }
 
