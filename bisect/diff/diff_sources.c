@@ -3,6 +3,8 @@
 
 #include "diff_place.h"
 #include "diff_values.h"
+#include "memory.h"
+#include "taking.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -46,13 +48,39 @@ static bool past_is_unknown(const lb_walk *w, const lb_value *v)
     return v->source == LB_SOURCE_CARRIED || v->source == LB_SOURCE_PARAMETER || v->source == LB_SOURCE_STATE;
 }
 
+/* A range with gaps is no value that the recording would know again: whether ops of the step before left it, its bytes say. */
+typedef enum whence { KNOWN, LEFT, WRITTEN, NOT_TOLD } whence;
+
+static whence whence_of(const lb_walk *w, int side, uint32_t source)
+{
+    const lb_side *s = side ? w->b : w->a;
+    const lb_value *v = &s->program->values[lb_op_results(s->program, &s->program->ops[source])[0]];
+    uint32_t row, left;
+    const lb_program *p = lb_side_recorded(s, w->alignment.shown[side][source], &row), *past;
+    lb_tensor now, then;
+    int64_t first, last;
+    if (v->source != LB_SOURCE_BATCH && v->source != LB_SOURCE_OTHER) return KNOWN;
+    if (lb_capture_program(s->capture, p->rank, p->step - 1, &past, NULL) != LB_OK) return KNOWN;
+    const uint32_t giver = lb_giver_of_storage(past, p->values[row].storage, past->n_ops, &left);
+    if (giver == LB_NONE || !lb_op_computes(past, &past->ops[giver])) return KNOWN;
+    if (lb_capture_value(s->capture, p, row, &now, NULL) != LB_OK || lb_capture_value(s->capture, past, left, &then, NULL) != LB_OK) return NOT_TOLD;
+    if (lb_layout_dense_range(&p->values[row].layout, &first, &last, NULL) != LB_OK || now.dtype != then.dtype) return NOT_TOLD;
+    const int64_t begin = past->values[left].layout.offset;
+    if (!lb_layout_is_contiguous(&then.layout) || first < begin || last > begin + lb_layout_numel(&then.layout)) return NOT_TOLD;
+    then.data = (char *)then.data + (p->values[row].layout.offset - begin) * (int64_t)(lb_dtype_bits(then.dtype) / 8);
+    then.layout = p->values[row].layout;
+    return lb_tensor_same(&now, &then) ? LEFT : WRITTEN;
+}
+
 static reason reason_of(const lb_walk *w, uint32_t ia, lb_verdict left)
 {
     const uint32_t ib = w->alignment.source_b_of_a[ia], va = lb_op_results(w->pa, &w->pa->ops[ia])[0];
     const lb_value *v = &w->pa->values[va];
     const uint32_t vb = ib == LB_NONE ? LB_NONE : lb_op_results(w->pb, &w->pb->ops[ib])[0];
-    const bool unseen = v->source == LB_SOURCE_UNSEEN || (vb != LB_NONE && w->pb->values[vb].source == LB_SOURCE_UNSEEN);
-    const bool carried = v->source == LB_SOURCE_CARRIED || (vb != LB_NONE && w->pb->values[vb].source == LB_SOURCE_CARRIED);
+    const whence from[] = {whence_of(w, 0, ia), ib == LB_NONE ? KNOWN : whence_of(w, 1, ib)};
+    const bool unseen = v->source == LB_SOURCE_UNSEEN || from[0] == WRITTEN || from[1] == WRITTEN || (vb != LB_NONE && w->pb->values[vb].source == LB_SOURCE_UNSEEN);
+    const bool carried = v->source == LB_SOURCE_CARRIED || from[0] == LEFT || from[1] == LEFT || (vb != LB_NONE && w->pb->values[vb].source == LB_SOURCE_CARRIED);
+    if (from[0] == NOT_TOLD || from[1] == NOT_TOLD) return PAST_UNKNOWN;
     if (carried && !unseen && left != LB_VERDICT_IDENTICAL) return CARRIED;
     if (vb != LB_NONE && lb_walk_same_rounded(w, va, vb)) return NARROWED;
     if (unseen) return WRITTEN_SINCE;
@@ -84,15 +112,17 @@ static void judge_source(const lb_walk *w, reason why, lb_verdict left, lb_diff_
 }
 
 /* Which row of a batch: the first that differs, of how many. */
-static void name_rows(const lb_walk *w, const lb_value *v, lb_diff_row *row)
+static void name_rows(const lb_walk *w, uint32_t ia, lb_diff_row *row)
 {
+    const lb_value *v = &w->pa->values[lb_op_results(w->pa, &w->pa->ops[ia])[0]];
+    const lb_layout *l = &w->pa->values[w->alignment.shown[0][ia]].layout;
     char text[400];
-    if (!row->measured || row->difference.first < 0 || v->layout.ndim < 2 || !(v->flags & LB_VALUE_INPUT || v->source == LB_SOURCE_BATCH)) return;
+    if (!row->measured || row->difference.first < 0 || l->ndim < 2 || !(v->flags & LB_VALUE_INPUT || v->source == LB_SOURCE_BATCH)) return;
     int64_t inner = 1;
-    for (int d = 1; d < v->layout.ndim; d++) inner *= v->layout.shape[d];
+    for (int d = 1; d < l->ndim; d++) inner *= l->shape[d];
     if (inner <= 0) return;
     snprintf(text, sizeof text, "%s: from row %lld of %lld on", row->why, (long long)(row->difference.first / inner),
-             (long long)v->layout.shape[0]);
+             (long long)l->shape[0]);
     row->why = lb_report_keep(w->report, text);
 }
 
@@ -135,17 +165,17 @@ void lb_walk_source(lb_walk *w, uint32_t ia)
     }
     const lb_verdict left = before(w, ia);
     reason why = reason_of(w, ia, left);
-    name_source(w, value, &row);
+    name_source(w, &w->pa->values[w->alignment.shown[0][ia]], &row);
     judge_source(w, why, left, &row);
     const bool noise = join != LB_NONE ? lb_walk_measure_join(w, &w->alignment.joins.list[join], &row)
-                                       : lb_walk_measure_pair(w, ia, ib, &row);
+                                       : lb_walk_measure_values(w, w->alignment.shown[0][ia], w->alignment.shown[1][ib], &row);
     if (why == AFTER_READING && !is_explained(w, &row)) judge_source(w, why = OTHER, left, &row);
     /* Whatever happened before: no rounding makes a number infinite on one side alone. */
     if (why == PAST_UNKNOWN && row.measured && row.difference.nonfinite) judge_source(w, why = OTHER, left, &row);
     char text[200];
     snprintf(text, sizeof text, sentences[why], lb_source_kind_name((lb_source_kind)value->source), row.value ? "" : " input");
     row.why = lb_report_keep(w->report, text);
-    name_rows(w, value, &row);
+    name_rows(w, ia, &row);
     if (noise) lb_walk_call_noise(w, &row, false);
     row.verdict = lb_report_worse(row.local, row.inherited);
     lb_walk_report(w, &row);

@@ -35,7 +35,7 @@ bool lb_walk_source_differs(const lb_walk *w, uint32_t ia)
         return false; /* nobody wrote it, or it is a tensor without bytes */
     if (join != LB_NONE) return lb_walk_join_differs(w, &w->alignment.joins.list[join]);
     if (ib == LB_NONE) return false;
-    return lb_walk_value_differs(w, va, lb_op_results(w->pb, &w->pb->ops[ib])[0]);
+    return lb_walk_value_differs(w, w->alignment.shown[0][ia], w->alignment.shown[1][ib]);
 }
 
 bool lb_walk_same_rounded(const lb_walk *w, uint32_t va, uint32_t vb)

@@ -3,6 +3,7 @@
 
 #include "owner.h"
 #include "sequence.h"
+#include "shown_sources.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -519,7 +520,7 @@ typedef struct sources {
     reader *readers;
 } sources;
 
-static bool list_sources(const lb_program *p, const lb_map_rules *rules, sources *s)
+static bool list_sources(const lb_program *p, const lb_map_rules *rules, const uint32_t *shown, sources *s)
 {
     s->n = 0;
     s->ops = malloc((p->n_ops + 1) * sizeof *s->ops), s->names = calloc(p->n_ops + 1, sizeof *s->names);
@@ -529,7 +530,7 @@ static bool list_sources(const lb_program *p, const lb_map_rules *rules, sources
         const lb_value *v = source_value(p, i);
         if (!v) continue;
         s->ops[s->n] = i, s->readers[s->n] = reader_of(p, i);
-        s->names[s->n] = lb_map_rules_apply(rules, lb_program_text(p, v->name));
+        s->names[s->n] = lb_map_rules_apply(rules, lb_program_text(p, p->values[shown[i]].name));
         if (!s->names[s->n++]) return false;
     }
     return true;
@@ -568,6 +569,12 @@ static bool are_alike(const aligner *al, const lb_value *va, const sources *sa, 
     return false;
 }
 
+static bool show_same_shape(const lb_alignment *al, const lb_program *a, uint32_t ia, const lb_program *b, uint32_t ib)
+{
+    const lb_value *x = &a->values[al->shown[0][ia]], *y = &b->values[al->shown[1][ib]];
+    return x->dtype == y->dtype && lb_layout_same_shape(&x->layout, &y->layout);
+}
+
 /* Quadratic only in sources of one step, of which there are hundreds. */
 static void pair_alike(aligner *al, const lb_side *side_a, const lb_side *side_b, const sources *sa, const sources *sb,
                        likeness how, uint8_t *taken_a, uint8_t *taken_b)
@@ -579,7 +586,8 @@ static void pair_alike(aligner *al, const lb_side *side_a, const lb_side *side_b
         const lb_value *va = source_value(a, sa->ops[i]);
         for (uint32_t j = 0; j < sb->n && !taken_a[i]; j++) {
             const lb_value *vb = source_value(b, sb->ops[j]);
-            const bool same = lb_layout_same_shape(&va->layout, &vb->layout);
+            const bool same = lb_layout_same_shape(&va->layout, &vb->layout) ||
+                              (how == BY_NAME && show_same_shape(al->out, a, sa->ops[i], b, sb->ops[j]));
             if (taken_b[j] || (!same && !(rows && lb_batch_rows_dim(rows, &va->layout, &vb->layout) >= 0)))
                 continue;
             if (lb_side_part_of(side_a, sa->ops[i]) != lb_side_part_of(side_b, sb->ops[j])) continue;
@@ -662,7 +670,7 @@ static lb_status align_sources(const lb_side *a, const lb_side *b, const lb_map_
     sources sa = {0}, sb = {0};
     aligner al = {a->program, b->program, out, false};
     uint8_t *taken = calloc(b->program->n_ops + 1, 1);
-    bool done = list_sources(a->program, rules_a, &sa) && list_sources(b->program, rules_b, &sb) && taken;
+    bool done = list_sources(a->program, rules_a, out->shown[0], &sa) && list_sources(b->program, rules_b, out->shown[1], &sb) && taken;
     lb_status status = done ? lb_names_meet(sa.names, sa.n, sb.names, sb.n, err) : LB_ERR_NOMEM;
     if (status == LB_OK && b->n_parts > a->n_parts)
         done = join_sources(&al, a, b, &sa, &sb, taken);
@@ -740,6 +748,15 @@ static bool open_alignment(lb_alignment *out, uint32_t na, uint32_t nb)
            out->join_of_b && out->place_of_b && out->joins.list && out->joins.part_ops;
 }
 
+static uint32_t *list_shown(const lb_program *p, bool windows)
+{
+    if (windows) return lb_shown_sources(p);
+    uint32_t *shown = none_list(p->n_ops + 1);
+    for (uint32_t i = 0; shown && i < p->n_ops; i++)
+        if (source_value(p, i)) shown[i] = lb_op_results(p, &p->ops[i])[0];
+    return shown;
+}
+
 static lb_status make(const lb_side *a, const lb_side *b, const lb_map_rules *rules_a, const lb_map_rules *rules_b,
                       const lb_batch_rows *rows, bool by_parameter, lb_alignment *out, lb_err *err)
 {
@@ -747,6 +764,8 @@ static lb_status make(const lb_side *a, const lb_side *b, const lb_map_rules *ru
     char **paths_a = scope_paths(pa, rules_a), **paths_b = scope_paths(pb, rules_b);
     bool room = open_alignment(out, pa->n_ops, pb->n_ops) && paths_a && paths_b;
     out->joins.rows = rows;
+    out->shown[0] = list_shown(pa, by_parameter), out->shown[1] = list_shown(pb, by_parameter);
+    room = room && out->shown[0] && out->shown[1];
     served whose[2] = {{0}};
     lb_status status = room ? list_served(pa, rules_a, by_parameter, &whose[0], err)
                             : lb_fail(err, LB_ERR_NOMEM, "out of memory while aligning %u with %u ops",
@@ -798,6 +817,7 @@ void lb_alignment_release(lb_alignment *alignment)
     free(alignment->b_of_a), free(alignment->a_of_b), free(alignment->source_b_of_a),
         free(alignment->irregular);
     free(alignment->join_of_a), free(alignment->join_of_b), free(alignment->place_of_b);
+    free(alignment->shown[0]), free(alignment->shown[1]);
     lb_joins_release(&alignment->joins);
     memset(alignment, 0, sizeof *alignment);
 }

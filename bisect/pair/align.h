@@ -22,6 +22,7 @@ typedef struct lb_alignment {
     /* Per op of A that is a source: the source of B with the same name; where one of them has none, that with the same bits, or that which
      * the partner of its first reader reads in its place; LB_NONE. */
     uint32_t *source_b_of_a;
+    uint32_t *shown[2]; /* per op of A (of B): see shown_sources.h; where ops do not meet by parameter each source shows its result */
     lb_joins joins;
     uint32_t *join_of_a;  /* per op of A: row of joins.list, or LB_NONE */
     uint32_t *join_of_b;  /* per op of B */

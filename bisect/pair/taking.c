@@ -38,12 +38,55 @@ static uint32_t value_at(const lb_taking *s, int32_t rank, int64_t step, uint32_
     return LB_NONE;
 }
 
+static bool make_room(lb_taking *s, size_t bytes)
+{
+    if (bytes <= s->converted_room) return true;
+    double *larger = realloc(s->converted, bytes);
+    if (!larger) return false;
+    s->converted = larger, s->converted_room = bytes;
+    return true;
+}
+
+/* What of a window lies in the range of a source. */
+static bool overlay(lb_taking *s, const lb_value *source, const lb_taken *take, char *mine)
+{
+    const lb_value *window = take->window;
+    const int64_t all = lb_layout_numel(&source->layout), begin = window->layout.offset - source->layout.offset;
+    const size_t width = lb_dtype_bits(source->dtype) / 8;
+    lb_tensor theirs;
+    if (lb_side_value(s->other, take->value, &theirs, NULL) != LB_OK || !lb_layout_same_shape(&theirs.layout, &window->layout)) return false;
+    double *numbers = malloc((size_t)lb_layout_numel(&window->layout) * sizeof *numbers + 1), *next = numbers;
+    if (!numbers) return false;
+    lb_shadow_numbers(&theirs, numbers);
+    for (lb_rows r = lb_rows_of(&window->layout); lb_rows_next(&r);)
+        for (int64_t k = 0; k < r.count; k++, next++) {
+            const int64_t at = begin + r.offset + k * r.stride;
+            if (at >= 0 && at < all) lb_store_f64_strided(source->dtype, mine + at * (int64_t)width, 1, next, 1, NULL);
+        }
+    free(numbers);
+    return true;
+}
+
+/* Into a copy of the source's own numbers go those of all windows of its storage. */
+static bool take_windows(lb_taking *s, const lb_value *source, lb_tensor *tensor)
+{
+    const lb_program *p = s->side->program;
+    const size_t bytes = lb_dtype_bytes(source->dtype, (size_t)lb_layout_numel(&source->layout));
+    if (!tensor->data || lb_dtype_bits(source->dtype) < 8 || !lb_layout_is_contiguous(&tensor->layout) || !make_room(s, bytes + 1)) return false;
+    memcpy(s->converted, tensor->data, bytes);
+    for (uint32_t v = 0; v < p->n_values; v++)
+        if (s->taken[v].window && p->values[v].storage == source->storage && !overlay(s, source, &s->taken[v], (char *)s->converted)) return false;
+    tensor->data = s->converted;
+    return true;
+}
+
 bool lb_taking_take(lb_taking *s, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
 {
     uint32_t v = value_at(s, rank, step, value);
     const lb_taken *take = v == LB_NONE ? NULL : &s->taken[v];
     lb_tensor theirs;
     if (take && take->own) return true;
+    if (take && take->window) return take_windows(s, &s->side->program->values[v], tensor);
     if (!take || take->value == LB_NONE || lb_side_value(s->other, take->value, &theirs, NULL) != LB_OK)
         return false;
     if (take->dim >= 0) {
@@ -58,11 +101,7 @@ bool lb_taking_take(lb_taking *s, int32_t rank, int64_t step, uint32_t value, lb
     int64_t first, last;
     if (lb_layout_dense_range(&tensor->layout, &first, &last, NULL) != LB_OK || last - first != n) return false;
     size_t bytes = lb_dtype_bytes(tensor->dtype, (size_t)n) + (size_t)n * sizeof(double);
-    if (bytes > s->converted_room) {
-        double *larger = realloc(s->converted, bytes);
-        if (!larger) return false;
-        s->converted = larger, s->converted_room = bytes;
-    }
+    if (!make_room(s, bytes)) return false;
     if (theirs.dtype == tensor->dtype && lb_layout_is_contiguous(&theirs.layout) &&
         lb_layout_is_contiguous(&tensor->layout)) {
         tensor->data = theirs.data;
@@ -80,6 +119,12 @@ bool lb_taking_take(lb_taking *s, int32_t rank, int64_t step, uint32_t value, lb
     return true;
 }
 
+/* What `source` takes of what the other side shows. */
+static lb_taken shown_by(const lb_program *p, uint32_t source, uint32_t shown, uint32_t theirs)
+{
+    return (lb_taken){theirs, false, -1, 0, shown == source ? NULL : &p->values[shown]};
+}
+
 /* Both shadows must start from the same numbers: the narrower side's sources serve both, widening is exact. */
 static void map_sources(lb_taking *s)
 {
@@ -88,14 +133,17 @@ static void map_sources(lb_taking *s)
     for (uint32_t i = 0; i < pa->n_ops; i++) {
         uint32_t j = s->alignment->source_b_of_a[i];
         if (j == LB_NONE) continue;
-        uint32_t va = lb_op_results(pa, &pa->ops[i])[0], vb = lb_op_results(pb, &pb->ops[j])[0];
-        if (lb_digest_equal(pa->values[va].logical, pb->values[vb].logical)) continue;
+        const uint32_t va = lb_op_results(pa, &pa->ops[i])[0], vb = lb_op_results(pb, &pb->ops[j])[0];
+        const bool alike = lb_layout_same_shape(&pa->values[va].layout, &pb->values[vb].layout);
+        const uint32_t shown_a = alike ? va : s->alignment->shown[0][i], shown_b = alike ? vb : s->alignment->shown[1][j];
+        const bool windows = shown_a != va || shown_b != vb; /* a range may hold a part of another window, too */
+        if (!windows && lb_digest_equal(pa->values[va].logical, pb->values[vb].logical)) continue;
         const bool floats = lb_dtype_is_float(pa->values[va].dtype) && lb_dtype_is_float(pb->values[vb].dtype);
         if (!floats && pa->values[va].dtype != pb->values[vb].dtype) continue;
         bool b_is_narrower = floats &&
             lb_dtype_precision(pb->values[vb].dtype) < lb_dtype_precision(pa->values[va].dtype);
-        if (b_is_narrower && !s->parts) s->taken[va] = (lb_taken){vb, false, -1, 0};
-        if (!b_is_narrower && s->parts) s->taken[vb] = (lb_taken){va, false, -1, 0};
+        if (b_is_narrower && !s->parts) s->taken[va] = shown_by(pa, va, shown_a, shown_b);
+        if (!b_is_narrower && s->parts) s->taken[vb] = shown_by(pb, vb, shown_b, shown_a);
     }
 }
 
@@ -113,7 +161,7 @@ static void map_joined_sources(lb_taking *s)
             int64_t at;
             int dim = lb_join_outcome_dim(&al->joins, join, pa, pb, 0, part, &at);
             uint32_t vb = lb_op_results(pb, &pb->ops[al->joins.part_ops[join->first + part]])[0];
-            if (lb_dtype_is_float(pb->values[vb].dtype)) s->taken[vb] = (lb_taken){va, false, dim < 0 ? -1 : dim, at};
+            if (lb_dtype_is_float(pb->values[vb].dtype)) s->taken[vb] = (lb_taken){va, false, dim < 0 ? -1 : dim, at, NULL};
         }
     }
 }
@@ -133,7 +181,7 @@ static void map_outcome(lb_taking *s, uint32_t va, uint32_t vb, int dim, int64_t
     const lb_value *a = &pa->values[va], *b = &pb->values[vb];
     if (a->dtype != b->dtype && !(lb_dtype_is_float(a->dtype) && lb_dtype_is_float(b->dtype))) return;
     if (dim < 0 && (lb_digest_equal(a->logical, b->logical) || !lb_layout_same_shape(&a->layout, &b->layout))) return;
-    s->taken[vb] = (lb_taken){va, false, dim, at};
+    s->taken[vb] = (lb_taken){va, false, dim, at, NULL};
 }
 
 static bool is_decision(const lb_taking *s, const lb_op *a, const lb_op *b, uint32_t parts)
@@ -269,7 +317,7 @@ lb_status lb_taking_init(const lb_side *side, const lb_side *other, const lb_ali
     *taking = (lb_taking){.side = side, .other = other, .alignment = alignment, .parts = parts};
     taking->taken = malloc((n + 1) * sizeof *taking->taken);
     if (!taking->taken) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u values", n);
-    for (uint32_t v = 0; v < n; v++) taking->taken[v] = (lb_taken){LB_NONE, false, -1, 0};
+    for (uint32_t v = 0; v < n; v++) taking->taken[v] = (lb_taken){LB_NONE, false, -1, 0, NULL};
     map_sources(taking), map_joined_sources(taking), map_pairs(taking), map_joins(taking);
     return LB_OK;
 }

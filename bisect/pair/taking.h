@@ -13,6 +13,8 @@ typedef struct lb_taken {
     bool own;       /* what was recorded of this value itself; `value` is LB_NONE then */
     int32_t dim;    /* -1: the whole value */
     int64_t at;     /* first index of the slice */
+    const lb_value *window; /* where the numbers go in a source with gaps (shown_sources.h), and in what else is kept of its storage; NULL: they are
+                               all of it */
 } lb_taken;
 
 typedef struct lb_taking {

@@ -332,6 +332,30 @@ def test_a_cast_there_and_back_is_rounding_whose_type_is_named(lastbit, recorded
     assert answer["first"]["why"].endswith(": {} on the first side, {} on the second".format(*types)), answer["first"]
 
 
+CACHE = "tests/programs/window_cache.py"
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("separate", [(), ("--separate",)])
+def test_cached_windows_of_one_projection_are_what_the_other_side_holds(lastbit, recorded, separate, turned):
+    """Of a tensor with gaps the range of its storage is recorded: both shadows begin with what lies in the window, and a write of somebody
+    between the steps is no rounding."""
+    library, by_hand, fault, overwritten = recorded((CACHE,), (CACHE, *separate, "--by-hand"), (CACHE, *separate, "--by-hand", "--fault"),
+                                                    (CACHE, *separate, "--by-hand", "--overwritten"), steps="0-1")
+
+    def ask(other, expect):
+        return lastbit.json("diff", *((other, library) if turned else (library, other)), expect=expect)
+
+    answer = ask(by_hand, 0)
+    assert answer["verdict"] == "rounding", answer["first"]
+    cached = [row for row in answer["layers"] if row["layer"].startswith("input:") and row["step"] == 1]
+    assert len(cached) == 2 and all("came out of the step before" in row["why"] for row in cached), cached
+    first = ask(fault, 1)["first"]
+    assert (first["step"], first["layer"], first["op"]) == (1, "layers.1", "aten::mul.Tensor"), first
+    first = ask(overwritten, 1)["first"]
+    assert (first["step"], first["op"]) == (1, "lb::source") and "something wrote it since" in first["why"], first
+
+
 NAN_INSIDE = """
 import sys, torch
 torch.manual_seed(0)

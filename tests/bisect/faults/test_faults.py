@@ -73,6 +73,7 @@ NAMED = {  # what is changed, in which program, and what of the case is given
     "a parameter not stepped": ("parameter-not-stepped", "gru", dict(PLAIN, precision="bf16", optimizer="lion")),
     "adamw by hand, bf16": ("adamw-by-hand", "gpt", dict(PLAIN, precision="bf16", steps=3)),
     "adamw by hand, keys with a bias": ("adamw-by-hand", "seq2seq/prophetnet", dict(PLAIN, seed=382145613)),
+    "fused qkv in decoding, softmax by hand": (["fused-qkv", "softmax-by-hand"], "gpt", dict(SERVE, precision="bf16", steps=2)),
     "fused qkv on two ranks": ("fused-qkv", "gpt", dict(PLAIN, ranks=2)),
     "weight restored": ("weight-restored", "gpt", dict(PLAIN, optimizer="sgd")),
     "weight restored, without groups": ("weight-restored", "gpt", dict(PLAIN, optimizer="lion")),
