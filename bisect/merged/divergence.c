@@ -1,4 +1,11 @@
-/* The search backwards: see divergence.h. */
+/* The search backwards: see divergence.h.
+ * In the terms of program slicing (Weiser 1981) each walk is a backward slice over the data
+ * dependences of both sides at once that is cut off at nodes which are the same. A full slice of a
+ * parameter is the whole step; the cut is what makes the answer small.
+ *
+ * Cost: a walk is linear in the ops that it sees, and there is one for each sink and each node that
+ * is apart and leads to one. Stamps in place of cleared sets keep a short walk cheap in a step of
+ * 10^5 ops. */
 #include "divergence.h"
 
 #include <stdlib.h>
@@ -22,6 +29,8 @@ typedef struct search {
 
 enum { INNER_UNKNOWN, INNER_NO, INNER_YES };
 
+/* Each op enters the stack at most once in a walk, so that stacks of n_ops never overflow and
+ * circles (an op of A reached through B and back) end. */
 static void visit(search *s, int side, uint32_t op)
 {
     if (s->stamp[side][op] == s->walk) return;
@@ -30,6 +39,8 @@ static void visit(search *s, int side, uint32_t op)
     s->seen[side][s->n_seen[side]++] = op;
 }
 
+/* Entering by either side continues on both: what B's op reads has to be followed even where the
+ * way there led through A's. */
 static void visit_node(search *s, uint32_t node)
 {
     const lb_node *n = &s->m->nodes[node];
@@ -37,6 +48,8 @@ static void visit_node(search *s, uint32_t node)
         for (uint32_t k = 0; k < n->n[side]; k++) visit(s, side, s->m->ops[n->first[side] + k]);
 }
 
+/* A node joins the queue once, whoever reaches it first, so that faults which lead to a thousand
+ * parameters are still one walk each. */
 static void meet(search *s, uint32_t node)
 {
     if (node == s->self) return;
@@ -48,6 +61,8 @@ static void meet(search *s, uint32_t node)
 
 static void note_lone(search *s, int side, uint32_t op)
 {
+    /* Copies and casts stand on one side of every mixed-precision run, and would bury the one op
+     * that computes. */
     if (s->m->sides[side].may_differ[op] != LB_BLAME_OP) return;
     if (s->out->n_lone == s->lone_room) {
         uint32_t room = s->lone_room ? 2 * s->lone_room : 256;
@@ -67,18 +82,26 @@ static void read_pred(search *s, int side, uint32_t op)
         return;
     }
     switch ((lb_node_state)s->m->nodes[node].state) {
+    /* This is the cut. A choice that the sides made otherwise is noted on the way: exact values
+     * agree behind it only because one side's was taken over. */
     case LB_NODE_SAME: s->flipped |= s->m->nodes[node].flipped; return;
     case LB_NODE_APART:
+        /* The walk stops here, too: whatever is wrong before this node is found by the walk that
+         * begins at it, and blaming both would report one fault as many. */
         if (s->inner[node] != INNER_YES) {
             meet(s, node);
             return;
         }
         visit_node(s, node);
         return;
+    /* An op that could not be run exactly may be innocent, and the difference may have passed
+     * through it: neither stopping nor accusing it would be right. */
     case LB_NODE_UNKNOWN: visit_node(s, node); return;
     }
 }
 
+/* The stack gives ops in no order that means anything to a reader; rows are the order in which they
+ * ran. */
 static int by_row(const void *a, const void *b)
 {
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
@@ -114,6 +137,7 @@ static void walk_back(search *s, lb_divergence *o)
 
 static void begin(search *s, uint32_t self)
 {
+    /* A new number of the walk empties both sets at once. */
     s->walk++, s->self = self, s->met = s->flipped = false;
     s->n_seen[0] = s->n_seen[1] = 0;
 }
@@ -140,18 +164,23 @@ static void search_sink(search *s, uint32_t row)
 {
     const lb_sink *sink = &s->m->sinks[row];
     lb_divergence o = {.node = LB_NONE, .sink = row};
+    /* A node that leaves the step needs no walk of its own: it is queued and asked like any other. */
     if (sink->node != LB_NONE && !sink->inputs) {
         begin(s, LB_NONE);
         if (s->m->nodes[sink->node].state == LB_NODE_APART) meet(s, sink->node);
         return;
     }
     begin(s, LB_NONE);
+    /* Inputs of a decision: the op's own outcome was taken over and says nothing, so that the walk
+     * begins before it. */
     if (sink->node != LB_NONE)
         visit_node(s, sink->node);
     else
         for (int side = 0; side < 2; side++)
             if (sink->op[side] != LB_NONE) read_pred(s, side, sink->op[side]);
     walk_back(s, &o);
+    /* A value that is apart although nothing before it is must itself be what differs. Inputs of a
+     * decision never are: an op that is apart among them was queued, and is reported by itself. */
     end(s, &o, sink->node == LB_NONE && !s->met);
 }
 
@@ -164,7 +193,9 @@ static void search_node(search *s, uint32_t node)
     end(s, &o, !s->met);
 }
 
-/* Nodes whose sides cross each other's may each reach the other: then the first of them stands for all. */
+/* Nodes whose sides cross each other's may each reach the other: then the first of them stands for all.
+ * Without this a difference that is certain (a sink is apart) would end in no finding at all. Which of
+ * them is the cause cannot be known; the first in A's order is where a reader begins to look. */
 static void break_circle(search *s)
 {
     uint32_t first = LB_NONE, row = UINT32_MAX;
@@ -180,6 +211,9 @@ static void break_circle(search *s)
 
 /* ---- what meets again ---- */
 
+/* A counting sort by target, in two passes over the edges. Counts are written two places ahead and
+ * the second pass fills through the place between, so that first[] ends as the row starts without
+ * another copy. */
 static bool turn_round(search *s, int side)
 {
     const lb_merged_side *m = &s->m->sides[side];
@@ -228,6 +262,8 @@ static void go_on(search *s, int side, uint32_t from, onward *o)
         const uint32_t op = s->stack[side][--s->n_stack[side]];
         for (uint32_t k = s->first_succ[side][op]; k < s->first_succ[side][op + 1]; k++) {
             const uint32_t next = s->succs[side][k], node = m->node_of[next];
+            /* Backward reads scores and probabilities a second time. Counting those reads would
+             * make no masked score an inner value, although the result of the softmax is the same. */
             if (!same_phase(m, from, next)) continue;
             if (node == LB_NONE) {
                 visit(s, side, next);
@@ -249,6 +285,8 @@ static void ask_node(search *s, uint32_t node, uint32_t *room)
     onward o = {.apart_nodes = room};
     for (int side = 0; side < 2; side++)
         for (uint32_t k = 0; k < n->n[side]; k++) go_on(s, side, s->m->ops[n->first[side] + k], &o);
+    /* A node that goes into nothing is no inner value: then nobody has shown that its difference
+     * vanishes. */
     bool inner = (o.same || o.n_apart) && !o.apart && !s->sinks[node];
     for (uint32_t k = 0; inner && k < o.n_apart; k++) inner = o.apart_nodes[k] == node || s->inner[o.apart_nodes[k]] == INNER_YES;
     s->inner[node] = inner ? INNER_YES : INNER_NO;
@@ -261,6 +299,9 @@ static bool find_inner(search *s)
         free(room);
         return false;
     }
+    /* One pass from the end instead of a fixed point: ops are in an order in which results precede
+     * their readers, so that only a crossing of the sides leaves something open, and "no" then errs
+     * towards reporting. */
     for (uint32_t i = s->m->sides[0].n_ops; i-- > 0;) {
         const uint32_t node = s->m->sides[0].node_of[i];
         if (node != LB_NONE && s->m->nodes[node].state == LB_NODE_APART && s->inner[node] == INNER_UNKNOWN) ask_node(s, node, room);
@@ -285,6 +326,8 @@ lb_status lb_divergences_find(const lb_merged *m, lb_divergences *out, lb_err *e
     s.failed = s.failed || !find_inner(&s);
     s.n_stack[0] = s.n_stack[1] = 0;
     for (uint32_t i = 0; i < m->n_sinks && !s.failed; i++) search_sink(&s, i);
+    /* The queue grows while it is read. Each node enters it once, and the loop ends when no walk
+     * finds another. */
     for (uint32_t q = 0; q < s.n_queue && !s.failed; q++) search_node(&s, s.queue[q]);
     if (!s.failed && s.n_queue && !out->n) break_circle(&s);
     for (int side = 0; side < 2; side++) {

@@ -1,4 +1,7 @@
-/* Making the merged program: see merged_steps.h. */
+/* Making the merged program: see merged_steps.h.
+ * Nothing is judged here: this turns alignment, shadows and exits into the arrays that the search
+ * in divergence.c reads. The search stays free of programs and can be tested as a table; the price
+ * is one copy of the edges of both sides. */
 #include "merged_steps.h"
 
 #include "taking.h"
@@ -41,7 +44,12 @@ static const lb_meeting *meeting_of(const maker *m, int side, uint32_t op)
     return all->of_op && all->of_op[op] != LB_NONE ? &all->list[all->of_op[op]] : NULL;
 }
 
-/* Collectives depend on what all their members brought. */
+/* Collectives depend on what all their members brought.
+ * Otherwise rank 1's fault would enter rank 0 through an all-reduce whose own inputs on rank 0 are
+ * the same, and the collective would be called the culprit. Two passes, first counting and then
+ * filling, keep the edges in one array per side, a list of neighbours in compressed rows; room
+ * grows with the members of a collective squared, since each op of a meeting lists the inputs of
+ * all. */
 static bool list_preds(maker *m, int side)
 {
     const lb_flow *f = m->out->flows[side];
@@ -70,6 +78,8 @@ static bool list_preds(maker *m, int side)
 
 /* ---- nodes ---- */
 
+/* Weights and moments that one side alone holds can be the cause; a batch or an index without a
+ * partner is a way of feeding the model, and whatever it does wrong shows in an op that reads it. */
 static uint8_t blame_of_source(const lb_program *p, const lb_op *op)
 {
     const uint32_t v = op->results ? lb_op_results(p, op)[0] : LB_NONE;
@@ -77,13 +87,16 @@ static uint8_t blame_of_source(const lb_program *p, const lb_op *op)
     return p->values[v].flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE) || p->values[v].source == LB_SOURCE_CARRIED ? LB_BLAME_SOURCE : LB_BLAME_NOT;
 }
 
-/* Copies and casts are the identity in exact arithmetic. */
+/* Copies and casts are the identity in exact arithmetic.
+ * Naming one would be wrong in every bf16 run, where casts stand on one side only. `empty` gives no
+ * number at all until something is written. */
 static uint8_t may_differ(const lb_program *p, const lb_op *op)
 {
     static const char *const same[] = {"aten::clone", "aten::contiguous", "aten::detach", "aten::_to_copy", "aten::lift_fresh",
                                        "aten::copy_", "aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided",
                                        "aten::new_empty_strided"};
     const char *name = lb_op_name(p, op);
+    /* The overload behind the dot changes the arguments and not what is computed. */
     const size_t n = strcspn(name, ".");
     if (!strcmp(name, "lb::source")) return blame_of_source(p, op);
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
@@ -112,7 +125,10 @@ static void add_node(maker *m, uint32_t a, const uint32_t *b, uint32_t n, lb_nod
     o->merged.n_nodes++;
 }
 
-/* Draws are sources: whether they may differ is asked of them, not of what follows. */
+/* Draws are sources: whether they may differ is asked of them, not of what follows.
+ * Without shadows nothing is known to be apart, and bits that differ are unknown: the search passes
+ * through them and accuses nobody. An op whose bits are equal may still be apart where the exact
+ * values disagree, because rounding can hide a difference (a term below the last bit). */
 static lb_node_state state_of(const maker *m, uint32_t a)
 {
     if (is_source(m, 0, a) || op_of(m, 0, a)->flags & LB_OP_RANDOM) return LB_NODE_SAME;
@@ -140,6 +156,9 @@ static void make_nodes(maker *m)
 {
     const lb_alignment *al = m->al;
     for (uint32_t a = 0; a < m->sides[0]->program->n_ops; a++) {
+        /* Equal exact values are stronger evidence than equal names: a partner by name is taken
+         * only where neither op has met another one. Otherwise a fused projection and a split one,
+         * which compute the same in ops of other names, would never be one node. */
         uint32_t b = meets(m, 0, a);
         if (b != LB_NONE) {
             add_node(m, a, &b, 1, LB_NODE_SAME);
@@ -147,6 +166,7 @@ static void make_nodes(maker *m)
         }
         b = al->b_of_a[a] != LB_NONE ? al->b_of_a[a] : al->source_b_of_a[a];
         if (b != LB_NONE && meets(m, 1, b) == LB_NONE && !is_no_pair(m, a, b)) add_node(m, a, &b, 1, state_of(m, a));
+        /* A join comes last: an op has either a partner or parts. */
         if (b != LB_NONE || al->join_of_a[a] == LB_NONE) continue;
         const lb_join *join = &al->joins.list[al->join_of_a[a]];
         add_node(m, a, al->joins.part_ops + join->first, join->parts, state_of(m, a));
@@ -159,6 +179,8 @@ static bool add_sink(maker *m, lb_sink sink, uint32_t final, uint32_t exit)
 {
     lb_merged_steps *o = m->out;
     if (o->merged.n_sinks == o->sinks_room) {
+        /* The three arrays grow together; each is stored as soon as it has moved, so that none is
+         * lost when a later one gets no memory. */
         const uint32_t room = o->sinks_room ? 2 * o->sinks_room : 256;
         lb_sink *sinks = realloc(o->sinks, room * sizeof *sinks);
         if (sinks) o->sinks = sinks;
@@ -174,7 +196,9 @@ static bool add_sink(maker *m, lb_sink sink, uint32_t final, uint32_t exit)
     return true;
 }
 
-/* A value that is apart, by the ops that give it: the node that they are, if that is apart, too. */
+/* A value that is apart, by the ops that give it: the node that they are, if that is apart, too.
+ * A final can differ although its node is the same: a slice is written at another place. Then the
+ * sink stands for itself, and the search begins at both givers. */
 static bool add_value(maker *m, uint32_t a, uint32_t b, uint32_t final, uint32_t exit)
 {
     const uint32_t node = a == LB_NONE ? LB_NONE : m->out->node_of[0][a];
@@ -187,6 +211,8 @@ static bool add_finals(maker *m)
 {
     for (uint32_t f = 0; f < m->shadows->n_finals; f++) {
         const lb_shadow_final *final = &m->shadows->finals[f];
+        /* Unknown is no sink: what nobody could run is said to be missing elsewhere and never
+         * accused. */
         if (final->agreement != LB_SHADOW_DISAGREES) continue;
         if (!add_value(m, final->whole.op, m->shadows->final_parts[final->first].op, f, LB_NONE)) return false;
     }
@@ -212,6 +238,7 @@ static bool is_doubtful(const maker *m, const lb_node *node)
 static bool is_rebased(const maker *m, const lb_node *node)
 {
     const uint32_t a = m->out->ops[node->first[0]], b = m->out->ops[node->first[1]];
+    /* A collective whose members are all here is computed by both shadows, and hides nothing. */
     if (op_of(m, 0, a)->flags & LB_OP_RANDOM || is_source(m, 0, a) || meeting_of(m, 0, a)) return false;
     return lb_taking_rebases(m->al, m->sides[0], a, m->sides[1], b);
 }
@@ -229,7 +256,9 @@ static bool decides(const maker *m, const lb_node *node)
     return false;
 }
 
-/* Views and marks that read something hand it on to nobody. */
+/* Views and marks that read something hand it on to nobody.
+ * A loss that is only printed is read by a view and a mark at most, and it leaves the step by being
+ * seen. */
 static bool is_read(const maker *m, int side, uint32_t op)
 {
     const lb_flow *f = m->out->flows[side];
@@ -251,10 +280,15 @@ static bool add_nodes(maker *m)
     for (uint32_t i = 0; i < m->out->merged.n_nodes; i++) {
         lb_node *node = &m->out->nodes[i];
         node->integers = !is_source(m, 0, m->out->ops[node->first[0]]) && decides(m, node);
+        /* Exact arithmetic agrees and the recorded integers do not: that is a near tie which
+         * rounding decided. */
         node->flipped = node->state == LB_NODE_SAME && node->integers;
         if (is_doubtful(m, node)) continue;
         const bool rebased = is_rebased(m, node);
         if (rebased && !add_sink(m, (lb_sink){i, true, {LB_NONE, LB_NONE}}, LB_NONE, LB_NONE)) return false;
+        /* Equal bits with other exact values end at this node as far as the recording goes, since
+         * nothing behind it can differ for its sake in this step. The next input may not be rounded
+         * alike, so that it counts as a sink of its own. */
         if (node->state == LB_NODE_APART && (is_unread(m, node) || !m->differs[m->out->ops[node->first[0]]]) &&
             !add_sink(m, (lb_sink){i, false, {LB_NONE, LB_NONE}}, LB_NONE, LB_NONE))
             return false;
@@ -274,6 +308,8 @@ static const lb_value *lone_result(const maker *m, int side, uint32_t op)
     return &p->values[v];
 }
 
+/* Neither name nor arguments are asked: these are ops that the sides write differently, and only
+ * where they stand and the shape of what they give is left in common. */
 static bool same_spot(const maker *m, uint32_t a, const lb_value *va, uint32_t b, const lb_value *vb)
 {
     const lb_op *x = op_of(m, 0, a), *y = op_of(m, 1, b);
@@ -281,7 +317,10 @@ static bool same_spot(const maker *m, uint32_t a, const lb_value *va, uint32_t b
            !strcmp(lb_op_layer(m->sides[0]->program, x), lb_op_layer(m->sides[1]->program, y));
 }
 
-/* What agrees has met. The last of each layer is what it was all computed for. */
+/* What agrees has met. The last of each layer is what it was all computed for.
+ * Both loops run from the end, so that last meets last. A loss in fused form here and in ops there
+ * has no partner on either side; unless the two are held against each other, no difference in it
+ * reaches a sink. */
 static bool add_lone_results(maker *m)
 {
     uint8_t *taken = calloc(m->sides[1]->program->n_ops + 1, 1);

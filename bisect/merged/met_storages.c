@@ -1,4 +1,7 @@
-/* See met_storages.h. */
+/* See met_storages.h.
+ * Nothing else could pair such states: they have no names, and Adam's moments of two layers of one
+ * shape are told apart neither by their shapes nor by the ops that read them. What they held at the
+ * end of the last step tells them, if exact arithmetic found it to be the same quantity. */
 #include "met_storages.h"
 
 #include "owner.h"
@@ -6,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A foreach op gives hundreds of tensors in an order of its own, which need not be the other
+ * side's: its results would be paired by their place alone. */
 enum { FEW = 8 };
 
 static int64_t storage_of(const lb_program *p, uint32_t op, uint32_t outcome)
@@ -16,7 +21,10 @@ static int64_t storage_of(const lb_program *p, uint32_t op, uint32_t outcome)
     return v == LB_NONE ? -1 : p->values[v].storage;
 }
 
-/* What a storage held last counts. */
+/* What a storage held last counts.
+ * Searched from the back, because the last write of a state follows its first ones closely. A
+ * storage is in at most one pair: moments are written several times in an update, and an early
+ * meeting (both are still zeros) must give way to the last. */
 static bool note(lb_met_storages *met, int64_t first, int64_t second)
 {
     for (uint32_t i = met->n; i-- > 0;)
@@ -38,6 +46,8 @@ static bool note(lb_met_storages *met, int64_t first, int64_t second)
 /* In the optimizer alone: that is where states without a name are written, and there are few of them. */
 static bool note_node(lb_met_storages *met, const lb_side *a, const lb_side *b, const lb_merged_steps *s, const lb_node *node, bool swapped)
 {
+    /* One against several parts is a state in shards; which shard a storage of A belongs to is no
+     * pair. */
     if (!node->told || node->n[0] != 1 || node->n[1] != 1) return true;
     const uint32_t x = s->ops[node->first[0]], y = s->ops[node->first[1]];
     if (a->program->ops[x].phase != LB_PHASE_OPTIMIZER || !lb_op_computes(a->program, &a->program->ops[x])) return true;
@@ -51,6 +61,8 @@ static bool note_node(lb_met_storages *met, const lb_side *a, const lb_side *b, 
 
 lb_status lb_met_storages_note(lb_met_storages *met, const lb_side *a, const lb_side *b, const lb_merged_steps *s, bool swapped, lb_err *err)
 {
+    /* Storages are freed and reused between steps, so that only what met in the step just before
+     * can be trusted. */
     met->n = 0;
     for (uint32_t i = 0; i < s->merged.n_nodes; i++)
         if (!note_node(met, a, b, s, &s->nodes[i], swapped)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u nodes", s->merged.n_nodes);
@@ -64,6 +76,7 @@ static uint32_t carried(const lb_program *p, uint32_t op)
     return v != LB_NONE && p->values[v].source == LB_SOURCE_CARRIED && lb_dtype_is_float(p->values[v].dtype) ? v : LB_NONE;
 }
 
+/* The reverse of source_b_of_a is not kept: sources without a name are few, and a search is enough. */
 static bool is_free(const lb_alignment *al, uint32_t n_ops, uint32_t op_b)
 {
     for (uint32_t i = 0; i < n_ops; i++)
@@ -77,6 +90,7 @@ static bool pair(const lb_side *a, const lb_side *b, int64_t sb, uint32_t op_a, 
     for (uint32_t j = 0; j < b->program->n_ops; j++) {
         const uint32_t v = carried(b->program, j);
         if (v == LB_NONE || b->program->values[v].storage != sb || !lb_layout_same_shape(&va->layout, &b->program->values[v].layout)) continue;
+        /* A partner that was found by name or by bits is not taken away. */
         if (!is_free(al, a->program->n_ops, j)) return false;
         al->source_b_of_a[op_a] = j;
         return true;
