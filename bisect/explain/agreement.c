@@ -1,10 +1,16 @@
-/* See agreement.h. Tried first is the name that most places gave because the op's own order did not do there. */
+/* See agreement.h. Tried first is the name that most places gave because the op's own order did not do there.
+ * The argument is one of parsimony: a library chooses its kernel by op, shape and dtype, so that
+ * one order at 30 products of a model needs one cause, and 30 names that each fit by chance need
+ * 30. It is still proven and not voted: an order is named where it gives every bit of every place,
+ * and votes only say which to try first. */
 #include "agreement.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* Each name costs a run at every place of the op. What ran is nearly always among the most
+ * frequent, because chance spreads its matches and a cause does not. */
 enum { MOST_NAMES = 4 };
 
 typedef struct group {
@@ -16,11 +22,15 @@ typedef struct group {
 
 static bool is_one_op(const lb_answer *x)
 {
+    /* Composites and stretches of several ops have no order of their own that two places could
+     * share, and weaker proofs name no order at all. */
     return x->stretch && x->found.proof == LB_PROOF_BITS && !x->found.fused &&
            x->stretch->sides[0].n_ops == 1 && x->stretch->sides[1].n_ops == 1;
 }
 
 /* Whose ops were run: under the schedule they give the other side's bits. */
+/* A schedule holds for the program that it was tried in; at another place the same program has to
+ * run under it. */
 static int runner_of(const lb_answer *x)
 {
     return x->found.reversed ? 1 : 0;
@@ -51,6 +61,8 @@ static const char *op_of(const lb_stretch_source *source, const lb_stretch *s, i
 static bool is_same_kind(const lb_stretch_source *source, const lb_answer *p, const lb_answer *q)
 {
     const lb_stretch *x = p->stretch, *y = q->stretch;
+    /* Shapes may differ: q and o projections run one kernel in different sizes, and the group only
+     * proposes. What does not fit at one place is refused by the run there. */
     if (p->found.cause != q->found.cause || p->found.reversed != q->found.reversed) return false;
     for (int side = 0; side < 2; side++) {
         if (strcmp(op_of(source, x, side), op_of(source, y, side))) return false;
@@ -61,7 +73,9 @@ static bool is_same_kind(const lb_stretch_source *source, const lb_answer *p, co
     return true;
 }
 
-/* Behind a dtype that the results were rounded to stands the order, if it is not the op's own. */
+/* Behind a dtype that the results were rounded to stands the order, if it is not the op's own.
+ * "bf16, splitk:4" and "bf16" are two orders behind one dtype: the dtype is certain, and only the
+ * order is put to the vote. */
 static const char *name_at(const group *g, const lb_answer *x, int side)
 {
     const char *narrow = narrow_of(g->source, x);
@@ -88,6 +102,8 @@ static uint32_t names_of(const group *g, int side, const char *names[MOST_NAMES]
     uint32_t n = 0, votes[MOST_NAMES];
     for (uint32_t i = 0; i < g->n; i++) {
         const char *name = name_at(g, g->members[i], side);
+        /* A place where the op's own order does fits many orders; it gives no hint which of them
+         * ran elsewhere, and has no vote. */
         const uint32_t count = is_own(name) ? 0 : places_with(g, side, name);
         bool known = !count;
         for (uint32_t k = 0; k < n && !known; k++) known = !strcmp(names[k], name);
@@ -95,6 +111,8 @@ static uint32_t names_of(const group *g, int side, const char *names[MOST_NAMES]
         if (known) continue;
         for (; at && votes[at - 1] < count; at--)
             if (at < MOST_NAMES) names[at] = names[at - 1], votes[at] = votes[at - 1];
+        /* The list stays sorted by insertion, and what falls off its end has fewer votes than all
+         * that stay. */
         if (at < MOST_NAMES) names[at] = name, votes[at] = count, n += n < MOST_NAMES;
     }
     return n;
@@ -110,11 +128,15 @@ static lb_status try_at(const group *g, const lb_answer *x, int side, const char
     lb_place place;
     uint32_t n = 0;
     *gives = false;
+    /* Places are opened again rather than kept: their bytes together would be those of the whole
+     * step. */
     LB_TRY(lb_place_open(x->stretch, g->source, &place, g->err));
     lb_status status =
         lb_candidates_list(lb_stretch_program(g->source, runner), ops->ops, ops->n_ops, NULL, NULL, &list, &n, g->err);
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         lb_score score = {0};
+        /* The candidate is looked up by name in this place's own list: for other shapes the same
+         * order may stand there under another name, and then the group has no common one. */
         if (strcmp(list[i].name, name) || !lb_place_can(&place, runner, bits)) continue;
         status = lb_place_try(&place, runner, bits, &list[i], &score, g->err);
         *gives = lb_score_all(&score);
@@ -126,7 +148,9 @@ static lb_status try_at(const group *g, const lb_answer *x, int side, const char
     return status;
 }
 
-/* What it was called so far stays among those that do as well. `narrow`: as narrow_of. */
+/* What it was called so far stays among those that do as well. `narrow`: as narrow_of.
+ * Nothing that was found is dropped: the old name fitted too, and a reader who knows better can see
+ * it. Swaps are replaced with the name, for a budget has to replay what the report says. */
 static void rename_second(lb_cause_found *found, const lb_candidate *c, const char *narrow)
 {
     char also[sizeof found->also];
@@ -140,6 +164,7 @@ static void rename_second(lb_cause_found *found, const lb_candidate *c, const ch
     }
     memcpy(found->also, also, sizeof also);
     snprintf(found->schedule, sizeof found->schedule, "%s%s%s", narrow ? narrow : "", narrow ? ", " : "", c->name);
+    /* What was said of the old name (equal trees for so many terms) is not true of the new one. */
     found->why[0] = '\0';
     found->n_swaps = 0;
     if (found->reversed) return;
@@ -151,7 +176,9 @@ static void rename_second(lb_cause_found *found, const lb_candidate *c, const ch
     }
 }
 
-/* At all places where it is not the name already. */
+/* At all places where it is not the name already.
+ * First all places are tried, then all are renamed: a name that fails at the last place must not
+ * stay at the first ones. */
 static lb_status rename_all(const group *g, int side, const char *winner, bool *gives)
 {
     char name[sizeof g->members[0]->found.schedule];
@@ -177,6 +204,7 @@ static lb_status agree(const group *g, int side, bool *reached)
 {
     const char *names[MOST_NAMES];
     const uint32_t n = names_of(g, side, names);
+    /* Nothing to settle in the common case, and nothing runs then. */
     *reached = !n || (n == 1 && places_with(g, side, names[0]) == g->n);
     for (uint32_t i = 0; i < n && !*reached; i++) LB_TRY(rename_all(g, side, names[i], reached));
     return LB_OK;
@@ -227,6 +255,8 @@ static lb_status agree_by_phase(const group *g)
 static lb_status settle(const group *g)
 {
     bool reached;
+    /* Of orders alone, names that do not agree stay as they are: each was proven at its place.
+     * Behind a dtype they are left open instead, since rounding to 16 bits lets many fit. */
     if (!narrow_of(g->source, g->members[0])) {
         LB_TRY(agree(g, 0, &reached));
         return agree(g, 1, &reached);
@@ -244,6 +274,8 @@ lb_status lb_agreement_reach(const lb_stretch_source *source, lb_answer *answers
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         group g = {.source = source, .members = members, .err = err};
         if (done[i] || !is_order_of_one_op(source, &answers[i])) continue;
+        /* Groups are gathered by comparing every pair of places: an op of a model differs at
+         * hundreds of them at most, and each has cost many runs before this. */
         for (uint32_t k = i; k < n; k++)
             if (!done[k] && is_order_of_one_op(source, &answers[k]) && is_same_kind(source, &answers[i], &answers[k]))
                 done[k] = 1, members[g.n++] = &answers[k];

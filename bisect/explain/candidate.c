@@ -1,5 +1,10 @@
 /* The list of candidates: see candidate.h. Orders whose trees are the same for the number of terms at hand are one
- * candidate under several names. */
+ * candidate under several names.
+ * The list is long, and most of a place's time goes into running it. Two things keep it short: what
+ * cannot mean anything to these ops is left out (a product's recipe for a sum), and orders are
+ * compared as trees before anything runs, since splitk:2 and blocked:64 are one and the same for
+ * 128 terms. Order matters beyond that: of equal trees the first gives the name, and of equal
+ * matches the first is told. */
 #include "candidate.h"
 
 #include "ops.h"
@@ -26,10 +31,15 @@ static const char product_precisions[] =
     "e4m3fn:delayed "
     "e4m3fn:delayed,start:calibrated e5m2:current compute:bf16 compute:f16 nvfp4 mxfp4";
 static const char accumulations[] = "bf16 f16";
+/* Torch has no order of ranks; these are of the libraries that carry out collectives, whose
+ * algorithm depends on size and topology. */
 static const char collective_orders[] = LB_ORDERS_RANKS " | " LB_ORDERS_RANKS_SPLIT;
 /* Orders that are tried together with a precision. */
 static const char few_orders[] =
     "torch:1 sequential pairwise cascade:8 cascade:16 blocked:128 splitk:2 splitk:4 splitk:8 exact";
+/* A parameter of twenty values has about 4 bits to fit, which two or three elements give away; 8 is on
+ * the safe side. A tree is built for each of about a hundred orders, which 2^14 terms keep small; above
+ * that, orders run without being compared first, which costs time and never an answer. */
 enum { FEW = 8, MOST = 512, KERNELS = 64, MOST_TERMS = 1 << 14 };
 
 typedef struct maker {
@@ -49,7 +59,9 @@ typedef struct maker {
     uint32_t fitting; /* which of them, a bit each */
 } maker;
 
-/* A recipe looks at whole tensors for its scales, a BLAS at the shape. */
+/* A recipe looks at whole tensors for its scales, a BLAS at the shape.
+ * What is not known to be local is not: a wrong yes would let a sample exclude what gives the
+ * whole's bits. */
 static bool is_local(lb_swap_kind kind, const char *argument)
 {
     if (kind == LB_SWAP_ORDER || kind == LB_SWAP_ACCUMULATE) return true;
@@ -61,6 +73,8 @@ static bool is_local(lb_swap_kind kind, const char *argument)
 static void add(maker *m, lb_cause cause, uint32_t few, lb_swap_kind kind, const char *argument,
                 lb_swap_kind kind2, const char *argument2)
 {
+    /* Full is no error: unlikely candidates stand last, and losing them makes an answer
+     * "unexplained" at worst. */
     if (m->n == MOST) return;
     lb_candidate *c = &m->list[m->n++];
     *c = (lb_candidate){.cause = cause, .n_swaps = argument2 ? 2 : argument ? 1 : 0, .few = few, .local = true};
@@ -88,7 +102,11 @@ static bool is_repeated(maker *m, const char *order)
 {
     lb_sum_tree *tree = NULL;
     lb_schedule schedule;
+    /* What has no tree here is taken as new: running an order twice is harmless, leaving one out is
+     * not. */
     if (!m->terms || m->terms > MOST_TERMS || lb_schedule_parse(order, &schedule, NULL) != LB_OK) return false;
+    /* One tree over rounded products and over a chain of fma gives two results; the tree alone does
+     * not tell. */
     const bool rounded = m->of == LB_SUM_PRODUCT && lb_schedule_rounds_products(&schedule);
     lb_schedule_release(&schedule);
     if (lb_sum_tree_named(order, m->terms, m->of, m->dtype, &tree, NULL) != LB_OK) return false;
@@ -112,6 +130,7 @@ static void each_word(maker *m, const char *words, use_word use)
         char word[48];
         int n = (int)strcspn(at, " ");
         snprintf(word, sizeof word, "%.*s", n, at);
+        /* The mark stands in the text itself, so that families and their caution cannot come apart. */
         if (*at == '|')
             few = FEW;
         else
@@ -141,10 +160,13 @@ static void use_kernel(maker *m, const char *word, uint32_t few)
     (void)few;
     for (uint32_t i = 0; i < m->n; i++)
         if (m->list[i].n_swaps == 1 && !strcmp(m->list[i].name, word)) return;
+    /* Tensor cores are listed as orders of matrices already, and one thing under two causes could
+     * be told as either. */
     if (strncmp(word, "tensorcore", 10)) add(m, LB_CAUSE_KERNEL, 0, LB_SWAP_KERNEL, word, 0, NULL);
 }
 
-/* f32 never narrows; of a collective by itself neither it nor f64 is more than another order. */
+/* f32 never narrows; of a collective by itself neither it nor f64 is more than another order.
+ * A candidate that changes nothing would match wherever "own" does, and only add a name to it. */
 static bool means_something(const maker *m, const char *precision)
 {
     if (m->ranks && m->alone)
@@ -155,6 +177,7 @@ static bool means_something(const maker *m, const char *precision)
 static void use_precision(maker *m, const char *word, uint32_t few)
 {
     (void)few;
+    /* A precision has no parameter to fit with, so that few elements suffice. */
     if (means_something(m, word)) add(m, LB_CAUSE_PRECISION, 0, LB_SWAP_PRECISION, word, 0, NULL);
 }
 
@@ -164,7 +187,10 @@ static void use_accumulation(maker *m, const char *word, uint32_t few)
     add(m, LB_CAUSE_PRECISION, 0, LB_SWAP_ACCUMULATE, word, 0, NULL);
 }
 
-/* A precision together with each of a few orders. */
+/* A precision together with each of a few orders.
+ * All orders under all precisions would be thousands of runs per place. The few are some of each
+ * family; where none of them ran, the precision may still be found by itself, and its order is said to
+ * be open (agreement.c). */
 static void cross(maker *m, lb_swap_kind kind, const char *precision)
 {
     const char *own = LB_ORDERS_RANKS;
@@ -193,6 +219,7 @@ lb_status lb_given_trees_read(const char *const *paths, uint32_t n, lb_given_tre
 {
     enum { MOST_TREES = sizeof trees->leaves / sizeof *trees->leaves, MOST_LENGTH = sizeof((lb_candidate *)0)->name - sizeof "tree:" };
     *trees = (lb_given_trees){.paths = paths, .n = n};
+    /* A bit each in `fitting` marks the trees that have as many terms as some sum of the ops. */
     if (n > MOST_TREES) return lb_fail(err, LB_ERR_INVALID, "%u trees; no more than %d are tried", n, MOST_TREES);
     for (uint32_t i = 0; i < n; i++) {
         lb_sum_tree *tree;
@@ -206,6 +233,8 @@ lb_status lb_given_trees_read(const char *const *paths, uint32_t n, lb_given_tre
 }
 
 /* The inner dimension of a product; 0: not known. */
+/* By name, since no flag of an op says which dimension is summed; an unknown product has 0 terms,
+ * and trees of the user's are not tried on it. */
 static int64_t inner_dimension(const lb_program *p, const lb_op *op)
 {
     static const struct {
@@ -258,6 +287,7 @@ static void note_terms(maker *m, const lb_program *p, const lb_op *op, bool matr
     if (!matrix && !row) return; /* columns have orders of their own */
     m->of = matrix ? LB_SUM_PRODUCT : LB_SUM_ROW;
     m->dtype = LB_F32;
+    /* The trees that are compared here are those of f32; on other inputs each order runs by itself. */
     if (n > 1 && n <= MOST_TERMS && p->values[args[0].u.value].dtype == LB_F32) m->terms = (uint32_t)n;
 }
 
@@ -279,6 +309,7 @@ static void survey(maker *m, const lb_program *p, const uint32_t *ops, uint32_t 
         }
         m->ranks |= op->flags & LB_OP_COLLECTIVE;
         m->alone &= op->flags & LB_OP_COLLECTIVE || !row || row->flags & LB_ROW_EXACT;
+        /* Casts and copies have no order, and a comparison no precision that could be changed. */
         if (!row || row->flags & (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)) continue;
         bool matrix = row->flags & LB_ROW_MATMUL, sum = row->flags & (LB_ROW_REDUCTION | LB_ROW_MATMUL);
         m->matrices |= matrix, m->sums |= sum;
@@ -287,6 +318,8 @@ static void survey(maker *m, const lb_program *p, const uint32_t *ops, uint32_t 
         if (row->kernels && used < room && !strstr(kernels, row->kernels))
             used += (size_t)snprintf(kernels + used, room - used, "%s ", row->kernels);
     }
+    /* With two sums in a stretch a swap of the order changes both, and one tree cannot stand for
+     * it. */
     if (sums != 1) m->terms = 0;
 }
 
@@ -295,6 +328,8 @@ static void add_composites(maker *m, const lb_program *alone)
 {
     lb_composites found = {0};
     if (!alone || lb_composites_find(alone, &found, NULL) != LB_OK) return;
+    /* What is found last encloses what is found first; its kernel explains more, and so it is asked
+     * first. */
     for (uint32_t i = found.n; i-- > 0;) {
         char texts[KERNELS][LB_COMPOSITE_TEXT];
         const uint32_t n = lb_composite_candidates(&found.rows[i], texts, KERNELS);
@@ -309,6 +344,9 @@ static void add_composites(maker *m, const lb_program *alone)
     lb_composites_release(&found);
 }
 
+/* Trees of the user's go before all other sums, for somebody went to the trouble of measuring them;
+ * orders before precisions, because they are what differs between two runs in one dtype;
+ * combinations last, because they are many. */
 static void list_all(maker *m, const char *kernels)
 {
     if (m->ranks) each_word(m, collective_orders, use_rank_order);
@@ -342,6 +380,8 @@ lb_status lb_candidates_list(const lb_program *program, const uint32_t *ops, uin
                .rounded = calloc(MOST, sizeof *m.rounded)};
     if (m.list && m.trees && m.owners && m.rounded) {
         survey(&m, program, ops, n_ops, kernels, sizeof kernels);
+        /* An order whose tree is that of the op as it is would match wherever "own" does: it
+         * becomes another name of row 0 instead. */
         if (m.terms) /* what ops do by themselves: its tree is that of row 0 */
             (void)is_repeated(&m, m.of == LB_SUM_PRODUCT ? "sequential" : "cascade:8");
         add(&m, LB_CAUSE_INPUT, 0, 0, NULL, 0, NULL);

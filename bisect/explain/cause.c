@@ -1,5 +1,13 @@
 /* The decision: see cause.h. Each side's bits are identified by what gives them; a cause is the difference of two
- * identities. Nothing is concluded from a candidate that misses one element. */
+ * identities. Nothing is concluded from a candidate that misses one element.
+ *
+ *      recorded inputs of B ──▶ A's ops under candidate c ──▶ equal to B's recorded bits?
+ *      recorded inputs of A ──▶ A's ops under candidate c' ─▶ equal to A's recorded bits?
+ *                                                             then the cause is c' against c
+ *
+ * The search is exhaustion and no fit: a list of known orders, kernels and precisions, each of
+ * which is either excluded by one element or left standing. So an answer can be checked by whoever
+ * runs the same candidate, and "unexplained" is an answer, too. */
 #include "circumstance.h"
 
 #include "ops.h"
@@ -12,6 +20,9 @@
 #include <string.h>
 #include <time.h>
 
+/* With one match in hand 16 candidates are tried before time may end the search, so that a match is
+ * never told before others had their chance. Once a kind has had 4 times its share of the time, other
+ * places have ruled out what there is to rule out, and one alternative per place is enough. */
 enum { MOST_MATCHES = 64, LEAST = 16, PATIENCE = 4 };
 
 typedef struct scan {
@@ -58,6 +69,8 @@ static int32_t rank_in_memory(const lb_cause_memory *m, const char *name)
 static void remember(lb_cause_memory *m, const char *name)
 {
     enum { ROOM = sizeof m->names / sizeof *m->names };
+    /* Move to front: a model repeats its layers, so that what explained the last place is the best
+     * guess for the next, and the rest of the list is only needed to exclude alternatives. */
     int32_t at = rank_in_memory(m, name);
     uint32_t moved = at >= 0 ? (uint32_t)at : m->n < ROOM ? m->n++ : ROOM - 1;
     memmove(m->names + 1, m->names, moved * sizeof *m->names);
@@ -68,7 +81,11 @@ static lb_status try_one(finder *f, int runner, int bits, uint32_t row, scan *s)
 {
     const lb_candidate *c = &f->list[runner][row];
     lb_score score;
+    /* blocked:N has a parameter, and of twenty values one fits four elements by chance. */
     if (s->tried && s->best_score.elements < c->few) return LB_OK;
+    /* A few rows and columns of a product decide about most candidates, which would otherwise take
+     * minutes for a model of 135M parameters. The op as it is (row 0) always runs whole, since its
+     * distance is reported; what looks at whole tensors for a scale cannot be sampled. */
     if (s->sample.taken && row && c->local) {
         LB_TRY(lb_place_try(&s->sample.place, runner, bits, c, &score, f->err));
         if (score.ran && !lb_score_all(&score)) {
@@ -80,6 +97,7 @@ static lb_status try_one(finder *f, int runner, int bits, uint32_t row, scan *s)
     LB_TRY(lb_place_try(f->place, runner, bits, c, &score, f->err));
     if (!score.ran) return LB_OK;
     s->tried++;
+    /* Of equals the first stays best: likelier candidates stand further in front. */
     if (!s->best_score.ran || score.matched > s->best_score.matched) s->best = row, s->best_score = score;
     if (!lb_score_all(&score))
         s->excluded++;
@@ -92,6 +110,8 @@ static lb_status try_one(finder *f, int runner, int bits, uint32_t row, scan *s)
 static double *time_of_kind(lb_cause_memory *m, const lb_program *p, const lb_stretch_side *side)
 {
     enum { KINDS = sizeof m->spent / sizeof *m->spent };
+    /* FNV's prime as multiplier. Two kinds that fall on one row share their time, which makes one
+     * of them impatient and nothing wrong, so that the table needs no keys. */
     uint64_t hash = side->n_ops;
     for (uint32_t i = 0; i < side->n_ops; i++)
         for (const char *c = lb_op_name(p, &p->ops[side->ops[i]]); *c; c++)
@@ -99,7 +119,8 @@ static double *time_of_kind(lb_cause_memory *m, const lb_program *p, const lb_st
     return &m->spent[hash % KINDS];
 }
 
-/* Nothing matched: how near did the nearest come that the sample excluded, on all elements? */
+/* Nothing matched: how near did the nearest come that the sample excluded, on all elements?
+ * The counts of a sample and of a whole cannot be compared, and what is shown must be of the whole. */
 static lb_status score_likely(finder *f, int runner, int bits, scan *s)
 {
     lb_score score;
@@ -128,6 +149,8 @@ static void rank_matches(finder *f, int runner, int bits, scan *s)
         const uint32_t row = s->matches[i];
         uint32_t *places = places_of(f->memory, f->list[runner][row].name, bits);
         const uint32_t vote = !row ? UINT32_MAX : places ? (*places)++ : 0;
+        /* Insertion sort: there are 64 matches at most, and a vote of UINT32_MAX keeps "no change"
+         * in front whatever the other places said. */
         uint32_t at = i;
         for (; at && (votes[at - 1] < vote || (votes[at - 1] == vote && s->matches[at - 1] > row)); at--)
             votes[at] = votes[at - 1], s->matches[at] = s->matches[at - 1];
@@ -153,11 +176,14 @@ static lb_status scan_all(finder *f, int runner, int bits, scan *s)
     for (uint32_t i = 0; i < f->n[runner] && status == LB_OK; i++) {
         if (done[i]) continue;
         const double spent = *f->spent + now() - start;
+        /* Time never ends a search that has no match: that would call a place unexplained because
+         * of a slow machine. */
         const uint32_t least = spent < PATIENCE * f->memory->seconds ? LEAST : 2;
         if (s->n && s->tried >= least && spent > f->memory->seconds) break;
         status = try_one(f, runner, bits, i, s);
     }
     lb_sample_release(&s->sample);
+    /* `likely` is 0 where the sample excluded none: row 0 never goes through it. */
     if (status == LB_OK && !s->n && s->likely) status = score_likely(f, runner, bits, s);
     *f->spent += now() - start;
     rank_matches(f, runner, bits, s);
@@ -176,6 +202,8 @@ static const char *own_name(const finder *f, int runner)
         sum |= !strcmp(f->list[runner][i].name, "pairwise");
         product |= !strncmp(f->list[runner][i].name, "tensorcore", 10);
     }
+    /* A user reads "torch:1 against splitk:4" and not "own against splitk:4"; through several ops
+     * there is no one order to name. */
     return f->place->stretch->sides[0].n_ops != 1 ? "own" : product ? "sequential" : sum ? "torch:1" : "own";
 }
 
@@ -184,7 +212,9 @@ static const char *name_of(const finder *f, int runner, uint32_t row)
     return row ? f->list[runner][row].name : own_name(f, runner);
 }
 
-/* The recorded bits are rounded to a narrower dtype than the runner computes its result in. */
+/* The recorded bits are rounded to a narrower dtype than the runner computes its result in.
+ * Wider is no such case: numbers that were rounded to bf16 once do not get their bits back by a
+ * cast to f32. */
 static bool rounds_at_end(const finder *f, int runner, int bits)
 {
     const lb_value *mine = output_of(f, runner), *theirs = output_of(f, bits);
@@ -226,6 +256,8 @@ static lb_status own_finalise(finder *f, int runner, const scan *theirs, uint32_
         if (!is_finalise(&f->list[runner][i])) continue;
         for (uint32_t k = 0; k < theirs->n; k++) also_theirs |= theirs->matches[k] == i;
         if (also_theirs) continue;
+        /* A kernel that also gives the other side's bits explains no difference, and has been left
+         * out above. */
         LB_TRY(lb_place_try(f->place, runner, runner, &f->list[runner][i], &score, f->err));
         if (!lb_score_all(&score)) continue;
         *row = i;
@@ -268,6 +300,8 @@ static void tell_match(finder *f, int runner, int bits, const scan *s)
     out->proof = LB_PROOF_BITS, out->reversed = runner == 1;
     out->matched = out->elements = s->best_score.elements;
     out->tried = s->tried, out->excluded = s->excluded;
+    /* A narrower dtype at the end outranks the order: it changes nearly every element, the order
+     * only some, and naming the order alone would not give the bits. */
     out->cause = narrow ? LB_CAUSE_PRECISION : c->cause;
     out->fused = is_fused(c);
     if (narrow && s->matches[0] && strcmp(c->name, narrow))
@@ -283,6 +317,8 @@ static void tell_match(finder *f, int runner, int bits, const scan *s)
         used += (size_t)snprintf(out->also + used, sizeof out->also - used, "%s%s", used ? "; " : "",
                                  name_of(f, runner, s->matches[i]));
     }
+    /* Swaps are carried out in A's program by the budget: what was found in B's has no meaning
+     * there. */
     for (uint32_t i = 0; runner == 0 && bits == 1 && i < c->n_swaps; i++)
         lb_cause_add_swap(out, c->swaps[i].kind, c->arguments[i]);
     if (narrow && runner == 0 && bits == 1) {
@@ -290,6 +326,8 @@ static void tell_match(finder *f, int runner, int bits, const scan *s)
         snprintf(storage, sizeof storage, "storage:%s", narrow);
         lb_cause_add_swap(out, LB_SWAP_PRECISION, storage);
     }
+    /* A match under "f64" must not become the claim that somebody computed in f64: any form with
+     * fewer roundings gives the same bits. */
     if (!strcmp(c->name, "f64") && !narrow && !has_sums(f, runner) && !stores_f64(f, !runner)) {
         /* No sum could have been carried in f64, and nothing was stored in it. */
         out->cause = LB_CAUSE_KERNEL;
@@ -315,6 +353,7 @@ static void tell_input(finder *f, lb_proof proof, const lb_score *score, const c
 
 /* ---- each side's own bits ---- */
 
+/* The first of x's is taken, whose matches are ranked: x is the runner's own side. */
 static bool share_one(const scan *x, const scan *y, uint32_t *row)
 {
     for (uint32_t i = 0; i < x->n; i++)
@@ -334,6 +373,8 @@ static lb_status serves_both(finder *f, int runner, const scan *theirs, uint32_t
     for (uint32_t i = 0; i < theirs->n && *row == LB_NONE; i++) {
         const lb_candidate *c = &f->list[runner][theirs->matches[i]];
         lb_score score;
+        /* Precisions are left out: an op on bf16 values gives the same in f32 and in f64 often
+         * enough, and that would turn a difference of dtypes into one of inputs. */
         if (is_fused(c) || c->cause != LB_CAUSE_ORDER) continue;
         LB_TRY(lb_place_try(f->place, runner, runner, c, &score, f->err));
         if (lb_score_all(&score)) *row = theirs->matches[i];
@@ -341,7 +382,8 @@ static lb_status serves_both(finder *f, int runner, const scan *theirs, uint32_t
     return LB_OK;
 }
 
-/* Both sides ran the very same op: one program says all that the other would. */
+/* Both sides ran the very same op: one program says all that the other would.
+ * Saves half of the runs at most places, which are pairs. */
 static bool same_ops(const finder *f)
 {
     const lb_stretch *s = f->place->stretch;
@@ -354,6 +396,8 @@ static bool same_ops(const finder *f)
 
 static void keep_own(finder *f, const lb_candidate *c)
 {
+    /* What A's program needs to give A's own bits is kept apart from the cause: a budget starts its
+     * replay from these swaps and then makes the change. */
     f->found->n_own = c->n_swaps;
     for (uint32_t i = 0; i < c->n_swaps; i++) {
         f->found->own[i].kind = c->swaps[i].kind;
@@ -371,6 +415,9 @@ static lb_status by_program(finder *f, int runner, bool *done)
     if (!lb_place_can(f->place, runner, other)) return LB_OK;
     const lb_score *own = &f->own[runner][runner], *across = &f->own[runner][other];
     const bool plain = lb_score_all(own);
+    /* The cheapest answer is asked first: no change at all gives both sides' bits, hence only the
+     * inputs differ. Where a rounding at the end was needed it is no such answer, but one of
+     * precision. */
     if (plain && lb_score_all(across) && across->unrounded == across->elements) {
         tell_input(f, LB_PROOF_BITS, across,
                    "the first side's ops give the second's bits on the second's inputs");
@@ -378,6 +425,8 @@ static lb_status by_program(finder *f, int runner, bool *done)
         snprintf(f->found->first, sizeof f->found->first, "%s", own_name(f, runner));
         return LB_OK;
     }
+    /* Two identities are needed: under what A's program gives B's bits, and under what it gives A's
+     * own. Where replay has not A's kernel, the second is searched like the first. */
     LB_TRY(scan_all(f, runner, other, &theirs));
     lead_with_finalise(f, runner, &theirs);
     f->found->tried += theirs.tried, f->found->excluded += theirs.excluded;
@@ -389,6 +438,8 @@ static lb_status by_program(finder *f, int runner, bool *done)
         *f->found->first = '\0', *done = true;
         return LB_OK;
     }
+    /* One identity alone is no cause: a match for B's bits says nothing of what changed while A's
+     * own are unknown. The nearest is kept, so that "unexplained" comes with a number. */
     if (!theirs.n || (!plain && !mine.n)) {
         if (!theirs.n && (theirs.best_score.matched > f->found->matched || !f->found->elements)) {
             f->found->matched = theirs.best_score.matched, f->found->elements = theirs.best_score.elements;
@@ -402,8 +453,11 @@ static lb_status by_program(finder *f, int runner, bool *done)
         return LB_OK;
     }
     *done = true;
+    /* Counts from here on are those of the search that succeeded; the other's would make it look
+     * more thorough. */
     f->found->tried = f->found->excluded = 0;
     both = LB_NONE;
+    /* Occam's razor: one kernel on both sides needs one coincidence less than two kernels. */
     if (plain && !rounds && theirs.matches[0]) LB_TRY(serves_both(f, runner, &theirs, &both));
     if (!rounds && (plain ? both != LB_NONE : share_one(&mine, &theirs, &both))) {
         tell_input(f, LB_PROOF_BITS, &theirs.best_score, "both sides' bits come out of the same kernel");
@@ -423,6 +477,7 @@ static lb_status by_program(finder *f, int runner, bool *done)
     if (!plain && !runner) keep_own(f, &f->list[runner][first]);
     snprintf(f->found->first, sizeof f->found->first, "%s",
              rounds ? lb_dtype_name(output_of(f, runner)->dtype) : name_of(f, runner, first));
+    /* B ran what replay has, and A did not: the change is A's, although the match is "own". */
     if (f->found->cause == LB_CAUSE_INPUT) f->found->cause = f->list[runner][first].cause;
     return LB_OK;
 }
@@ -474,13 +529,19 @@ static lb_status scan_parts(finder *f, uint32_t base, bool *done)
     lb_status status = given && tried ? LB_OK : lb_fail(f->err, LB_ERR_NOMEM, "out of memory");
     bool all = true, rest = false, any = false;
     scan s = {0};
+    /* `given` is both what is read and what is written here: nothing is given yet. */
     if (status == LB_OK) status = try_rest(f, base, given, given, &all);
     for (uint32_t i = 0; status == LB_OK && i < n; i++) any |= given[i];
+    /* No part with A's bits: then another kernel ran for all of them, which by_program would have
+     * found. All parts: nothing differs that way. */
     const bool worth = status == LB_OK && any && !all;
     for (uint32_t k = 0; worth && k < f->memory->n + f->n[0] && status == LB_OK; k++) {
         uint32_t row = k < f->memory->n ? 0 : k - f->memory->n;
         for (uint32_t i = 0; k < f->memory->n && i < f->n[0]; i++)
             if (!strcmp(f->list[0][i].name, f->memory->names[k])) row = i;
+        /* The memory's names come first and the list after them, in one loop; `tried` keeps a name
+         * from running twice. Recipes that look at whole tensors see other tensors in single rows,
+         * and are left out. */
         if (!row || row == base || tried[row] || !f->list[0][row].local) continue;
         if (s.n && s.tried >= LEAST && *f->spent + now() - start > f->memory->seconds) break;
         tried[row] = 1;
@@ -499,8 +560,12 @@ static lb_status by_parts(finder *f, bool *done)
 {
     const lb_stretch *stretch = f->place->stretch;
     scan mine = {0};
+    /* This is for decode steps against one forward pass: a library has other kernels for one row
+     * than for many, so that some calls may have A's bits and the single rows never. */
     if (stretch->parts < 2 || stretch->sides[1].op == LB_NONE || stretch->n_outputs != 1 || !lb_place_can(f->place, 0, 1)) return LB_OK;
     if (f->place->source->alignment->joins.rows) return LB_OK; /* rows of a larger batch: one call */
+    /* A's own bits need a name before parts can be told from them: "own", or else what was found to
+     * give them. */
     if (lb_score_all(&f->own[0][0])) return scan_parts(f, 0, done);
     LB_TRY(scan_all(f, 0, 0, &mine));
     return mine.n ? scan_parts(f, mine.matches[0], done) : LB_OK;
@@ -529,7 +594,8 @@ static const lb_program *alone_of(const lb_place *place, int side)
     return place->rehearsals[side] ? lb_rehearsal_program(place->rehearsals[side]) : NULL;
 }
 
-/* A's recorded output from B's. */
+/* A's recorded output from B's.
+ * As recorded and so without any run: the place's share of the whole gap is measured against it. */
 static double distance_of(const lb_place *place)
 {
     lb_difference d;
@@ -552,11 +618,15 @@ lb_status lb_cause_find(const lb_place *place, lb_cause_memory *memory, lb_cause
         status = lb_candidates_list(programs[side], place->stretch->sides[side].ops,
                                     place->stretch->sides[side].n_ops, alone_of(place, side), &memory->trees, &f.list[side],
                                     &f.n[side], err);
+    /* Own bits on all four combinations first: four runs answer most places, and say of the rest
+     * which identities are known. */
     for (int runner = 0; runner < 2; runner++)
         for (int bits = 0; bits < 2 && status == LB_OK; bits++)
             status = lb_place_try(place, runner, bits, &f.list[runner][0], &f.own[runner][bits], err);
     found->local = f.own[0][1].ran ? f.own[0][1].distance : f.own[1][0].ran ? f.own[1][0].distance : NAN;
     if (status == LB_OK) status = by_program(&f, 0, &done);
+    /* A's program first, because only its changes can become swaps; then B's; parts and
+     * circumstances are weaker and come last. */
     if (status == LB_OK && !done && !same_ops(&f)) status = by_program(&f, 1, &done);
     if (status == LB_OK && !done) status = by_parts(&f, &done);
     if (status == LB_OK && !done)
@@ -590,6 +660,8 @@ lb_status lb_cause_identify(const lb_place *place, lb_cause_memory *memory, bool
     found->tried = s.tried, found->excluded = s.excluded;
     found->matched = s.best_score.matched, found->elements = s.best_score.elements;
     snprintf(found->schedule, sizeof found->schedule, "%s", s.tried ? name_of(&f, 0, s.best) : "");
+    /* Inside its bound the op may have run as a kernel that is unknown here; outside of it
+     * something is wrong with the recording. */
     status = lb_place_reaches(place, 0, 0, &inside, err);
     tell_unexplained(&f);
     if (inside) found->proof = LB_PROOF_BOUND;

@@ -1,4 +1,7 @@
-/* What else is known: see circumstance.h. */
+/* What else is known: see circumstance.h.
+ * The order of asking goes from what says most to what says least: a bound for one op is a
+ * statement about that op, the same function about several, a state only about where a scale came
+ * from. The first that holds is told, and each refuses where it would prove nothing. */
 #include "circumstance.h"
 
 #include "ops.h"
@@ -8,6 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A scale reaches its cast in a few steps (a product, a clamp, a view or two); further on another
+ * tensor's cast would be found. Below 16 numbers a kernel that never ran gives the very bits now
+ * and then. */
 enum { HOPS = 6, FEW = 16 };
 
 typedef struct known {
@@ -33,6 +39,7 @@ static void tell(known *k, lb_cause cause, lb_proof proof, const char *schedule,
     lb_cause_found *out = k->found;
     out->cause = cause, out->proof = proof, out->reversed = false;
     out->matched = k->score->matched, out->elements = k->score->elements;
+    /* Whatever was tried before has missed, or nobody would ask here. */
     out->excluded = out->tried;
     snprintf(out->schedule, sizeof out->schedule, "%s", schedule);
     snprintf(out->why, sizeof out->why, "%s", why);
@@ -61,15 +68,23 @@ static lb_status by_bounds(known *k, bool *done, lb_err *err)
     const lb_place *p = k->place;
     const bool same_dtype = output_of(k, 0)->dtype == output_of(k, 1)->dtype;
     const bool joined = p->stretch->parts && p->stretch->sides[1].op != LB_NONE;
+    /* A bound replaces the kernel that replay lacks. With both sides' bits known nothing is
+     * lacking, and the bound would be the weaker statement. */
     if ((!p->stretch->pair && !joined) || both(k)) return LB_OK;
+    /* Another epsilon moves results by less than a bound now and then, which would then be told as
+     * an inherited difference. */
     if (has_other_arguments(k)) return LB_OK;
     /* Same inputs, same op, same dtype: the bound would allow any bits. One side known to be replay's own kernel, the other
      * not: then a kernel differs, and the bound cannot say which. */
     if (same_dtype && (lb_place_same_inputs(p) || ((k->side[0] || k->side[1]) && !is_few(k)))) return LB_OK;
     for (int side = 0; side < 2; side++)
+        /* Both sides have to keep the bound: with one side outside of it the op does not compute
+         * what it is said to compute there, and `input` would excuse a fault. */
         LB_TRY(lb_place_reaches(p, joined && !p->rehearsals[1] ? 0 : side, side, &inside[side], err));
     if (!inside[0] || !inside[1]) return LB_OK;
     *done = true;
+    /* The swap makes the budget's replay store what B stores; B in f32 against A in bf16 cannot be
+     * made by rounding. */
     if (!same_dtype && lb_dtype_bits(output_of(k, 1)->dtype) < 32) {
         char storage[48];
         snprintf(storage, sizeof storage, "storage:%s", lb_dtype_name(output_of(k, 1)->dtype));
@@ -98,7 +113,8 @@ static bool reduces_otherwise(const known *k, const char **names)
     return strcmp(names[0], names[1]) != 0;
 }
 
-/* But for a cast to the dtype of its result. */
+/* But for a cast to the dtype of its result.
+ * Such an op can only hand on a difference of what it reads. */
 static bool rounds_nothing(const lb_program *p, const lb_op *op)
 {
     lb_op_form form;
@@ -114,6 +130,8 @@ static void by_arguments(known *k, bool *done)
     const lb_op *a = &k->p[0]->ops[s->sides[0].op], *b = &k->p[1]->ops[s->sides[1].op];
     const bool same_dtype = output_of(k, 0)->dtype == output_of(k, 1)->dtype;
     const char *names[2];
+    /* Asked first: a mean's own argument is the reduction, which would otherwise be told as "other
+     * arguments". */
     if (reduces_otherwise(k, names)) {
         *done = true;
         snprintf(k->found->first, sizeof k->found->first, "%s", names[0]);
@@ -122,6 +140,9 @@ static void by_arguments(known *k, bool *done)
         return;
     }
     if (same_dtype && lb_op_same_args(k->p[0], a, k->p[1], b, s->parts)) {
+        /* The same op with the same arguments that gives each side's bits, and still they are not
+         * A's kernel on B's inputs: only for an op without any rounding does that leave nothing but
+         * the inputs. */
         *done = rounds_nothing(k->p[0], a);
         if (*done)
             tell(k, LB_CAUSE_INPUT, LB_PROOF_BITS, "", "an op that rounds nothing of its own; each side's gives its own bits");
@@ -150,6 +171,8 @@ static lb_status by_other_arguments(known *k, bool *done, lb_err *err)
 
 /* ---- a state that one side reads ---- */
 
+/* A state that both sides read is an input like any other, and its difference has been counted as
+ * such. */
 static const lb_value *lone_state(const known *k, int side)
 {
     const lb_stretch_side *s = &k->place->stretch->sides[side];
@@ -174,6 +197,9 @@ static void note_read(void *context, uint32_t value)
     if (value != LB_NONE) r->hit |= r->storages[value];
 }
 
+/* Reached storages and not values: views and writes in place keep the storage, and the chain from a
+ * scale to its cast often leads through them. Ops are in an order in which readers follow, so that
+ * one pass is enough; its cost, ops times values for a hop, is bounded by the few hops. */
 static lb_dtype find_cast(const lb_program *p, uint32_t value, uint32_t most, uint8_t *reached)
 {
     uint32_t hops = 0;
@@ -203,7 +229,8 @@ lb_dtype lb_quantised_to(const lb_program *p, uint32_t value, uint32_t hops)
     return dtype;
 }
 
-/* A history is written in every step; a scale that was set once is not. */
+/* A history is written in every step; a scale that was set once is not.
+ * This tells delayed from static scaling without knowing the framework that wrote either. */
 static bool is_written(const lb_program *p, const lb_value *state)
 {
     for (uint32_t i = 0; i < p->n_ops; i++)
@@ -215,10 +242,13 @@ static void by_state(known *k, bool *done)
 {
     if (k->place->stretch->pair || !both(k)) return;
     const lb_value *states[] = {lone_state(k, 0), lone_state(k, 1)};
+    /* Exactly one side reads a state: both would be two histories, which is a difference of inputs. */
     if (!states[0] == !states[1]) return;
     const int side = states[1] ? 1 : 0;
     const lb_program *p = k->p[side];
     const lb_dtype grid = lb_quantised_to(p, k->place->stretch->sides[side].outputs[0], HOPS);
+    /* Without a cast to eight bits behind it, a state that one side reads may be anything, and
+     * calling it a scale would be a guess. */
     if (!grid) return;
     char name[48], why[256];
     const char *kind = is_written(p, states[side]) ? "delayed" : "static";
@@ -237,7 +267,9 @@ static void by_state(known *k, bool *done)
 
 /* ---- parts ---- */
 
-/* Of a larger batch's rows those that have other bits than A's ops give. */
+/* Of a larger batch's rows those that have other bits than A's ops give.
+ * A library picks its kernel by the size of a batch, so that rows of both batches are right and
+ * differ: this is the answer to a server that gives a prompt other logits alone than among others. */
 static void name_rows(known *k, const lb_batch_rows *rows, uint32_t other)
 {
     snprintf(k->found->schedule, sizeof k->found->schedule, "another kernel for a batch of %lld",
@@ -266,6 +298,8 @@ static lb_status name_parts(known *k, lb_err *err)
         if (!matched[i]) other++, first = i < first ? i : first, last = i;
     free(matched);
     if (status == LB_OK && rows) name_rows(k, rows, other);
+    /* All parts or none in other bits: then the calls tell nothing apart, and the sentence that
+     * stands is right. */
     if (status != LB_OK || rows || !other || other == n) return status;
     snprintf(k->found->schedule, sizeof k->found->schedule, "another kernel for %u of %u calls", other, n);
     snprintf(k->found->why, sizeof k->found->why,
@@ -283,6 +317,8 @@ static lb_status by_sum(known *k, bool *done, lb_err *err)
 {
     lb_reference_sum sum;
     if (k->place->stretch->pair || !both(k)) return LB_OK;
+    /* A sum that is written out is many small ops that all agree in kind; only as one op does it
+     * have an order with a name. */
     LB_TRY(lb_reference_sum_find(k->place, &sum, err));
     if (!sum.found || !strcmp(sum.order[0], sum.order[1])) return LB_OK;
     *done = true;
@@ -294,7 +330,9 @@ static lb_status by_sum(known *k, bool *done, lb_err *err)
     return LB_OK;
 }
 
-/* The narrowest dtype that ops which round leave their results in; a cast at the end is not meant. */
+/* The narrowest dtype that ops which round leave their results in; a cast at the end is not meant.
+ * bf16 arithmetic and f32 arithmetic with a cast behind it both store bf16; what rounds on the way
+ * is the difference between them, and the last dtype would hide it. */
 static lb_dtype working_dtype(const known *k, int side)
 {
     const lb_program *p = k->p[side];
@@ -323,6 +361,8 @@ static lb_status by_function(known *k, bool *done, lb_err *err)
     const lb_stretch *s = k->place->stretch;
     if (s->pair) return LB_OK;
     LB_TRY(lb_place_same_function(k->place, &same, err));
+    /* f64 of both programs on the same inputs: agreement says that what is left is rounding,
+     * whichever kernels ran. */
     if (!same) return LB_OK;
     for (int side = 0; side < 2; side++) { /* one op whose bits are not ours has a bound to keep */
         if (k->side[side] || s->sides[side].n_ops != 1) continue;
@@ -352,6 +392,9 @@ lb_status lb_circumstances_find(const lb_place *place, bool known_a, bool known_
                .found = found,
                .p = {place->source->a->program, place->source->b->program}};
     *done = false;
+    /* by_sum stands before by_function, since an order with a name says more than "the same
+     * function"; by_state is last, because it needs other ops that each give their own bits and are
+     * no such function. */
     LB_TRY(by_bounds(&k, done, err));
     if (!*done) by_arguments(&k, done);
     if (!*done) LB_TRY(by_other_arguments(&k, done, err));

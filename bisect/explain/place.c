@@ -1,4 +1,7 @@
-/* Trying things at a place: see place.h. */
+/* Trying things at a place: see place.h.
+ * Everything that does not depend on a candidate (bytes, conversions, rehearsals) is made once when
+ * a place is opened, because hundreds of candidates are then run on it. What lacks leaves a NULL
+ * and a sentence; nobody fails for it, since the other direction may still be tried. */
 #include "place.h"
 
 #include <lastbit/compare.h>
@@ -9,8 +12,11 @@
 
 /* ---- bytes ---- */
 
+/* The last sentence stays in `why`: it is told only where nothing could be tried at all. */
 static bool recorded(lb_place *p, int side, uint32_t value, lb_tensor *tensor)
 {
+    /* Replayed bytes count where they are proven to be the recorded ones, and in no other case: an
+     * input that is nearly right would exclude every candidate. */
     if (lb_stretch_bytes(p->source, side, value, tensor)) return true;
     snprintf(p->why, sizeof p->why,
              "bytes of value %u of the %s side were not kept, and replay does not give its very bits", value,
@@ -18,7 +24,10 @@ static bool recorded(lb_place *p, int side, uint32_t value, lb_tensor *tensor)
     return false;
 }
 
-/* The same numbers in another dtype; false when some are no numbers of it. */
+/* The same numbers in another dtype; false when some are no numbers of it.
+ * There and back again: widening always passes, narrowing only where nothing is lost (bf16 weights
+ * that a server holds in f32). Rounding inputs here would be a cause of its own among what is to be
+ * told apart. */
 static bool convert_exactly(const lb_tensor *from, lb_dtype dtype, lb_tensor *to)
 {
     size_t n = (size_t)lb_layout_numel(&from->layout), bytes = lb_dtype_bytes(from->dtype, n);
@@ -38,11 +47,15 @@ static bool convert_exactly(const lb_tensor *from, lb_dtype dtype, lb_tensor *to
     return done;
 }
 
-/* Elements where the recording has them (a weight's transpose): then replay uses them in place. */
+/* Elements where the recording has them (a weight's transpose): then replay uses them in place.
+ * A library chooses its kernel by strides, too: the transpose of a weight laid out row by row would
+ * run another kernel than the one that ran, and give other bits. */
 static void lay_out_as(lb_tensor *tensor, const lb_layout *layout)
 {
     int64_t first, last, n = lb_layout_numel(layout);
     if (lb_layout_is_contiguous(layout) || lb_layout_dense_range(layout, &first, &last, NULL) != LB_OK) return;
+    /* A layout with gaps or overlaps (an expanded bias) is no rearrangement of n elements; those
+     * stay contiguous. */
     if (last - first != n || first != layout->offset) return;
     lb_tensor laid = {malloc(lb_dtype_bytes(tensor->dtype, (size_t)n) + 1), tensor->dtype, *layout};
     if (laid.data && lb_tensor_scatter(&laid, tensor->data, NULL) == LB_OK) {
@@ -65,6 +78,8 @@ static bool input_of(lb_place *p, int runner, int bits, uint32_t leaf, lb_tensor
         return *owned != NULL;
     }
     if (value == LB_NONE || !recorded(p, bits, value, &given)) return false;
+    /* Partners by alignment may still be broadcast differently; numbers would land on other
+     * positions. */
     if (!lb_layout_same_shape(&given.layout, &row->layout)) {
         snprintf(p->why, sizeof p->why, "the sides' inputs have other shapes");
         return false;
@@ -89,6 +104,7 @@ static bool gather_inputs(lb_place *p, int runner, int bits)
     bool all = inputs && owned;
     p->inputs[runner][bits] = inputs, p->owned[runner][bits] = owned;
     for (uint32_t i = 0; all && i < n; i++) all = input_of(p, runner, bits, i, &inputs[i], &owned[i]);
+    /* A missing input ends this direction only; only a lack of memory is an error. */
     if (all || !inputs) return inputs && owned;
     for (uint32_t i = 0; owned && i < n; i++) free(owned[i]);
     free(inputs), free(owned);
@@ -96,6 +112,8 @@ static bool gather_inputs(lb_place *p, int runner, int bits)
     return owned != NULL;
 }
 
+/* All outputs or none: a candidate that gives the first of two and cannot be held against the
+ * second would count as proven. */
 static bool gather_targets(lb_place *p, int side)
 {
     const lb_stretch_side *s = &p->stretch->sides[side];
@@ -123,6 +141,7 @@ static bool list_shapes(const lb_stretch_source *source, int side, const uint32_
     for (uint32_t i = 0; out->values && out->layouts && i < n; i++) {
         out->values[i] = lb_stretch_recorded(source, side, values[i]);
         out->layouts[i] = lb_stretch_value(source, side, values[i])->layout;
+        /* -1 marks what is no assembly: a recorded value has the shape in which the op was called. */
         if (out->values[i] == values[i]) out->layouts[i].ndim = -1;
     }
     return out->values && out->layouts;
@@ -156,6 +175,8 @@ lb_status lb_place_open(const lb_stretch *stretch, const lb_stretch_source *sour
     bool room = true;
     for (int side = 0; side < 2 && room; side++) {
         lb_err why = LB_ERR_INIT;
+        /* Where B is several calls without an op of its own to run, A's ops run on what B's parts
+         * make together. */
         const bool runs = !side || !stretch->parts || stretch->sides[1].n_ops;
         lb_status status = runs ? open_rehearsal(p, side, &why) : LB_OK;
         if (status == LB_ERR_NOMEM) room = false;
@@ -183,7 +204,10 @@ void lb_place_release(lb_place *p)
 
 /* ---- trying ---- */
 
-/* What was computed, in the dtype of the recording, rounded as torch casts; `raw`: as it was computed. */
+/* What was computed, in the dtype of the recording, rounded as torch casts; `raw`: as it was computed.
+ * Two comparisons, for they answer two questions: `d`, whether the recorded bits come out, and
+ * `raw`, whether they did so without a rounding at the end. An f32 side whose results are rounded
+ * to the other's bf16 gives the bits and still has another precision. */
 static bool compare_result(const lb_tensor *computed, const lb_tensor *target, lb_difference *d,
                            lb_difference *raw)
 {
@@ -217,6 +241,8 @@ lb_status lb_place_try(const lb_place *p, int runner, int bits, const lb_candida
     lb_err why = LB_ERR_INIT;
     lb_status status = lb_rehearsal_run(p->rehearsals[runner], p->inputs[runner][bits], candidate->swaps,
                                         candidate->n_swaps, results, &why);
+    /* A candidate that an op refuses (an order with too few terms, a kernel for other shapes) did
+     * not run, which excludes nothing and is counted nowhere. */
     score->ran = status == LB_OK;
     for (uint32_t i = 0; score->ran && i < p->stretch->n_outputs; i++) {
         lb_difference d, raw;
@@ -224,6 +250,7 @@ lb_status lb_place_try(const lb_place *p, int runner, int bits, const lb_candida
         if (!score->ran) break;
         score->unrounded += raw.elements - raw.differing;
         score->elements += d.elements, score->matched += d.elements - d.differing;
+        /* Negated so that a NaN takes over: a distance that nobody can tell must not look small. */
         if (!(score->distance >= raw.rel_l2)) score->distance = raw.rel_l2;
     }
     release_results(p, results);
@@ -233,6 +260,8 @@ lb_status lb_place_try(const lb_place *p, int runner, int bits, const lb_candida
 lb_status lb_place_reaches(const lb_place *p, int runner, int bits, bool *reaches, lb_err *err)
 {
     *reaches = false;
+    /* Bounds are known for one op. Through several they would have to be multiplied up, and soon
+     * allow anything. */
     if (p->stretch->sides[runner].n_ops != 1 || !lb_place_can(p, runner, bits)) return LB_OK;
     lb_err why = LB_ERR_INIT;
     lb_status status =
@@ -242,6 +271,8 @@ lb_status lb_place_reaches(const lb_place *p, int runner, int bits, bool *reache
 
 /* ---- the same real function? ---- */
 
+/* f64 stands for the real numbers: its 53 bits leave 29 more than f32 has, so that roundings of
+ * what was recorded are seen against it as if it were exact. */
 static lb_status run_wide(const lb_place *p, int runner, int bits, lb_tensor *results, bool *ran, lb_err *err)
 {
     const lb_swap wide = {LB_SWAP_PRECISION, "", "f64"};
@@ -252,7 +283,11 @@ static lb_status run_wide(const lb_place *p, int runner, int bits, lb_tensor *re
     return status == LB_ERR_NOMEM ? lb_fail(err, status, "%s", why.message) : LB_OK;
 }
 
-/* Far nearer to each other in f64 than to what was recorded: by 2^-16 of that distance, or by f64's own roundings. */
+/* Far nearer to each other in f64 than to what was recorded: by 2^-16 of that distance, or by f64's own roundings.
+ * The yardstick is the recording's own rounding, which two forms of one function must stay far
+ * below; a fault of the recorded numbers' own size does not. The largest distance over the relative
+ * one is about the size of the numbers, and 2^-40 of that is room for f64's own roundings; the floor
+ * at 2^-24 keeps a nearly exact recording from opening that room without end. */
 static bool agree(const lb_tensor *x, const lb_tensor *y, const lb_tensor *target)
 {
     lb_difference between, away;
@@ -266,6 +301,9 @@ static bool agree(const lb_tensor *x, const lb_tensor *y, const lb_tensor *targe
 /* Only A's ops can be run: are B's bits as near to what they are exactly as A's own ops come, within a factor? */
 static lb_status as_near_as_ours(const lb_place *p, bool *near, lb_err *err)
 {
+    /* The error of a sum in another order varies by a small factor (blocked against sequential); a
+     * wrong term in it exceeds any. Within a factor of 4 is no proof, and is told as `exact` and
+     * never as bits. */
     enum { FACTOR = 4 };
     uint32_t n = p->stretch->n_outputs;
     lb_tensor *exact = calloc(n + 1, sizeof *exact), *ours = calloc(n + 1, sizeof *ours);
@@ -273,6 +311,8 @@ static lb_status as_near_as_ours(const lb_place *p, bool *near, lb_err *err)
     lb_status status = exact && ours ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for results");
     if (status == LB_OK) status = run_wide(p, 0, 1, exact, &ran, err);
     if (status == LB_OK && ran)
+        /* The yardstick is replay's own kernel on the same inputs: no bound is known for several
+         * ops, but how far one honest evaluation of them strays can be measured. */
         status = lb_rehearsal_run(p->rehearsals[0], p->inputs[0][1], NULL, 0, ours, NULL);
     if (status != LB_OK && status != LB_ERR_NOMEM) status = LB_OK, ran = false;
     *near = status == LB_OK && ran;
@@ -292,6 +332,8 @@ lb_status lb_place_same_function(const lb_place *p, bool *same, lb_err *err)
 {
     *same = false;
     if (p->stretch->parts) return lb_place_can(p, 0, 1) ? as_near_as_ours(p, same, err) : LB_OK;
+    /* Either side's inputs would do for a comparison of functions, so long as both programs get the
+     * same ones. */
     int bits = lb_place_can(p, 0, 1) && lb_place_can(p, 1, 1) ? 1 : 0;
     if (!lb_place_can(p, 0, bits) || !lb_place_can(p, 1, bits)) return LB_OK;
     uint32_t n = p->stretch->n_outputs;
@@ -309,6 +351,7 @@ lb_status lb_place_same_function(const lb_place *p, bool *same, lb_err *err)
 }
 
 /* Does part `at`, `size` along `dim`, of two values of one shape and dtype hold the same numbers? */
+/* A part is a view of both: only begin and length change, nothing is copied. */
 static bool same_part(const lb_tensor *x, const lb_tensor *y, int dim, int64_t at, int64_t size)
 {
     lb_tensor parts[] = {*x, *y};
@@ -324,6 +367,8 @@ static bool same_part(const lb_tensor *x, const lb_tensor *y, int dim, int64_t a
 lb_status lb_place_parts(const lb_place *p, const lb_candidate *candidate, uint8_t *matched, lb_err *err)
 {
     const uint32_t output = p->stretch->sides[1].outputs[0], n_values = p->source->b->program->n_values;
+    /* Rows from n_values on are assemblies; a recorded value has no pieces that could be told
+     * apart. */
     if (!lb_place_can(p, 0, 1) || output < n_values || p->stretch->n_outputs != 1) return LB_OK;
     const lb_assembly *a = &p->source->assemblies->list[output - n_values];
     lb_tensor result;
@@ -332,6 +377,8 @@ lb_status lb_place_parts(const lb_place *p, const lb_candidate *candidate, uint8
         lb_rehearsal_run(p->rehearsals[0], p->inputs[0][1], candidate->swaps, candidate->n_swaps, &result, &why);
     if (status == LB_ERR_NOMEM) return lb_fail(err, status, "%s", why.message);
     if (status != LB_OK || !result.data) return LB_OK;
+    /* A result in another dtype has no part with the same bits, and comparing rounded ones would
+     * say less than bits. */
     for (uint32_t i = 0; i < a->n_pieces && result.dtype == p->targets[1][0].dtype; i++)
         matched[i] = same_part(&result, &p->targets[1][0], a->dim, a->pieces[i].to, a->pieces[i].size);
     free(result.data);
@@ -342,6 +389,8 @@ bool lb_place_same_inputs(const lb_place *p)
 {
     const lb_stretch_side *side = &p->stretch->sides[0];
     for (uint32_t i = 0; i < side->n_leaves; i++)
+        /* An input without a partner is unknown, which is not the same: the bound argument above
+         * rests on this answer. */
         if (side->partners[i] == LB_NONE || lb_stretch_differs(p->source, side->leaves[i], side->partners[i]))
             return false;
     return true;
