@@ -1,4 +1,8 @@
-/* Finding stretches: see stretch.h. */
+/* Finding stretches: see stretch.h.
+ * A cut through both data flows at values that correspond. The cuts are as dense as the alignment
+ * allows, because a small stretch has few candidates and its inputs are recorded bits: what
+ * upstream did wrong is in the inputs of both runs and cancels. Where the alignment has a hole, the
+ * stretch reaches back over it, so that no difference is left that no stretch ends in. */
 #include "stretch_finder.h"
 
 #include "exchange_names.h"
@@ -7,6 +11,8 @@
 #include <string.h>
 
 /* One value, or another view of all of it. */
+/* The same contents are read through several views, by an op and as a module's output. Without this
+ * one difference would be reported once for each reader. */
 static bool same_output(const lb_finder *f, int side, uint32_t a, uint32_t b)
 {
     const uint32_t n = f->p[side]->n_values; /* assemblies of B are numbered after them */
@@ -24,6 +30,8 @@ static bool same_slice(const lb_finder *f, int side, const lb_stretch *a, const 
 
 static bool is_known(const lb_finder *f, const lb_stretch *s)
 {
+    /* From the back, since the readers of one value follow each other. The search is quadratic in
+     * stretches that are no pairs, and those are the exceptions of a step. */
     for (uint32_t i = f->out->n; i-- > 0;) {
         const lb_stretch *o = &f->out->list[i];
         if (!o->pair && same_slice(f, 0, o, s) && same_slice(f, 1, o, s)) return true;
@@ -33,6 +41,7 @@ static bool is_known(const lb_finder *f, const lb_stretch *s)
 
 static void add_stretch(lb_finder *f, lb_stretch *s)
 {
+    /* The list doubles, because stretches point into it only once it is complete. */
     if (f->out->n == f->room) {
         uint32_t room = f->room ? 2 * f->room : 64;
         lb_stretch *grown = realloc(f->out->list, room * sizeof *grown);
@@ -51,7 +60,9 @@ typedef struct sight {
     uint32_t reader, before, value;
 } sight;
 
-/* What two stretches end in corresponds, as results of aligned ops do: other stretches may begin there. */
+/* What two stretches end in corresponds, as results of aligned ops do: other stretches may begin there.
+ * Otherwise a second stretch behind the first would reach back through it to the same anchors,
+ * contain its ops again, and report its difference as part of its own. */
 static void note_end(lb_finder *f, const lb_stretch *s)
 {
     uint32_t op[2];
@@ -60,6 +71,8 @@ static void note_end(lb_finder *f, const lb_stretch *s)
         if (op[k] == LB_NONE) return;
         const lb_op *last = &f->p[k]->ops[op[k]];
         const uint32_t v = last->results ? lb_op_results(f->p[k], last)[0] : LB_NONE;
+        /* The first result stands for the op. Where the output is another of its results, whoever
+         * begins there would get the wrong one. */
         if (v == LB_NONE || f->p[k]->values[v].storage != f->p[k]->values[s->sides[k].outputs[0]].storage)
             return;
     }
@@ -76,12 +89,16 @@ static bool is_over_others(const lb_finder *f, const lb_stretch *s)
     return any;
 }
 
+/* The comparison comes last, because it may read both tensors: most slices between two anchors are
+ * empty, and what is known already needs none. */
 static void look(lb_finder *f, sight a, sight b)
 {
     if (!lb_finder_same_shape(f, a.value, b.value)) return;
     lb_stretch s = {.n_outputs = 1};
     bool made = lb_finder_make_slice(f, 0, a.reader, a.before, a.value, &s.sides[0]) &&
                 lb_finder_make_slice(f, 1, b.reader, b.before, b.value, &s.sides[1]);
+    /* No ops on either side: the value is an anchor's result, and the pair that gave it owns the
+     * difference. */
     bool apart = s.sides[0].n_ops || s.sides[1].n_ops;
     if (made && apart && is_over_others(f, &s)) {
         f->out->over_others++;
@@ -111,6 +128,7 @@ static void make_pair_side(lb_finder *f, uint32_t op, const uint32_t *ops, uint3
 {
     lb_value_list leaves = {0}, partners = {0};
     for (uint32_t k = 0; k < mine->n; k++) {
+        /* x * x has one leaf: two would let a rehearsal hold two numbers for one input. */
         if (mine->list[k] == LB_NONE || lb_value_list_has(&leaves, mine->list[k])) continue;
         lb_value_list_add(&leaves, mine->list[k]);
         lb_value_list_add(&partners, mine->n == theirs->n ? theirs->list[k] : LB_NONE);
@@ -133,6 +151,7 @@ static bool pair_outcomes(lb_finder *f, uint32_t i, uint32_t j, lb_value_list *m
     for (uint32_t k = 0; k < lb_op_outcomes(a) && k < lb_op_outcomes(b); k++) {
         uint32_t va = lb_op_outcome(f->p[0], a, k), vb = lb_op_outcome(f->p[1], b, k);
         if (va == LB_NONE || vb == LB_NONE || !lb_finder_same_shape(f, va, vb)) continue;
+        /* What `empty` left in memory differs from run to run and means nothing. */
         if ((f->p[0]->values[va].flags | f->p[1]->values[vb].flags) & LB_VALUE_UNDEFINED) continue;
         if (lb_value_list_has(mine, va)) continue;
         lb_value_list_add(mine, va), lb_value_list_add(theirs, vb);
@@ -148,9 +167,13 @@ static void look_at_pair(lb_finder *f, uint32_t i, uint32_t j)
                              lb_stretch_members(f->source, 1, &j, &n[1])};
     lb_value_list in[2] = {{0}, {0}}, outs[2] = {{0}, {0}};
     bool differs = f->source->all;
+    /* A collective is one act of all its members. Only the first of them is looked at; each of the
+     * others would tell the same difference once more. */
     if (!lb_finder_can_run(f, 0, i) || !lb_finder_can_run(f, 1, j) || n[0] != n[1] || *ops[0] != i)
         return; /* one for all members */
     for (uint32_t k = 0; k < n[0]; k++) {
+        /* A member that receives nothing (of a gather to rank 0) leaves what it had, and a
+         * difference there was not made here. */
         if (n[0] == 1 || lb_exchange_receives(f->p[0], &f->p[0]->ops[ops[0][k]], k))
             differs |= pair_outcomes(f, ops[0][k], ops[1][k], &outs[0], &outs[1]);
         for (int side = 0; side < 2; side++)
@@ -170,13 +193,20 @@ static void look_at_pair(lb_finder *f, uint32_t i, uint32_t j)
 
 /* ---- one op against several ---- */
 
-/* A's side of what several ops of B stand for; B has but the output. */
+/* A's side of what several ops of B stand for; B has but the output.
+ * Running B's ops as well would need them to run together on the whole, which is what A's op is; so
+ * what can be asked is whether A's kernel gives the bits of B's parts. */
 static void add_joined(lb_finder *f, lb_stretch *s, uint32_t output, const lb_join *join, bool same_op)
 {
     lb_stretch_side *b = &s->sides[1];
     *b = (lb_stretch_side){.outputs = copied(f, &output, 1),
                            .op = same_op ? f->source->alignment->joins.part_ops[join->first] : LB_NONE};
+    /* One output: several would have to come together along the same pieces, which outcomes of one
+     * op need not. */
     s->n_outputs = 1, s->parts = join->parts;
+    /* A's ops run on B's parts put together, so that every leaf needs a partner; with one missing,
+     * A's own number in its place would make a difference of sides one of parts. Integers line up
+     * by counting and have no order of sums to be explained by. */
     bool whole = s->sides[0].n_ops > 0 && lb_dtype_is_float(lb_stretch_value(f->source, 1, output)->dtype);
     for (uint32_t k = 0; k < s->sides[0].n_leaves; k++) whole &= s->sides[0].partners[k] != LB_NONE;
     if (whole && !f->failed && !is_known(f, s) && lb_stretch_differs(f->source, s->sides[0].outputs[0], output))
@@ -198,6 +228,8 @@ static bool rows_outcomes(lb_finder *f, uint32_t i, lb_value_list *mine, lb_valu
         if (va == LB_NONE || vb == LB_NONE || lb_value_list_has(mine, va)) continue;
         const lb_value *theirs_row = lb_stretch_value(f->source, 1, vb);
         if ((f->p[0]->values[va].flags | theirs_row->flags) & LB_VALUE_UNDEFINED) continue;
+        /* A mean over all rows has one shape in both batches: it is no assembly of rows, and
+         * differs because the batches do. It is counted and said, and never explained. */
         if (reads && vb < f->p[1]->n_values) {
             over_others |= lb_dtype_is_float(theirs_row->dtype);
             continue;
@@ -211,6 +243,8 @@ static bool rows_outcomes(lb_finder *f, uint32_t i, lb_value_list *mine, lb_valu
 }
 
 /* One op against one with a larger batch. */
+/* Here both sides can run: the larger batch's op as well, on rows in the shape of the smaller's.
+ * With several parts B is only looked at, since its ops saw pieces that no single op of A saw. */
 static void look_at_rows(lb_finder *f, uint32_t i, const lb_value_list *in, const lb_value_list *others)
 {
     const lb_alignment *al = f->source->alignment;
@@ -237,6 +271,8 @@ static void look_at_join(lb_finder *f, uint32_t i)
         const uint32_t other = lb_finder_joined_input(f, join, in.list[k], k, in.n);
         lb_value_list_add(&others, other);
         lb_stretch s = {0};
+        /* First what lies before the join, input by input, then the joined op itself: a difference
+         * that entered with an input is told where it was made. */
         if (other != LB_NONE && lb_finder_make_slice(f, 0, i, i, in.list[k], &s.sides[0]))
             add_joined(f, &s, other, join, false);
     }
@@ -256,6 +292,8 @@ static void look_at_join(lb_finder *f, uint32_t i)
 static void look_at_op(lb_finder *f, uint32_t i)
 {
     uint32_t j = f->source->alignment->b_of_a[i];
+    /* An op is joined or paired; a pair in doubt is no anchor, and is passed through by the
+     * stretches behind it. */
     if (lb_finder_is_joined(f, i)) look_at_join(f, i);
     if (j == LB_NONE || !lb_finder_is_trusted(f, i)) return;
     lb_value_list a = {0}, b = {0};
@@ -271,7 +309,8 @@ static void look_at_op(lb_finder *f, uint32_t i)
 
 /* ---- what modules give ---- */
 
-/* Of several ranks a module of each has its output. */
+/* Of several ranks a module of each has its output.
+ * Its path is the same on every rank, so that the path alone would hold rank 0 against rank 1. */
 static bool same_rank(const lb_finder *f, uint32_t va, uint32_t vb)
 {
     uint32_t row;
@@ -279,6 +318,9 @@ static bool same_rank(const lb_finder *f, uint32_t va, uint32_t vb)
            lb_side_recorded(f->source->a, va, &row)->rank == lb_side_recorded(f->source->b, vb, &row)->rank;
 }
 
+/* Outputs of modules are anchors that need no aligned op: where a side computes a whole layer by
+ * other ops, they are the only places that both sides agree upon. Nested loops, for a model has
+ * hundreds of boundaries and each row ends its search at the first that fits. */
 static void look_at_modules(lb_finder *f)
 {
     const lb_program *a = f->p[0], *b = f->p[1];
@@ -292,6 +334,8 @@ static void look_at_modules(lb_finder *f)
                 strcmp(f->source->paths[0][x->scope], f->source->paths[1][y->scope]) ||
                 !same_rank(f, x->value, y->value))
                 continue;
+            /* Tokens sorted by expert in two orders are the same rows: a stretch that ends there
+             * would hold each token against another one. */
             if (!lb_finder_is_moved(f, x->scope, LB_PHASE_FORWARD, x->value, y->value))
                 look(f, (sight){LB_NONE, x->op, x->value}, (sight){LB_NONE, y->op, y->value});
             break;
@@ -321,6 +365,8 @@ static bool open_finder(lb_finder *f)
     return true;
 }
 
+/* A stretch without ops of A has no place among them; its leaf, or else the front, keeps the order
+ * fixed. */
 static uint32_t place_of(const lb_stretch *s)
 {
     return s->sides[0].op == LB_NONE ? (s->sides[0].n_leaves ? s->sides[0].leaves[0] : 0) : s->sides[0].op;
@@ -340,6 +386,8 @@ lb_status lb_stretches_find(const lb_stretch_source *source, lb_stretches *out, 
     if (status == LB_OK) status = lb_flow_new(f.p[1], &f.flow[1], err);
     if (status == LB_OK) f.failed = !open_finder(&f);
     if (status == LB_OK && !f.failed && source->alignment->joins.rows) lb_finder_settle(&f);
+    /* Two rounds instead of a fixed point: ends are found while stretches are, so that the first round
+     * may reach through an end that a later look finds; the second begins with all of those. */
     for (int round = 0; round < 2 && status == LB_OK && !f.failed;
          round++) { /* the second knows where stretches end */
         lb_stretches_release(out);

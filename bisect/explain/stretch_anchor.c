@@ -1,4 +1,8 @@
-/* Which ops and values of two programs correspond: see stretch_finder.h. */
+/* Which ops and values of two programs correspond: see stretch_finder.h.
+ * An anchor is a claim: here both sides hold one quantity. A wrong one costs more than a missing
+ * one. Missing, a stretch is longer and has fewer candidates; wrong, other quantities are compared,
+ * and an innocent op is named. So names alone are believed only in groups where every op has its
+ * partner, and elsewhere the recorded numbers have to speak for the pair. */
 #include "stretch_finder.h"
 
 #include "memory.h"
@@ -8,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* UNKNOWN is what calloc leaves: an op is asked once, since the answer may cost reading two
+ * tensors. */
 enum { UNKNOWN = 0, SURE, DOUBTED };
 
 void lb_value_list_add(void *context, uint32_t value)
@@ -50,6 +56,7 @@ uint32_t lb_stretch_recorded(const lb_stretch_source *s, int side, uint32_t valu
 bool lb_stretch_bytes(const lb_stretch_source *s, int side, uint32_t value, lb_tensor *tensor)
 {
     bool exact;
+    /* B alone has assemblies: it is the side that was called more often, or whose batch is larger. */
     if (side && value >= s->b->program->n_values) return lb_assemblies_bytes(s->assemblies, value, tensor);
     return lb_witness_value(s->bytes[side], value, tensor, &exact) && exact;
 }
@@ -71,9 +78,12 @@ bool lb_stretch_differs(const lb_stretch_source *s, uint32_t va, uint32_t vb)
     const lb_value *a = lb_stretch_value(s, 0, va), *b = lb_stretch_value(s, 1, vb);
     if ((a->flags | b->flags) & LB_VALUE_UNDEFINED) return false;
     const bool known = a->dtype == b->dtype && !lb_digest_is_none(a->logical) && !lb_digest_is_none(b->logical);
+    /* Digests decide nearly all comparisons without bytes. Where they differ the bytes are still
+     * asked, because a NaN has many bit patterns. */
     if (known && lb_digest_equal(a->logical, b->logical)) return false;
     lb_tensor ta, tb;
     lb_difference d;
+    /* Unknown counts as different: the stretch is then told with what lacks, instead of vanishing. */
     if (!lb_stretch_bytes(s, 0, va, &ta) || !lb_stretch_bytes(s, 1, vb, &tb)) return true;
     if (known) return !lb_tensor_same(&ta, &tb); /* NaN is NaN, whatever bits a processor gave it */
     return lb_compare_numbers(&ta, &tb, &d, NULL) != LB_OK || d.differing > 0;
@@ -88,6 +98,8 @@ static uint32_t meeting_of(const lb_stretch_source *s, int side, uint32_t op)
 
 const uint32_t *lb_stretch_members(const lb_stretch_source *s, int side, const uint32_t *op, uint32_t *n)
 {
+    /* An op that meets nobody is its own only member, so that callers need no second way for
+     * programs of one rank. */
     const uint32_t row = meeting_of(s, side, *op);
     *n = 1;
     if (row == LB_NONE) return op;
@@ -110,7 +122,10 @@ bool lb_stretch_meets(const lb_stretch_source *s, const lb_stretch *stretch, int
 
 /* ---- anchors ---- */
 
-/* The same but for rounding, and, where `scaled`, for a factor. */
+/* The same but for rounding, and, where `scaled`, for a factor.
+ * A relative distance of 0.1 is far above rounding (2^-8 in bf16) and far below that of unrelated
+ * tensors (about 1.4). A factor is allowed by the angle: the squared sine stays below 0.1^2, which
+ * is the same distance after the best scaling. */
 static bool are_alike(const lb_finder *f, uint32_t va, uint32_t vb, bool scaled)
 {
     lb_tensor a, b;
@@ -132,6 +147,7 @@ bool lb_finder_is_near(const lb_finder *f, uint32_t va, uint32_t vb)
 uint32_t lb_finder_joined_outcome(lb_finder *f, uint32_t i, uint32_t k)
 {
     const lb_alignment *al = f->source->alignment;
+    /* Assemblies are made on demand and kept by number: most joined values are never looked at. */
     if (al->join_of_a[i] == LB_NONE) return LB_NONE;
     const lb_join *join = &al->joins.list[al->join_of_a[i]];
     uint32_t *parts = malloc(join->parts * sizeof *parts), value = LB_NONE,
@@ -162,7 +178,9 @@ uint32_t lb_finder_joined_input(lb_finder *f, const lb_join *join, uint32_t whol
     return value;
 }
 
-/* A join whose inputs cannot be put together (a cache that grows from part to part) is where what they do is no op's business. */
+/* A join whose inputs cannot be put together (a cache that grows from part to part) is where what they do is no op's business.
+ * A decode step's attention reads t keys at step t and no slice of the whole's keys; only behind it
+ * do the parts line up again. */
 static bool has_whole_inputs(lb_finder *f, uint32_t i)
 {
     const lb_join *join = &f->source->alignment->joins.list[f->source->alignment->join_of_a[i]];
@@ -179,10 +197,14 @@ static bool has_whole_inputs(lb_finder *f, uint32_t i)
 uint32_t lb_finder_maker(const lb_finder *f, int side, uint32_t reader, uint32_t value)
 {
     uint32_t defs[2];
+    /* Room for two is enough to know that there is not exactly one: a value of several writers is
+     * nobody's. */
     return lb_flow_defs_of(f->flow[side], reader, value, defs, 2) == 1 ? defs[0] : LB_NONE;
 }
 
-/* Another part of what lines up: the same shape and strides, elsewhere. */
+/* Another part of what lines up: the same shape and strides, elsewhere.
+ * A contiguous value says nothing by its offset, since allocators and flat parameters place it
+ * anywhere; a window with strides is a choice among the parts of one tensor. */
 static bool is_another_part(const lb_finder *f, uint32_t va, uint32_t vb)
 {
     const lb_layout *l = &f->p[0]->values[va].layout, *m = &f->p[1]->values[vb].layout;
@@ -214,7 +236,9 @@ static bool is_add(const lb_finder *f, uint32_t i)
     return !strncmp(lb_op_name(f->p[0], &f->p[0]->ops[i]), "aten::add", 9);
 }
 
-/* Products that line up, but each of another part of what both sides have: one slot's output where the other side takes another's. */
+/* Products that line up, but each of another part of what both sides have: one slot's output where the other side takes another's.
+ * Two loops over the slots of a router in other orders line up by name and shape, product by
+ * product, and each pair belongs to two slots. */
 static bool multiplies_other_parts(lb_finder *f, uint32_t i, uint32_t j)
 {
     terms t;
@@ -232,7 +256,10 @@ static bool multiplies_other_parts(lb_finder *f, uint32_t i, uint32_t j)
 }
 
 /* Additions that line up one by one, but add other things: the same number of terms in another order. A term is another when what
- * gave it lines up with something else, or when it is another part of what does, or is made of one. */
+ * gave it lines up with something else, or when it is another part of what does, or is made of one.
+ * a + b + c against c + b + a: every addition has a partner, and none of the partial sums
+ * corresponds. Were they anchors, each addition would inherit its difference, and nobody would own
+ * the order. */
 static bool adds_other_terms(lb_finder *f, uint32_t i, uint32_t j)
 {
     terms t;
@@ -251,7 +278,9 @@ static bool adds_other_terms(lb_finder *f, uint32_t i, uint32_t j)
     return other;
 }
 
-/* Where two sums stand that have not the same terms yet, what is added next gives other partial sums, too. */
+/* Where two sums stand that have not the same terms yet, what is added next gives other partial sums, too.
+ * Only while the numbers are apart: once both sums hold the same terms they are near again, and the
+ * next addition may be trusted. */
 static bool goes_on_from_other_terms(lb_finder *f, uint32_t i, uint32_t j)
 {
     terms t;
@@ -268,13 +297,17 @@ static bool goes_on_from_other_terms(lb_finder *f, uint32_t i, uint32_t j)
     return other;
 }
 
+/* The cheap tests come first. The third asks for trust in the op before, which recurses along the
+ * chain of additions; trust is remembered, so that each op is still asked once. */
 static bool sums_otherwise(lb_finder *f, uint32_t i, uint32_t j)
 {
     return multiplies_other_parts(f, i, j) || adds_other_terms(f, i, j) || goes_on_from_other_terms(f, i, j);
 }
 
 /* Of ops that give alike numbers: is what they read of one shape, but not alike, and not only scaled? An exp of small numbers is near to
- * another's. */
+ * another's.
+ * Other inputs with near outputs are chance or saturation (softmax of nearly equal scores); the
+ * pair must agree on both ends. */
 static bool reads_other_numbers(lb_finder *f, uint32_t i, uint32_t j)
 {
     terms t;
@@ -289,7 +322,8 @@ static bool reads_other_numbers(lb_finder *f, uint32_t i, uint32_t j)
     return other;
 }
 
-/* Does an op of a larger batch give, from its rows, a value of one shape first? */
+/* Does an op of a larger batch give, from its rows, a value of one shape first?
+ * Nearness proves nothing there, since it must differ; what remains is its place. */
 static bool is_over_others(lb_finder *f, uint32_t i)
 {
     const lb_alignment *al = f->source->alignment;
@@ -308,7 +342,9 @@ static bool have_moved(const lb_finder *f, uint32_t va, uint32_t vb)
            lb_stretch_bytes(f->source, 0, va, &a) && lb_stretch_bytes(f->source, 1, vb, &b) && lb_rows_moved(&a, &b, LB_FINDER_NEAR);
 }
 
-/* Has a module of A ops without a partner, and does it give the same in spite of them? */
+/* Has a module of A ops without a partner, and does it give the same in spite of them?
+ * Both are needed: rows that moved in a module whose ops all have partners were mixed up by a
+ * fault, and so were those that its output still shows. */
 static bool gives_the_same(const lb_finder *f, uint32_t scope, uint8_t phase)
 {
     const lb_program *a = f->p[0], *b = f->p[1];
@@ -337,13 +373,19 @@ bool lb_finder_is_trusted(lb_finder *f, uint32_t i)
     if (j == LB_NONE && al->join_of_a[i] == LB_NONE) return false;
     if (f->trust[i] == UNKNOWN) {
         const lb_op *a = &f->p[0]->ops[i], *b = j == LB_NONE ? NULL : &f->p[1]->ops[j];
+        /* What gives nothing (a barrier) can be told apart by nothing but its place. */
         bool sure = !al->irregular[i] || !lb_op_outcomes(a);
+        /* The order of asking follows cost and certainty: moved rows end it first, since nearness
+         * would only call them different; then the structure of sums, which reads no bytes in most
+         * cases; near numbers last. */
         if (sure && lb_op_outcomes(a) &&
             lb_finder_is_moved(f, a->scope, a->phase, lb_op_outcome(f->p[0], a, 0),
                                b ? lb_op_outcomes(b) ? lb_op_outcome(f->p[1], b, 0) : LB_NONE : lb_finder_joined_outcome(f, i, 0))) {
             f->trust[i] = DOUBTED;
             return false;
         }
+        /* Asked even of pairs in regular groups: sums in another order have a partner for each op,
+         * which is what makes them look regular. */
         if (b ? sums_otherwise(f, i, j) : !has_whole_inputs(f, i)) {
             f->trust[i] = DOUBTED;
             return false;
@@ -373,12 +415,15 @@ uint32_t lb_finder_partner_op(lb_finder *f, int side, uint32_t i)
     const lb_alignment *al = f->source->alignment;
     uint32_t a = side ? al->a_of_b[i] : i;
     uint32_t other = side ? f->source_a_of_b[i] : al->source_b_of_a[i];
+    /* Sources need no trust: they were paired by name or bits. */
     if (a != LB_NONE && al->b_of_a[a] != LB_NONE && lb_finder_is_trusted(f, a))
         other = side ? a : al->b_of_a[a];
     if (side && al->joins.rows && al->join_of_b[i] != LB_NONE) { /* one op there, of fewer rows */
         const uint32_t whole = al->joins.list[al->join_of_b[i]].whole;
         if (lb_finder_is_trusted(f, whole)) other = whole;
     }
+    /* While a stretch grows to a composite, its inner anchors are closed to both sides: one side's
+     * half of an anchor would leave the other's slice without a counterpart. */
     return is_inside(f, side, i, other) ? LB_NONE : other;
 }
 

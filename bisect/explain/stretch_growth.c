@@ -1,4 +1,7 @@
-/* Growing stretches to the composites, or to the sums of what was gathered, that they are part of: see stretch.h. */
+/* Growing stretches to the composites, or to the sums of what was gathered, that they are part of: see stretch.h.
+ * Dense anchors have a price: where products with the weights line up, an MoE finalise is cut in
+ * two, and no kernel for the whole can be tried on a half. Growing keeps the small stretch and adds
+ * the large one as `whole`, which is told only if it explains more. */
 #include "stretch_finder.h"
 
 #include <lastbit/composite.h>
@@ -20,12 +23,16 @@ static const lb_composite *composite_of(const lb_composites *all, const lb_stret
         const lb_composite *c = &all->rows[i];
         bool more = false;
         if (side->op == LB_NONE || !c->n_ops || c->ops[c->n_ops - 1] != side->op) continue;
+        /* A composite that the stretch has already needs no growing, and of several the largest is
+         * taken: its kernels include what the smaller ones do. */
         for (uint32_t k = 0; k < c->n_ops && !more; k++) more = !has_op(side->ops, side->n_ops, c->ops[k]);
         if (more && (!best || c->n_ops > best->n_ops)) best = c;
     }
     return best;
 }
 
+/* One side that can run on the other's bits is enough to try candidates. With a leaf that has no
+ * partner neither could, and the grown stretch is dropped. */
 static bool begins_alike(const lb_stretch_side *side)
 {
     for (uint32_t i = 0; i < side->n_leaves; i++)
@@ -37,6 +44,8 @@ static bool begins_alike(const lb_stretch_side *side)
 static void grow(lb_finder *f, lb_stretch *s, int side, const lb_composite *c)
 {
     lb_stretch whole = {.n_outputs = 1, .composite = c->kind};
+    /* Marking the ops of one side closes their partners on the other as well (is_inside), and the
+     * marks are undone right after: anchors are closed for this one stretch. */
     for (uint32_t i = 0; i < c->n_ops; i++) f->inside[side][c->ops[i]] = 1;
     bool made = true;
     for (int k = 0; k < 2 && made; k++)
@@ -53,6 +62,9 @@ static void grow(lb_finder *f, lb_stretch *s, int side, const lb_composite *c)
 
 /* ---- sums of what was gathered ---- */
 
+/* Prefixes, so that overloads and in-place forms (add_, add.Tensor, sum.dim_IntList) count alike.
+ * What is none of these on the way means more than a sum, and the growth is given up rather than
+ * made of half an idea. */
 static bool is_arithmetic(const char *name)
 {
     static const char *const names[] = {"add",   "sub", "mul",   "div",      "sum",  "mean",
@@ -79,6 +91,7 @@ static void go_back(void *context, uint32_t value)
     if (value == LB_NONE) return;
     const lb_program *p = w->f->p[w->side];
     const uint32_t n = lb_flow_defs_of(w->f->flow[w->side], w->op, value, defs, 8);
+    /* Nothing before it, or more than 8 writers: not what gathered pieces look like. */
     w->foreign |= n == 0 || n > 8;
     for (uint32_t i = 0; i < n && i < 8 && !w->foreign; i++) {
         const lb_op *op = &p->ops[defs[i]];
@@ -97,7 +110,9 @@ static void go_back(void *context, uint32_t value)
     }
 }
 
-/* Partial sums correspond where one side leaves a term out, or takes one twice; what each rank brought shows in the whole. */
+/* Partial sums correspond where one side leaves a term out, or takes one twice; what each rank brought shows in the whole.
+ * The fault then sits between two anchors that look right, and as a whole the contributions can be
+ * tried as arithmetic: which of them, counted how often, give the bits. */
 static void grow_to_gathered(lb_finder *f, lb_stretch *s)
 {
     lb_stretch whole = {.n_outputs = 1, .composite = LB_COMPOSITE_KIND_COUNT};
@@ -127,6 +142,8 @@ static void grow_to_gathered(lb_finder *f, lb_stretch *s)
     for (int k = 0; k < 2 && made; k++)
         made =
             lb_finder_make_slice(f, k, LB_NONE, whole.sides[k].op + 1, s->sides[k].outputs[0], &whole.sides[k]);
+    /* The walk back marked ops as it went, on both sides and even where it failed, so that all is
+     * cleared. */
     for (int k = 0; k < 2; k++) memset(f->inside[k], 0, f->p[k]->n_ops);
     if (made && (begins_alike(&whole.sides[0]) || begins_alike(&whole.sides[1])) &&
         (s->whole = malloc(sizeof *s->whole))) {
@@ -150,6 +167,8 @@ lb_status lb_finder_grow(lb_finder *f, lb_err *err)
         }
         lb_composites_release(&all);
     }
+    /* With the ranks side by side a gather is followed to what each brought, and no growth is
+     * needed. */
     for (uint32_t i = 0; i < f->out->n && !f->failed && !f->source->meetings[0]; i++) {
         lb_stretch *s = &f->out->list[i];
         if (!s->whole && !s->pair && !s->parts) grow_to_gathered(f, s);

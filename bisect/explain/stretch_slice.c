@@ -1,15 +1,22 @@
 /* What a value follows from, back to where both sides have something: see stretch_finder.h. Contents are followed through storages
- * (slice.h of replay), so that views need no rule: ops read windows of what some op wrote. */
+ * (slice.h of replay), so that views need no rule: ops read windows of what some op wrote.
+ * A backward slice (Weiser 1981) over one recorded execution, cut off at anchors. What is cut
+ * becomes a leaf, a value whose recorded bits are handed in; what is inside is run again. */
 #include "stretch_finder.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+/* The recursion below is as deep as a slice is long, and each candidate runs every op of it: the cap
+ * bounds both. Two programs without an anchor for 4096 ops hardly correspond; the slice ends there in
+ * leaves without partners. */
 enum { MOST_DEFS = 64, MOST_OPS = 4096 };
 
 bool lb_finder_can_run(const lb_finder *f, int side, uint32_t at)
 {
     const lb_op *op = &f->p[side]->ops[at];
+    /* A draw cannot be run again with the same outcome unless its generator was recorded at that
+     * point; as a leaf it is its recorded numbers. */
     if (op->flags & LB_OP_COLLECTIVE) return lb_stretch_is_met(f->source, side, at);
     return lb_op_computes(f->p[side], op) && !(op->flags & LB_OP_RANDOM);
 }
@@ -18,6 +25,8 @@ static void add_leaf(lb_finder *f, int side, const lb_op *op, uint32_t at, int64
                      lb_value_list *leaves, lb_value_list *partners)
 {
     uint32_t other = lb_finder_partner_op(f, side, at);
+    /* A partner of the alignment goes before the end of another stretch, which is only known
+     * through it. */
     if (other == LB_NONE) other = lb_finder_end(f, side, at);
     const lb_op *o = other == LB_NONE ? NULL : &f->p[!side]->ops[other];
     for (uint32_t k = 0; k < lb_op_outcomes(op); k++) {
@@ -44,9 +53,13 @@ static void enter(slicing *s, uint32_t def, int64_t storage)
     lb_finder *f = s->f;
     const lb_program *p = f->p[s->side];
     const lb_op *op = &p->ops[def];
+    /* The mark makes the walk linear: shared values (a residual stream) would otherwise be followed
+     * once for each path, exponentially often. */
     if (f->marks[s->side][def]) return;
     const bool anchored = lb_finder_partner_op(f, s->side, def) != LB_NONE ||
                           (!s->side && lb_finder_is_joined(f, def)) ||
+                          /* The slice's own last op may be such an end from the first round; held
+                           * back by it, the slice would be empty. */
                           (!s->first && lb_finder_end(f, s->side, def) != LB_NONE);
     if (!lb_finder_can_run(f, s->side, def) || anchored || s->ops->n >= MOST_OPS) {
         add_leaf(f, s->side, op, def, storage, s->leaves, s->partners);
@@ -54,6 +67,7 @@ static void enter(slicing *s, uint32_t def, int64_t storage)
     }
     uint32_t n;
     const uint32_t *members = lb_stretch_members(f->source, s->side, &def, &n);
+    /* All members of a collective enter together, since none can be run without the others. */
     for (uint32_t i = 0; i < n; i++) {
         if (f->marks[s->side][members[i]]) continue;
         f->marks[s->side][members[i]] = 1;
@@ -104,6 +118,8 @@ bool lb_finder_make_slice(lb_finder *f, int side, uint32_t reader, uint32_t befo
     if (reader != LB_NONE)
         follow(&s, value);
     else
+        /* A module's output has no reader among the ops; the last op that writes its storage stands
+         * for one. */
         for (uint32_t i = before; i-- > 0;) {
             bool gives = false;
             for (uint32_t k = 0; k < lb_op_outcomes(&p->ops[i]) && lb_op_defines(p, &p->ops[i]); k++) {
@@ -114,6 +130,8 @@ bool lb_finder_make_slice(lb_finder *f, int side, uint32_t reader, uint32_t befo
             enter(&s, i, storage);
             break;
         }
+    /* Only what was marked is cleared: clearing all would cost the whole program for each of
+     * thousands of slices. */
     for (uint32_t i = 0; i < ops.n; i++) f->marks[side][ops.list[i]] = 0;
     if (ops.n) qsort(ops.list, ops.n, sizeof *ops.list, ascending);
     f->failed |= ops.failed || leaves.failed || partners.failed;

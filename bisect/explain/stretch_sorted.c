@@ -20,6 +20,8 @@ static bool is_pair(const operand_pair *p)
 static bool are_elsewhere(const lb_finder *f, const operand_pair *p)
 {
     lb_tensor few, many;
+    /* Near rows are asked before moved ones: looking for each row among all others reads both tensors
+     * whole, and is left to values that do not line up. */
     return is_pair(p) && p->many >= f->p[1]->n_values && lb_stretch_differs(f->source, p->few, p->many) &&
            (!lb_dtype_is_float(f->p[0]->values[p->few].dtype) || !lb_finder_is_near(f, p->few, p->many)) &&
            lb_stretch_bytes(f->source, 0, p->few, &few) &&
@@ -45,6 +47,8 @@ static uint32_t sorted_where(lb_finder *f, uint32_t i, uint32_t value)
 {
     const uint32_t from = value == LB_NONE ? LB_NONE : lb_finder_maker(f, 0, i, value);
     if (from == LB_NONE || from >= i) return 0;
+    /* Asking for trust settles whether what `from` gives is sorted; the question goes back in
+     * execution order, and each op is answered once. */
     lb_finder_is_trusted(f, from);
     return f->sorted[from] && is_within(f->p[0], f->p[0]->ops[i].scope, f->sorted[from] - 1) ? f->sorted[from]
                                                                                              : 0;
@@ -76,6 +80,9 @@ static bool is_back(const lb_finder *f, const operand_pair *p)
 }
 
 /* Is a module one whose sorted rows come back, there or in the module that calls it, or stay inside? */
+/* Before `settled` everything may, for whether rows come back is known only at the end of a module.
+ * Afterwards rows that went out sorted and never came back are mixed up, which is a fault and must
+ * be found: a request that got another's rows looks like sorting until then. */
 static bool may_sort(const lb_finder *f, uint32_t scope)
 {
     const uint32_t parent = f->p[0]->scopes[scope].parent;
@@ -93,6 +100,7 @@ static void note_leaving(lb_finder *f, uint32_t i, uint32_t value)
 static uint32_t passed_on(lb_finder *f, const operand_pair *p, uint32_t reads)
 {
     if (!is_back(f, p)) return reads;
+    /* Integers that agree again prove nothing: counts do so by chance. */
     f->returned[reads - 1] |= lb_dtype_is_float(f->p[0]->values[p->few].dtype);
     return 0;
 }
@@ -110,6 +118,8 @@ bool lb_finder_sorts(lb_finder *f, uint32_t i)
         const operand_pair p = pair_of(f, i, &in, &others, k);
         uint32_t *there = k < in.n ? &reads : &gives;
         if (*there) continue;
+        /* Inputs come first in the order of k, so that by the time of the outcomes it is known
+         * whether sorted rows were read. */
         if (k >= in.n && reads)
             gives = passed_on(f, &p, reads);
         else if (may_sort(f, op->scope) && (are_elsewhere(f, &p) || are_counts(f, &p))) {
@@ -131,6 +141,8 @@ void lb_finder_settle(lb_finder *f)
     f->settled = true;
     for (uint32_t i = 0; i < n && !lost; i++) lost = f->sorted[i] && !may_sort(f, f->sorted[i] - 1);
     if (!lost) return;
+    /* Trust that was given or refused on a wrong guess is asked again from the start: a second pass
+     * over the step, and only where some module lost rows. */
     memset(f->trust, 0, n);
     memset(f->sorted, 0, n * sizeof *f->sorted);
 }
