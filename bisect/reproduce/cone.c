@@ -1,4 +1,15 @@
-/* Cones: see cone.h. */
+/* Cones: see cone.h.
+ * What lies between a culprit and a failure is the intersection of a forward slice from the one
+ * with a backward slice from the other: a chop (Jackson and Rollins 1994), over recorded executions
+ * of several steps and ranks at once.
+ *
+ *      culprit ─▶ forward: reached[] ──┐
+ *                                      ├─▶ kept; what kept ops read besides becomes a source
+ *      failure ─▶ backward ────────────┘
+ *
+ * A slice alone proves nothing: it holds what may matter, and whether the excerpt still fails alike
+ * is decided by bisecting it (shrink.c). So a doubt here is settled by keeping less; the larger
+ * candidates come after. */
 #include "cone.h"
 
 #include "block.h"
@@ -18,6 +29,9 @@ static const lb_value *source_value(const lb_program *p, uint32_t op)
     return &p->values[lb_op_results(p, &p->ops[op])[0]];
 }
 
+/* Storages outlive steps while values are numbered anew in each: what a step left for the next is
+ * found by storage, in a sorted list, since a scan of each earlier step for each source would be
+ * quadratic. */
 static int by_storage(const void *a, const void *b)
 {
     const lb_cone_writer *x = a, *y = b;
@@ -71,6 +85,7 @@ lb_status lb_cone_init(lb_cone *cone, lb_inquiry *q, int64_t first_step, lb_err 
     for (uint32_t s = 0; s < q->n_steps; s++)
         for (uint32_t r = 0; r < q->n_ranks; r++) {
             const lb_program *p = lb_inquiry_program(q, q->ranks[r], q->steps[s]);
+            /* Steps behind the failure cannot have led to it. */
             if (!p || q->steps[s] < first_step || q->steps[s] > q->failure.step) continue;
             lb_cone_part *t = &cone->parts[cone->n++];
             t->program = p;
@@ -111,6 +126,7 @@ static lb_status seed_muon(const lb_cone_part *t, const lb_culprit *c, lb_err *e
     for (uint32_t s = 0; s < muon.n; s++) {
         const char *owner = lb_program_text(t->program, t->program->scopes[muon.slices[s].scope].path);
         bool same = !strcmp(owner, c->layer);
+        /* A slice whose owner has no name is known by the culprit's op being in it. */
         for (uint32_t i = 0; i < muon.slices[s].n_ops; i++) same |= !*owner && muon.slices[s].ops[i] == c->row;
         for (uint32_t i = 0; i < muon.slices[s].n_ops && same; i++) t->seeded[muon.slices[s].ops[i]] = 1;
     }
@@ -121,6 +137,7 @@ static lb_status seed_muon(const lb_cone_part *t, const lb_culprit *c, lb_err *e
 static bool path_within(const char *path, const char *layer)
 {
     size_t n = strlen(layer);
+    /* The dot matters: layers.1 is no part of layers.10. */
     return n && !strncmp(path, layer, n) && (!path[n] || path[n] == '.');
 }
 
@@ -147,6 +164,8 @@ static uint32_t block_output(const lb_cone_part *t, const char *layer)
         const lb_boundary *row = &p->boundaries[b];
         if (!row->output || row->recompute || strcmp(lb_program_text(p, p->scopes[row->scope].path), block))
             continue;
+        /* The last op before the boundary that gives the value; a recomputed forward pass gives it
+         * once more, and is passed over. */
         for (uint32_t i = row->op; i-- > 0;)
             for (uint32_t r = 0; r < p->ops[i].results; r++)
                 if (lb_op_results(p, &p->ops[i])[r] == row->value) return i;
@@ -161,10 +180,16 @@ static lb_status seed(lb_cone_part *t, const lb_culprit *c, bool whole_block, lb
     if (c->axis == LB_AXIS_MUON) return seed_muon(t, c, err);
     /* An op outside the modules is called by the owner of what it serves, and is none of that module's. */
     const char *own = c->row < t->program->n_ops ? lb_op_layer(t->program, &t->program->ops[c->row]) : c->layer;
+    /* An op of the optimizer is named by the layer whose parameter it updates; seeding that layer
+     * would put its whole forward pass into a reproducer of one update. */
     const char *stands = path_within(own, c->layer) ? c->layer : own;
     snprintf(layer, sizeof layer, "%s", stands);
     if (whole_block) block_around(t, stands, layer, sizeof layer);
+    /* These causes are cured for a layer at once, and bisecting the excerpt cures the same ops
+     * again: a layer of which some were left out would be another site. */
     bool layers = c->axis == LB_AXIS_PRECISION || c->axis == LB_AXIS_BLOCK || c->axis == LB_AXIS_ORDER;
+    /* Skipping a block changes its forward pass, whichever phase showed the fault; without it, the
+     * excerpt would have no block that could be skipped. */
     bool later = c->axis == LB_AXIS_BLOCK && c->phase != LB_PHASE_FORWARD;
     if (later) t->anchor = block_output(t, stands);
     for (uint32_t i = 0; i < t->program->n_ops; i++) {
@@ -188,6 +213,8 @@ static const lb_collective *collective_of(const lb_program *p, uint32_t op)
 static uint32_t partner(const lb_program *p, const lb_collective *c, const lb_program *other)
 {
     for (uint32_t i = 0; i < other->n_collectives; i++)
+        /* A group counts its collectives in one order on all members; names of ops and places in
+         * the program differ between ranks. */
         if (other->collectives[i].sequence == c->sequence &&
             !strcmp(lb_program_text(other, other->collectives[i].group), lb_program_text(p, c->group)))
             return other->collectives[i].op;
@@ -207,6 +234,8 @@ static bool reached_before(const lb_cone *cone, const lb_cone_part *t, int64_t s
     return false;
 }
 
+/* Carried sources first, then the slice from all that is marked: parts are ordered by step, so that
+ * whatever earlier steps left is known when this one is asked. */
 static void reach_within(const lb_cone *cone, lb_cone_part *t)
 {
     const lb_program *p = t->program;
@@ -216,7 +245,9 @@ static void reach_within(const lb_cone *cone, lb_cone_part *t)
     lb_slice_grow(t->flow, false, 0, NULL, t->reached);
 }
 
-/* Through collectives to the other members; true when something new was reached. */
+/* Through collectives to the other members; true when something new was reached.
+ * All members of a collective are reached by a fault of one: an all-reduce hands a NaN of rank 1 to
+ * every rank, and the failure may be seen first on another. */
 static bool reach_across(lb_cone *cone, const lb_cone_part *t)
 {
     bool more = false;
@@ -246,6 +277,8 @@ lb_status lb_cone_reach(lb_cone *cone, const lb_culprit *culprits, uint32_t n, b
                 LB_TRY(seed(&cone->parts[k], &culprits[i], whole_block, err));
         }
     for (uint32_t k = 0; k < cone->n; k++)
+        /* From here on marks are only ever set, so that the loop below ends: at the latest when all
+         * ops are marked, in practice after a round for each collective on the way between ranks. */
         memcpy(cone->parts[k].reached, cone->parts[k].seeded, cone->parts[k].program->n_ops);
     for (bool more = true; more;) {
         more = false;
@@ -264,6 +297,7 @@ static uint32_t defs_of(const lb_cone_part *t, uint32_t i, const uint32_t **defs
         uint32_t value = lb_op_args(t->program, &t->program->ops[i])[t->pass[i] - 1].u.value;
         uint32_t n = lb_flow_defs_of(t->flow, i, value, own, room);
         *defs = own;
+        /* The count goes on beyond what was stored, and only what was stored may be read. */
         return n < room ? n : room;
     }
     *defs = t->flow->defs + t->flow->first_def[i];
@@ -272,6 +306,7 @@ static uint32_t defs_of(const lb_cone_part *t, uint32_t i, const uint32_t **defs
 
 static bool keep(lb_cone_part *t, uint32_t op)
 {
+    /* The answer says whether something is new: the fixed point of select_from stops by it. */
     if (t->fates[op] == LB_EXCERPT_KEEP) return false;
     t->fates[op] = LB_EXCERPT_KEEP;
     t->used = true;
@@ -287,6 +322,9 @@ static void keep_within(lb_cone_part *t)
         if (t->fates[i] != LB_EXCERPT_KEEP) continue;
         uint32_t n = defs_of(t, i, &defs, own, 64);
         for (uint32_t e = 0; e < n; e++)
+            /* This is the intersection: going back from the failure, only what the culprit reaches
+             * is kept. All else that kept ops read has the same bytes with and without the fault,
+             * and is recorded as a source. */
             if (t->reached[defs[e]]) keep(t, defs[e]);
     }
 }
@@ -303,6 +341,8 @@ static bool keep_across(lb_cone *cone, lb_cone_part *t)
             lb_cone_part *other = &cone->parts[k];
             if (c && other->program->step == p->step && other != t) {
                 uint32_t op = partner(p, c, other->program);
+                /* A collective needs every member, or the excerpt would wait for a rank that it
+                 * does not have. */
                 if (op != LB_NONE) more |= keep(other, op);
             }
             if (!is_source(p, i) || other->program->rank != p->rank || other->program->step >= p->step)
@@ -311,6 +351,8 @@ static bool keep_across(lb_cone *cone, lb_cone_part *t)
             for (uint32_t w = find_writers(other, source_value(p, i)->storage, &last); w < last; w++) {
                 uint32_t writer = other->writers[w].op;
                 if (!other->reached[writer]) continue;
+                /* A weight that no op of that step wrote went through it untouched: the step is
+                 * kept for its contents alone. */
                 if (is_source(other->program, writer)) other->wanted = source_value(p, i)->storage;
                 more |= keep(other, writer);
             }
@@ -319,6 +361,8 @@ static bool keep_across(lb_cone *cone, lb_cone_part *t)
     return more;
 }
 
+/* A carried source stays one only if the excerpt has somebody who leaves it; otherwise its bytes
+ * have to come along. */
 static bool carried_inside(const lb_cone *cone, const lb_cone_part *t, uint32_t op)
 {
     const lb_value *v = source_value(t->program, op);
@@ -346,6 +390,8 @@ static void close_inputs(const lb_cone *cone, lb_cone_part *t)
         if (t->fates[i] != LB_EXCERPT_KEEP || is_source(p, i)) continue;
         uint32_t n = defs_of(t, i, &defs, own, 64);
         for (uint32_t e = 0; e < n; e++)
+            /* Sources are decided after everything is kept: an op that one reader made a source
+             * could still be kept for another. */
             if (t->fates[defs[e]] == LB_EXCERPT_DROP) t->fates[defs[e]] = LB_EXCERPT_SOURCE;
         if (t->pass[i]) t->fates[i] = LB_EXCERPT_PASS + t->pass[i] - 1;
     }
@@ -359,14 +405,20 @@ static void select_from(lb_cone *cone, lb_cone_part *at, uint32_t op, uint32_t w
     for (uint32_t k = 0; k < cone->n; k++) {
         memset(cone->parts[k].fates, LB_EXCERPT_DROP, cone->parts[k].program->n_ops);
         cone->parts[k].used = false;
+        /* Each failure is tried from a clean state: marks of the last try would only make the next
+         * one larger. */
         cone->parts[k].wanted = -1;
     }
+    /* The failure, what makes it known as one, and the anchor stay whatever the culprit reaches:
+     * without them nobody could see in the excerpt that it fails. */
     keep(at, op);
     if (witness != LB_NONE) keep(at, witness);
     for (uint32_t k = 0; k < cone->n; k++)
         if (cone->parts[k].anchor != LB_NONE) keep(&cone->parts[k], cone->parts[k].anchor);
     for (bool more = true; more;) {
         more = false;
+        /* From the last step to the first, since what is wanted from an earlier one shows while the
+         * later is gone through; most cones are complete after one round. */
         for (uint32_t k = cone->n; k-- > 0;) keep_within(&cone->parts[k]);
         for (uint32_t k = cone->n; k-- > 0;) more |= keep_across(cone, &cone->parts[k]);
     }
@@ -396,7 +448,9 @@ static uint8_t bit_of(lb_failure_kind kind)
     }
 }
 
-/* The reader by which a gradient or a loss is known as one, with the fewest other inputs. */
+/* The reader by which a gradient or a loss is known as one, with the fewest other inputs.
+ * Each further input would become a source with its bytes, and collectives would bring the other
+ * ranks. */
 static uint32_t witness_of(const lb_cone_part *t, const uint8_t *marks, uint32_t op)
 {
     uint32_t best = LB_NONE, fewest = UINT32_MAX;
@@ -415,6 +469,8 @@ static bool shows_failure(const lb_inquiry *q, const lb_cone_part *t, const uint
     uint8_t bit = bit_of(q->failure.kind);
     if (!bit) return t->program->rank == q->failure.rank && op == q->failure.op;
     const lb_trace_row *row = lb_trace_find(q->trace, t->program->rank, t->program->step);
+    /* NaN spreads: one fault shows in hundreds of gradients, and the one that was reported need not be the
+     * nearest. The nearest to the culprit makes the smallest reproducer. */
     return marks[op] & bit && row && row->bits[op] & LB_TRACE_BAD;
 }
 
@@ -424,6 +480,8 @@ static void keep_remedy(lb_cone *cone)
     const lb_remedy *remedy = &cone->q->remedy;
     for (uint32_t k = 0; k < cone->n && remedy->op != LB_NONE; k++) {
         lb_cone_part *t = &cone->parts[k];
+        /* Data is cured by what the same source held before: a cone from the culprit never reaches
+         * back there, so that the cure's source is kept by hand. */
         if (t->program->rank != remedy->rank || t->program->step != remedy->step) continue;
         if (t->fates[remedy->op] == LB_EXCERPT_DROP) t->fates[remedy->op] = LB_EXCERPT_SOURCE;
         t->wanted = remedy->storage;
@@ -433,6 +491,8 @@ static void keep_remedy(lb_cone *cone)
 
 bool lb_cone_select(lb_cone *cone)
 {
+    /* Each try is a slice of all parts, and a NaN in a large model shows in thousands of ops. The first 400
+     * of them are those that ran first, which after one culprit are the near ones. */
     enum { MOST = 400 };
     lb_inquiry *q = cone->q;
     lb_cone_part *best = NULL;
@@ -447,10 +507,14 @@ bool lb_cone_select(lb_cone *cone)
             uint32_t reader = witness_of(t, marks, i);
             select_from(cone, t, i, reader);
             tried++;
+            /* Of equals the first stays, so that a capture has one reproducer whenever it is asked
+             * for. */
             if (lb_cone_kept(cone) >= fewest) continue;
             fewest = lb_cone_kept(cone), best = t, op = i, witness = reader;
         }
     }
+    /* The last try overwrote the fates of the best one; making them again is cheaper than a copy of
+     * all of them per improvement. */
     if (best) select_from(cone, best, op, witness);
     if (best) keep_remedy(cone);
     return best != NULL;
@@ -464,7 +528,9 @@ static bool same_window(const lb_program *p, const lb_arg *arg, uint32_t result)
            lb_layout_same_shape(&p->values[arg->u.value].layout, &p->values[result].layout);
 }
 
-/* The argument that comes from furthest back among those that the culprit reaches: the stream. */
+/* The argument that comes from furthest back among those that the culprit reaches: the stream.
+ * In x + f(x) the stream x was there before the branch computed anything. An argument that the
+ * culprit does not reach may not go on alone: the fault would be cut off together with the branch. */
 static uint8_t stream_of(const lb_cone_part *t, uint32_t i)
 {
     const lb_program *p = t->program;
@@ -476,6 +542,8 @@ static uint8_t stream_of(const lb_cone_part *t, uint32_t i)
     for (uint8_t a = 0; a < 2; a++) {
         const lb_arg *arg = &lb_op_args(p, op)[a];
         uint32_t defs[16];
+        /* A broadcast or a cast could not be replaced by one of its arguments without changing what
+         * readers get. */
         if (!same_window(p, arg, lb_op_results(p, op)[0])) return 0;
         uint32_t n = lb_flow_defs_of(t->flow, i, arg->u.value, defs, 16);
         if (n != 1 || !t->reached[defs[0]] || defs[0] >= furthest) continue;
@@ -499,6 +567,8 @@ lb_status lb_cone_adds(const lb_cone *cone, const lb_culprit *culprit, lb_cone_a
                 continue;
             uint8_t pass = stream_of(t, i);
             if (!pass) continue;
+            /* Adds in the culprit's own block are left alone: its branch is where the fault is, and
+             * the cure may be to skip that block. */
             if (*n == room) {
                 lb_cone_add *more = realloc(*adds, (room = room ? 2 * room : 32) * sizeof *more);
                 if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
@@ -512,6 +582,8 @@ lb_status lb_cone_adds(const lb_cone *cone, const lb_culprit *culprit, lb_cone_a
 
 /* ---- a rank without the fault --------------------------------------------------------------------------------------- */
 
+/* Ranks run one model but need not run one program: expert parallelism and pipelines give them
+ * other ops, so that rows cannot be compared by number. */
 static bool alike(const lb_program *p, uint32_t i, const lb_program *q, uint32_t k)
 {
     return p->ops[i].phase == q->ops[k].phase &&
@@ -519,7 +591,8 @@ static bool alike(const lb_program *p, uint32_t i, const lb_program *q, uint32_t
            !strcmp(lb_op_layer(p, &p->ops[i]), lb_op_layer(q, &q->ops[k]));
 }
 
-/* The op of `other` in the same place: the k-th of its name in its layer and phase. */
+/* The op of `other` in the same place: the k-th of its name in its layer and phase.
+ * Counting is a scan of both programs for each op that is kept, and what is kept is small by then. */
 static uint32_t twin_of(const lb_program *p, uint32_t op, const lb_program *other)
 {
     uint32_t place = 0;
@@ -534,6 +607,7 @@ static bool copy_fates(const lb_cone_part *from, lb_cone_part *to)
     for (uint32_t i = 0; i < from->program->n_ops; i++) {
         if (from->fates[i] == LB_EXCERPT_DROP) continue;
         uint32_t twin = twin_of(from->program, i, to->program);
+        /* A peer with a hole in it would differ from the guilty rank by more than the fault. */
         if (twin == LB_NONE) return false;
         to->fates[twin] = from->fates[i];
         to->pass[twin] = from->pass[i];
@@ -545,6 +619,8 @@ static bool copy_fates(const lb_cone_part *from, lb_cone_part *to)
 bool lb_cone_add_peer(lb_cone *cone, const lb_culprit *culprit)
 {
     int32_t peer = -1;
+    /* Any rank without the fault will do, and the first is taken: a rank's fault is told from one
+     * of all by having one healthy rank beside it. */
     bool any = false;
     for (uint32_t r = 0; r < cone->q->n_ranks && peer < 0; r++) {
         bool guilty = false;

@@ -1,4 +1,8 @@
-/* Def-use edges and slices: see slice.h. One walk over the program; per storage the list of its writes so far. */
+/* Def-use edges and slices: see slice.h. One walk over the program; per storage the list of its writes so far.
+ * Reaching definitions without a fixed point: a recorded step is straight-line code, whose writes
+ * are met in the order in which they ran. So these are dynamic slices of one execution (Korel and
+ * Laski 1988; Agrawal and Horgan 1990), the descendants of Weiser's (1981), and no control
+ * dependence is followed: what Python decided is in the recording, why it did is not. */
 #include "slice.h"
 
 #include <stdlib.h>
@@ -28,8 +32,15 @@ typedef struct builder {
 static void extent(const lb_value *value, int64_t *first, int64_t *last, bool *dense)
 {
     int64_t n = lb_layout_numel(&value->layout);
+    /* An extent that cannot be computed is taken to be all of the storage, and as not dense: such a
+     * write overlaps everything and hides nothing, which adds edges and never loses one. The 64th
+     * part leaves room for the multiplication by the size of an element. */
     if (lb_layout_dense_range(&value->layout, first, last, NULL) != LB_OK) *first = 0, *last = INT64_MAX / 64;
+    /* As many elements as places means that no place is left out, except where elements overlap (an
+     * expanded view), which nobody writes to. */
     *dense = n == *last - *first;
+    /* Bytes, because one storage is read as bf16 and as raw bytes (a view of another dtype), whose
+     * elements have other numbers. */
     *first = (int64_t)lb_dtype_bytes(value->dtype, (size_t)*first);
     *last = (int64_t)lb_dtype_bytes(value->dtype, (size_t)*last);
 }
@@ -37,6 +48,7 @@ static void extent(const lb_value *value, int64_t *first, int64_t *last, bool *d
 bool lb_op_defines(const lb_program *program, const lb_op *op)
 {
     (void)program;
+    /* A failed op left its results to nobody; its reader would follow a value that never was. */
     return !(op->flags & (LB_OP_VIEW | LB_OP_FAILED)) && (op->results || op->written);
 }
 
@@ -58,6 +70,8 @@ static bool number_storages(const lb_program *p, lb_flow *flow)
     flow->storage_of = malloc(((size_t)p->n_values + 1) * sizeof *flow->storage_of);
     if (!flow->storages || !flow->storage_of) return false;
     for (uint32_t i = 0; i < p->n_values; i++) flow->storages[i] = p->values[i].storage;
+    /* Ids of storages are any numbers with gaps; dense ones let `latest` be an array, which the walk asks
+     * for every read. */
     if (p->n_values) qsort(flow->storages, p->n_values, sizeof *flow->storages, by_id);
     for (uint32_t i = 0; i < p->n_values; i++)
         if (!i || flow->storages[i] != flow->storages[flow->n_storages - 1])
@@ -69,11 +83,16 @@ static bool number_storages(const lb_program *p, lb_flow *flow)
 
 /* ---- edges ------------------------------------------------------------------------------------------------------ */
 
+/* Windows are compared by their ends alone. Two columns of a matrix interleave without touching and
+ * still count as overlapping: an edge too many makes a slice larger, one too few would make it
+ * wrong. */
 static bool overlaps(const write *w, int64_t first, int64_t last)
 {
     return w->first < last && first < w->last;
 }
 
+/* A write with holes hides nothing, whatever its ends are: the bytes in the holes are those of
+ * earlier writes. */
 static bool covers(const write *w, int64_t first, int64_t last)
 {
     return w->dense && w->first <= first && w->last >= last;
@@ -81,6 +100,7 @@ static bool covers(const write *w, int64_t first, int64_t last)
 
 static void note_def(builder *b, uint32_t op)
 {
+    /* An op that reads q, k and v out of one product depends on it once. */
     if (b->stamp[op] == b->reader) return;
     b->stamp[op] = b->reader;
     if (b->n_defs == b->defs_room) {
@@ -102,6 +122,9 @@ static void read_value(void *context, uint32_t value)
     int64_t first, last;
     bool dense;
     extent(&b->program->values[value], &first, &last, &dense);
+    /* Latest first, until one write hides all that came before. A storage is mostly written whole
+     * and the walk ends at once; a cache that is filled token by token is the slow case, as many
+     * steps per read as it has tokens. */
     for (uint32_t w = b->latest[b->flow->storage_of[value]]; w != LB_NONE; w = b->writes[w].previous) {
         if (!overlaps(&b->writes[w], first, last)) continue;
         note_def(b, b->writes[w].op);
@@ -115,11 +138,13 @@ static void add_write(builder *b, uint32_t op, uint32_t value)
     uint32_t storage = b->flow->storage_of[value], latest = b->latest[storage];
     write w = {.op = op, .previous = latest};
     extent(&b->program->values[value], &w.first, &w.last, &w.dense);
+    /* An empty write hides nothing and is read by nobody; its row would only lengthen the walk. */
     if (w.first == w.last) return;
     /* What is written is listed as a result too when the op returns it. */
     if (latest != LB_NONE && b->writes[latest].op == op && b->writes[latest].first == w.first &&
         b->writes[latest].last == w.last)
         return;
+    /* Writes are rows of one array and linked by number, since a realloc moves them all. */
     if (b->n_writes == b->room) {
         uint32_t room = b->room ? 2 * b->room : 4096;
         write *more = realloc(b->writes, room * sizeof *more);
@@ -146,14 +171,19 @@ static void link_op(builder *b, uint32_t i)
     const lb_op *op = &p->ops[i];
     b->reader = i;
     b->flow->first_def[i] = b->n_defs;
+    /* Reads before writes: an op in place depends on what was there, and not on itself. */
     lb_op_each_input(p, op, read_value, b);
     uint32_t n = b->n_defs - b->flow->first_def[i];
+    /* Ascending, because lb_flow_defs_of goes through them from the latest on and stops at the
+     * first that covers. */
     if (n > 1) qsort(b->flow->defs + b->flow->first_def[i], n, sizeof *b->flow->defs, by_row);
     if (!lb_op_defines(p, op)) return;
     for (uint32_t r = 0; r < op->results; r++) add_write(b, i, lb_op_results(p, op)[r]);
     for (uint32_t r = 0; r < op->written; r++) add_write(b, i, lb_op_written(p, op)[r]);
 }
 
+/* A counting sort by the op that defines: linear, and readers come out in execution order because
+ * they are entered in it. */
 static bool reverse_edges(lb_flow *flow, uint32_t n_ops)
 {
     uint32_t n = flow->first_def[n_ops];
@@ -192,6 +222,7 @@ lb_status lb_flow_new(const lb_program *program, lb_flow **out, lb_err *err)
     }
     if (ok) {
         for (uint32_t i = 0; i < flow->n_storages; i++) b.latest[i] = LB_NONE;
+        /* Not 0, for op 0 is a reader, too. */
         for (uint32_t i = 0; i < program->n_ops; i++) b.stamp[i] = LB_NONE;
         for (uint32_t i = 0; i < program->n_ops && !b.failed; i++) link_op(&b, i);
         flow->first_def[program->n_ops] = b.n_defs;
@@ -228,6 +259,8 @@ static bool writes_window(const lb_program *p, const lb_op *op, int64_t storage,
     bool hit = false;
     for (uint32_t r = 0; r < op->results + op->written; r++) {
         uint32_t value = lb_op_outcome(p, op, r);
+        /* A write of an op that the caller does not read from may be among its outcomes: a norm
+         * gives its mean beside its result. */
         if (value == LB_NONE || p->values[value].storage != storage) continue;
         write w;
         extent(&p->values[value], &w.first, &w.last, &w.dense);
@@ -245,6 +278,8 @@ uint32_t lb_flow_defs_of(const lb_flow *flow, uint32_t op, uint32_t value, uint3
     bool dense, covered = false;
     uint32_t count = 0;
     extent(&p->values[value], &first, &last, &dense);
+    /* Edges are per op and not per argument, which keeps them few; which of them belong to one
+     * argument is found again by window, among the few that the op has. */
     for (uint32_t e = flow->first_def[op + 1]; e-- > flow->first_def[op] && !covered;) {
         uint32_t i = flow->defs[e];
         if (!writes_window(p, &p->ops[i], storage, first, last, &covered)) continue;
@@ -266,6 +301,8 @@ void lb_slice_grow(const lb_flow *flow, bool backward, uint32_t phases, const ui
         for (uint32_t e = first[i]; e < first[i + 1]; e++) {
             uint32_t to = edges[e];
             if (phases && !(phases >> p->ops[to].phase & 1)) continue;
+            /* Held back at the edge and not at the op: an op that was marked by the caller is
+             * passed even if it is one of `stop`. */
             if (stop && stop[to]) continue;
             marks[to] = 1;
         }
