@@ -267,6 +267,8 @@ static bool is_read(const maker *m, int side, uint32_t op)
     return false;
 }
 
+/* A value that some op still reads is judged by what it leads to; one that nobody reads can only be
+ * judged itself. */
 static bool is_unread(const maker *m, const lb_node *node)
 {
     for (int side = 0; side < 2; side++)

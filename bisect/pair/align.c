@@ -231,6 +231,8 @@ typedef struct group {
     uint32_t n;
 } group;
 
+/* The list is sorted by what is compared, so that equal entries are neighbours and a group is a
+ * range; nothing is copied. */
 static uint32_t run_of(const entry *list, uint32_t count, int (*compare)(const entry *, const entry *))
 {
     uint32_t n = 1;
@@ -403,6 +405,8 @@ static void join_calls(aligner *al, group a, const group *parts, uint32_t n)
 
 /* ---- one call against one ---- */
 
+/* An op over weights alone is the same in any batch, and has to stay a plain pair: as a join of one
+ * part it would be cut into rows that it does not have. */
 static bool carries_rows(const aligner *al, uint32_t op_a, uint32_t op_b)
 {
     uint32_t inputs, any;

@@ -96,6 +96,7 @@ static bool read_part(const lb_joining *how, uint32_t value, lb_tensor *part)
 {
     bool exact;
     if (how->bytes) return lb_witness_value(how->bytes, value, part, &exact) && exact;
+    /* Without a replay only kept bytes count, for whoever wants to compare what was recorded. */
     return lb_side_value(how->b, value, part, NULL) == LB_OK;
 }
 
@@ -115,6 +116,8 @@ bool lb_join_assemble(const lb_joining *how, const lb_layout *whole, int dim, co
         void *dense = done ? malloc((size_t)lb_layout_numel(&part.layout) * element + 1) : NULL;
         done = dense && lb_tensor_gather(&part, dense, NULL) == LB_OK;
         for (uint32_t i = 0; i < n_pieces && done; i++)
+            /* Parts outside and pieces inside: each part is read and made dense once, however many
+             * rows are taken of it. */
             if (pieces[i].part == k)
                 lb_join_place(whole, dim, &pieces[i], &part.layout, element, dense, tensor->data);
         free(dense);
