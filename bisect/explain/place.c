@@ -48,7 +48,7 @@ static bool convert_exactly(const lb_tensor *from, lb_dtype dtype, lb_tensor *to
 }
 
 /* Elements where the recording has them (a weight's transpose): then replay uses them in place.
- * A library chooses its kernel by strides, too: the transpose of a weight laid out row by row would
+ * A library chooses its kernel by strides, too: the transpose of a weight laid out row by row may
  * run another kernel than the one that ran, and give other bits. */
 static void lay_out_as(lb_tensor *tensor, const lb_layout *layout)
 {
@@ -147,6 +147,8 @@ static bool list_shapes(const lb_stretch_source *source, int side, const uint32_
     return out->values && out->layouts;
 }
 
+/* Assemblies are handed in as whole tensors under the number of one recorded value: a rehearsal
+ * knows the program and nothing of rows or parts. */
 static lb_status open_rehearsal(lb_place *p, int side, lb_err *err)
 {
     const lb_stretch_source *source = p->source;
@@ -250,7 +252,7 @@ lb_status lb_place_try(const lb_place *p, int runner, int bits, const lb_candida
         if (!score->ran) break;
         score->unrounded += raw.elements - raw.differing;
         score->elements += d.elements, score->matched += d.elements - d.differing;
-        /* Negated so that a NaN takes over: a distance that nobody can tell must not look small. */
+        /* Negated, because a comparison with NaN is false and would let it look like no distance. */
         if (!(score->distance >= raw.rel_l2)) score->distance = raw.rel_l2;
     }
     release_results(p, results);
@@ -389,7 +391,7 @@ bool lb_place_same_inputs(const lb_place *p)
 {
     const lb_stretch_side *side = &p->stretch->sides[0];
     for (uint32_t i = 0; i < side->n_leaves; i++)
-        /* An input without a partner is unknown, which is not the same: the bound argument above
+        /* An input without a partner is unknown, which is not the same: by_bounds in circumstance.c
          * rests on this answer. */
         if (side->partners[i] == LB_NONE || lb_stretch_differs(p->source, side->leaves[i], side->partners[i]))
             return false;

@@ -1,7 +1,7 @@
 /* Finding stretches: see stretch.h.
  * A cut through both data flows at values that correspond. The cuts are as dense as the alignment
- * allows, because a small stretch has few candidates and its inputs are recorded bits: what
- * upstream did wrong is in the inputs of both runs and cancels. Where the alignment has a hole, the
+ * allows: of one op orders, kernels and a bound are known, of several together hardly anything, and
+ * what upstream did wrong is in the recorded inputs and cancels. Where the alignment has a hole, the
  * stretch reaches back over it, so that no difference is left that no stretch ends in. */
 #include "stretch_finder.h"
 
@@ -41,7 +41,7 @@ static bool is_known(const lb_finder *f, const lb_stretch *s)
 
 static void add_stretch(lb_finder *f, lb_stretch *s)
 {
-    /* The list doubles, because stretches point into it only once it is complete. */
+        /* The list may move while it grows, for nothing points into it before it is complete. */
     if (f->out->n == f->room) {
         uint32_t room = f->room ? 2 * f->room : 64;
         lb_stretch *grown = realloc(f->out->list, room * sizeof *grown);

@@ -415,7 +415,7 @@ uint32_t lb_finder_partner_op(lb_finder *f, int side, uint32_t i)
     const lb_alignment *al = f->source->alignment;
     uint32_t a = side ? al->a_of_b[i] : i;
     uint32_t other = side ? f->source_a_of_b[i] : al->source_b_of_a[i];
-    /* Sources need no trust: they were paired by name or bits. */
+    /* Sources are believed as they were paired: they have no inputs that could speak against it. */
     if (a != LB_NONE && al->b_of_a[a] != LB_NONE && lb_finder_is_trusted(f, a))
         other = side ? a : al->b_of_a[a];
     if (side && al->joins.rows && al->join_of_b[i] != LB_NONE) { /* one op there, of fewer rows */

@@ -345,6 +345,7 @@ static const char *without_bytes(const carriers *all)
     return NULL;
 }
 
+/* What does not decide may lack its bytes: it only tells equal rows apart, and is left out. */
 static void keep_readable(carriers *all)
 {
     uint32_t n = 0;
@@ -377,6 +378,7 @@ lb_status lb_batch_rows_find(const lb_side *a, const lb_side *b, const lb_map_ru
     if (status != LB_OK || !count_rows(&all, out)) goto done;
     drop_others(&all, out);
     snprintf(out->by, sizeof out->by, "%s", *naming(&all)->name ? naming(&all)->name : "an input");
+    /* No error: this step is told as missing, and the next may have the bytes that lack here. */
     const char *lacking = without_bytes(&all);
     if (lacking)
         snprintf(out->missing, sizeof out->missing,

@@ -417,8 +417,8 @@ static void select_from(lb_cone *cone, lb_cone_part *at, uint32_t op, uint32_t w
         if (cone->parts[k].anchor != LB_NONE) keep(&cone->parts[k], cone->parts[k].anchor);
     for (bool more = true; more;) {
         more = false;
-        /* From the last step to the first, since what is wanted from an earlier one shows while the
-         * later is gone through; most cones are complete after one round. */
+        /* A round goes once through each part and then across parts; the next begins only if something
+         * new was kept across. Later steps come first, for sources lead to earlier ones. */
         for (uint32_t k = cone->n; k-- > 0;) keep_within(&cone->parts[k]);
         for (uint32_t k = cone->n; k-- > 0;) more |= keep_across(cone, &cone->parts[k]);
     }

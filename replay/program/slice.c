@@ -204,6 +204,8 @@ static bool reverse_edges(lb_flow *flow, uint32_t n_ops)
     return ok;
 }
 
+/* Time and room are linear in ops and edges but for storages with many partial writes; a flow is
+ * made once per program and asked often, so that both directions of the edges are kept. */
 lb_status lb_flow_new(const lb_program *program, lb_flow **out, lb_err *err)
 {
     *out = NULL;
