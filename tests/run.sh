@@ -2,7 +2,7 @@
 # Builds everything and runs every test; set-up included. Ends with `N passed, N failed, N skipped`.
 #
 #   ./tests/run.sh          the suite, about 10 minutes on two cores
-#   ./tests/run.sh --full   and the long sweeps: every planted fault freshly recorded, every op at many shapes
+#   ./tests/run.sh --full   and the long sweeps: every planted fault freshly recorded, every op at many shapes, static analysis
 #
 # C tests run with AddressSanitizer and UndefinedBehaviorSanitizer (preset dev). Python loads the plain build (preset
 # release): a sanitized library cannot be loaded into an ordinary interpreter.
@@ -31,6 +31,14 @@ for preset in release dev; do
     cmake --preset "$preset" -DLASTBIT_TESTS=ON "${launcher[@]}" >"build/configure-$preset.log" || { cat "build/configure-$preset.log"; exit 1; }
     cmake --build --preset "$preset" -- -k 0 >"build/build-$preset.log" || { grep -E 'error|FAILED|undefined' "build/build-$preset.log" | head -40; exit 1; }
 done
+
+echo "== style"
+style=0
+tests/format.sh --check >build/style.log 2>&1 || { head -40 build/style.log; echo "tests/format.sh writes it"; style=1; }
+if [ "$full" = 1 ]; then
+    echo "== static analysis"
+    tests/analyse.sh || style=1
+fi
 
 passed=0 failed=0 skipped=0
 workers=$(getconf _NPROCESSORS_ONLN) # nproc takes OMP_NUM_THREADS for an answer
@@ -66,5 +74,6 @@ for path in sys.argv[1:]:
 print(passed, failed, skipped)
 PY
 )
+failed=$((failed + style))
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

@@ -154,7 +154,7 @@ lb_status lb_basis_settle(lb_inquiry *q, lb_status status, lb_err *err)
     first_damage damage = {.n = 0};
     lb_verification result;
     if (status == LB_ERR_CORRUPT) {
-        char message[480];
+        char message[sizeof err->message];
         snprintf(message, sizeof message, "%s", err ? err->message : "");
         if (err) *err = (lb_err)LB_ERR_INIT;
         give_up(q, message, 0);

@@ -29,7 +29,7 @@ const char *lb_status_text(lb_status status)
     return "a status this version does not know";
 }
 
-lb_status lb_fail(lb_err *err, lb_status status, const char *format, ...)
+lb_status (lb_fail)(lb_err *err, lb_status status, const char *format, ...)
 {
     if (!err || err->status != LB_OK) return status;
     err->status = status;

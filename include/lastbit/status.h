@@ -65,6 +65,9 @@ LB_API const char *lb_status_text(lb_status status); /* one line that says what 
 /* Report `status` with a message if `err` has none yet; returns `status`, so that `return lb_fail(...)` reads
  * well. */
 LB_API lb_status lb_fail(lb_err *err, lb_status status, const char *format, ...) LB_PRINTF(3, 4);
+#ifdef __clang_analyzer__ /* which sees one file at a time, and would take a report for a success */
+#define lb_fail(err, status, ...) ((lb_fail)((err), (status), __VA_ARGS__), (status) == LB_OK ? LB_ERR_INVALID : (status))
+#endif
 LB_API void lb_err_clear(lb_err *err);
 /* Whether a message of the system in it says that there is no room left: a full disk, a quota, a limit on files. */
 LB_API bool lb_is_full_disk(const char *message);
