@@ -1,4 +1,4 @@
-/* lastbit bisect CAPTURE: find the cause of a failing step. The engine is inquiry.c; this prints. */
+/* lastbit bisect CAPTURE: find the cause of a failing step. The engine is bisect_session.c; this prints. */
 #include "command_line.h"
 
 #include <lastbit/bisect.h>

@@ -8,7 +8,7 @@
 #include <lastbit/compare.h>
 #include <lastbit/processor.h>
 
-#include "complex.h"
+#include "complex_rows.h"
 #include "pattern.h"
 
 #include <float.h>

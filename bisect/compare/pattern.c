@@ -6,7 +6,7 @@
  */
 #include "pattern.h"
 
-#include "complex.h"
+#include "complex_rows.h"
 #include "pattern_moved.h"
 
 #include <math.h>

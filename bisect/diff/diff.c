@@ -28,7 +28,7 @@ static void count_name(char *text, size_t size, const char *name)
 
 /* One side of the walk, for its ops without a partner. */
 typedef struct loners {
-    const lb_side *side;
+    const lb_program_view *side;
     const lb_program *program;
     uint32_t share;                 /* so many of its parts stand for one of the other side's, or one */
     const uint32_t *partner, *join; /* per op; LB_NONE: none */
@@ -42,7 +42,7 @@ static bool is_alone(const loners *s, uint32_t op)
 
 static uint32_t share_of(const loners *s, uint32_t op)
 {
-    return lb_side_part_of(s->side, op) / s->share;
+    return lb_program_view_part_of(s->side, op) / s->share;
 }
 
 static void list_alone(const loners *s, uint32_t share, const lb_op *like, const char *layer, char *text,
@@ -66,7 +66,7 @@ static bool is_listed(const lb_diff_report *r, int64_t step, int32_t rank, const
     return false;
 }
 
-static void add_structure(lb_walk *w)
+static void add_structure(lb_strided_walk *w)
 {
     lb_diff_report *r = w->report;
     loners a = {w->a, w->pa, 1, w->alignment.b_of_a, w->alignment.join_of_a};
@@ -120,7 +120,7 @@ static void print_shape(char *text, size_t size, const lb_layout *l)
     if (used < size) snprintf(text + used, size - used, "]");
 }
 
-static void add_other_shape(lb_walk *w, uint32_t ia, const lb_value *a, uint32_t ib, const lb_value *b)
+static void add_other_shape(lb_strided_walk *w, uint32_t ia, const lb_value *a, uint32_t ib, const lb_value *b)
 {
     char why[440], shapes[2][160];
     const bool shape = !lb_layout_same_shape(&a->layout, &b->layout);
@@ -147,7 +147,7 @@ static uint32_t find_parameter(const lb_program *p, const uint8_t *paired, const
     return LB_NONE;
 }
 
-static void add_lone_parameters(lb_walk *w, uint8_t *paired_a, uint8_t *paired_b)
+static void add_lone_parameters(lb_strided_walk *w, uint8_t *paired_a, uint8_t *paired_b)
 {
     const lb_program *programs[] = {w->pa, w->pb};
     uint8_t *paired[] = {paired_a, paired_b};
@@ -171,7 +171,7 @@ static void add_lone_parameters(lb_walk *w, uint8_t *paired_a, uint8_t *paired_b
         }
 }
 
-static lb_status add_parameters(lb_walk *w, lb_err *err)
+static lb_status add_parameters(lb_strided_walk *w, lb_err *err)
 {
     uint8_t *paired_a = calloc(w->pa->n_ops + 1, 1), *paired_b = calloc(w->pb->n_ops + 1, 1);
     const lb_alignment *al = &w->alignment;
@@ -215,7 +215,7 @@ static void note_wanted(void *context, uint32_t value)
 
 /* Pairs whose shadows are compared: those that differ, and those that have the same bits although they read what differs, where rounding
  * may hide that something else is computed. malloc'ed; NULL when out of memory. */
-static uint8_t *list_wanted(lb_walk *w)
+static uint8_t *list_wanted(lb_strided_walk *w)
 {
     const lb_program *p = w->pa;
     uint8_t *wanted = malloc(p->n_ops + 1);
@@ -235,7 +235,7 @@ static uint8_t *list_wanted(lb_walk *w)
     return wanted;
 }
 
-static lb_status replay_both(lb_walk *w, const lb_diff_options *options, lb_err *err)
+static lb_status replay_both(lb_strided_walk *w, const lb_diff_options *options, lb_err *err)
 {
     lb_err why = LB_ERR_INIT;
     uint8_t *wanted = list_wanted(w);
@@ -257,7 +257,7 @@ static lb_status replay_both(lb_walk *w, const lb_diff_options *options, lb_err 
     return lb_reorder_find(w->a, w->b, &w->alignment, w->differs, &w->shadows, &w->reorderings, err);
 }
 
-static uint32_t find_differences(lb_walk *w)
+static uint32_t find_differences(lb_strided_walk *w)
 {
     uint32_t differing = 0;
     for (uint32_t e = 0; e < w->exits.n; e++) differing += !w->exits.list[e].input && (w->exits.list[e].differs || w->exits.list[e].other_shape);
@@ -274,13 +274,13 @@ static uint32_t find_differences(lb_walk *w)
 }
 
 /* Pairs that differ and that one side could not even hold against its own recording: what it did not keep. */
-static void note_lacks(session *s, const lb_walk *w)
+static void note_lacks(session *s, const lb_strided_walk *w)
 {
-    const lb_side *sides[] = {w->a, w->b};
+    const lb_program_view *sides[] = {w->a, w->b};
     for (uint32_t i = 0; w->have_shadows && i < w->pa->n_ops; i++) {
         const uint32_t ops[] = {i, w->alignment.b_of_a[i]};
         for (int k = 0; k < 2 && w->differs[i] && ops[1] != LB_NONE; k++) {
-            const lb_side_part *part = &sides[k]->parts[lb_side_part_of(sides[k], ops[k])];
+            const lb_program_view_part *part = &sides[k]->parts[lb_program_view_part_of(sides[k], ops[k])];
             if (w->shadows.rows[i].own[k] == LB_VERDICT_MISSING && w->shadows.rows[i].agreement == LB_SHADOW_UNKNOWN)
                 lb_lack_add(&s->lacks[k ^ (int)w->swapped], part->program, ops[k] - part->first_op);
         }
@@ -299,7 +299,7 @@ static void say_lacks(session *s)
     }
 }
 
-static lb_status measure_noise(lb_walk *w, const lb_diff_options *options, lb_err *err)
+static lb_status measure_noise(lb_strided_walk *w, const lb_diff_options *options, lb_err *err)
 {
     char text[160];
     if (!options->n_noise) return LB_OK;
@@ -311,9 +311,9 @@ static lb_status measure_noise(lb_walk *w, const lb_diff_options *options, lb_er
 }
 
 /* Batches of other sizes: no op that carries their rows lines up here. explain takes the rows that both have. */
-static lb_status note_rows(lb_walk *w, const session *s, lb_err *err)
+static lb_status note_rows(lb_strided_walk *w, const session *s, lb_err *err)
 {
-    const lb_side *first = w->swapped ? w->b : w->a, *second = w->swapped ? w->a : w->b;
+    const lb_program_view *first = w->swapped ? w->b : w->a, *second = w->swapped ? w->a : w->b;
     lb_batch_rows rows;
     char text[600];
     if (w->a->n_parts != 1 || w->b->n_parts != 1 || !lb_batch_rows_apply(w->pa, w->pb)) return LB_OK;
@@ -334,7 +334,7 @@ static lb_status note_rows(lb_walk *w, const session *s, lb_err *err)
 }
 
 /* Ops that one side alone runs may leave something that nobody aligned. */
-static bool has_lone_ops(const lb_walk *w)
+static bool has_lone_ops(const lb_strided_walk *w)
 {
     for (uint32_t i = 0; i < w->pa->n_ops; i++)
         if (w->alignment.b_of_a[i] == LB_NONE && w->alignment.join_of_a[i] == LB_NONE && lb_op_computes(w->pa, &w->pa->ops[i])) return true;
@@ -343,7 +343,7 @@ static bool has_lone_ops(const lb_walk *w)
     return false;
 }
 
-static lb_status find_exits(lb_walk *w, const lb_map_rules *rules_a, const lb_map_rules *rules_b, lb_err *err)
+static lb_status find_exits(lb_strided_walk *w, const lb_map_rules *rules_a, const lb_map_rules *rules_b, lb_err *err)
 {
     char lone[300], text[400];
     LB_TRY(lb_exits_find(w->a, w->b, rules_a, rules_b, &w->alignment, w->meetings, &w->exits, lone, sizeof lone, err));
@@ -352,7 +352,7 @@ static lb_status find_exits(lb_walk *w, const lb_map_rules *rules_a, const lb_ma
     return LB_OK;
 }
 
-static lb_status diff_step(lb_walk *w, session *s, lb_err *err)
+static lb_status diff_step(lb_strided_walk *w, session *s, lb_err *err)
 {
     const lb_diff_options *options = s->options;
     const lb_map_rules *rules_a = w->swapped ? NULL : s->rules, *rules_b = w->swapped ? s->rules : NULL;
@@ -367,7 +367,7 @@ static lb_status diff_step(lb_walk *w, session *s, lb_err *err)
     /* A write that one side alone makes shows in no pair, but in what a parameter holds at the end. */
     LB_TRY(lb_shadow_pair_init(w->a, w->b, &w->alignment, &w->shadows, err));
     for (int k = 0; k < 2; k++)
-        if ((k ? w->b : w->a)->n_parts > 1) LB_TRY(lb_meetings_find(k ? w->b : w->a, &w->meetings[k], err));
+        if ((k ? w->b : w->a)->n_parts > 1) LB_TRY(lb_collective_matches_find(k ? w->b : w->a, &w->meetings[k], err));
     LB_TRY(find_exits(w, rules_a, rules_b, err));
     uint32_t differing = find_differences(w) + w->shadows.n_finals + has_lone_ops(w);
     if (differing) LB_TRY(measure_noise(w, options, err));
@@ -378,7 +378,7 @@ static lb_status diff_step(lb_walk *w, session *s, lb_err *err)
     LB_TRY(lb_walk_program(w, err));
     if (has_ops(w->pa) && has_ops(w->pb)) add_structure(w);
     if (options->digests_only) return LB_OK;
-    const lb_side *first = w->swapped ? w->b : w->a, *second = w->swapped ? w->a : w->b;
+    const lb_program_view *first = w->swapped ? w->b : w->a, *second = w->swapped ? w->a : w->b;
     LB_TRY(lb_routing_diff_add(first, second, s->rules, w->report, err));
     return lb_parity_add(first, second, options, w->report, err);
 }
@@ -388,7 +388,7 @@ typedef struct half {
     lb_capture *capture;
     const int32_t *ranks;
     uint32_t n_ranks;
-    lb_side side;
+    lb_program_view side;
 } half;
 
 static lb_status open_half(half *h, int64_t step, lb_err *err)
@@ -397,13 +397,13 @@ static lb_status open_half(half *h, int64_t step, lb_err *err)
     lb_status status = programs ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; i < h->n_ranks && status == LB_OK; i++)
         status = lb_capture_program(h->capture, h->ranks[i], step, &programs[i], err);
-    if (status == LB_OK) status = lb_side_init(h->capture, programs, h->n_ranks, &h->side, err);
+    if (status == LB_OK) status = lb_program_view_init(h->capture, programs, h->n_ranks, &h->side, err);
     free(programs);
     return status;
 }
 
 /* A number of what a side did, by which two sides have an order whichever is named first. */
-static uint64_t mark_of(const lb_side *side)
+static uint64_t mark_of(const lb_program_view *side)
 {
     uint64_t mark = side->program->n_ops;
     for (uint32_t i = 0; i < side->program->n_values; i++) {
@@ -429,7 +429,7 @@ static lb_status diff_halves(session *s, half *first, half *second, lb_walk_past
 {
     const bool swapped = s->swapped = is_swapped(first, second);
     lb_taints storages[2] = {past->storages[swapped], past->storages[!swapped]};
-    lb_walk w = {.a = swapped ? &second->side : &first->side,
+    lb_strided_walk w = {.a = swapped ? &second->side : &first->side,
                  .b = swapped ? &first->side : &second->side,
                  .report = s->quiet ? s->quiet : s->report,
                  .storages = storages,
@@ -448,7 +448,7 @@ static lb_status diff_halves(session *s, half *first, half *second, lb_walk_past
     lb_merged_steps_release(&w.merged);
     lb_divergences_release(&w.divergences);
     lb_exits_release(&w.exits);
-    for (int k = 0; k < 2; k++) lb_meetings_release(&w.meetings[k]), free(w.extents[k]);
+    for (int k = 0; k < 2; k++) lb_collective_matches_release(&w.meetings[k]), free(w.extents[k]);
     free(w.differs), free(w.settled), free(w.reorderings), free(w.divergence_of);
     return status;
 }
@@ -472,13 +472,13 @@ static lb_status diff_one(session *s, half *first, half *second, int64_t step, l
     if (open_half(first, step, NULL) != LB_OK) return LB_OK;
     if (open_half(second, step, NULL) == LB_OK) {
         status = diff_halves(s, first, second, past, err);
-        lb_side_release(&second->side);
+        lb_program_view_release(&second->side);
     } else if (!is_checkpoint(second) && !s->quiet) {
         snprintf(text, sizeof text, "step %lld of rank %d was captured on the first side only",
                  (long long)step, first->ranks[0]);
         lb_report_missing(s->report, text);
     }
-    lb_side_release(&first->side);
+    lb_program_view_release(&first->side);
     return status;
 }
 

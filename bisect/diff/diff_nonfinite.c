@@ -11,18 +11,18 @@
 #include <string.h>
 
 /* By the recorded statistics, or else by what was kept; what is not known is finite. */
-static bool is_bad(const lb_side *side, uint32_t value)
+static bool is_bad(const lb_program_view *side, uint32_t value)
 {
     const lb_program *p = side->program;
     lb_tensor t;
     if (value == LB_NONE || !lb_dtype_is_float(p->values[value].dtype)) return false;
     if (p->values[value].statistics != LB_NONE) return lb_statistics_nonfinite(&p->statistics[p->values[value].statistics]) > 0;
-    if (lb_side_value(side, value, &t, NULL) != LB_OK) return false;
+    if (lb_program_view_value(side, value, &t, NULL) != LB_OK) return false;
     const lb_statistics s = lb_statistics_of(&t);
     return lb_statistics_nonfinite(&s) > 0;
 }
 
-static bool gives_bad(const lb_side *side, uint32_t op)
+static bool gives_bad(const lb_program_view *side, uint32_t op)
 {
     const lb_op *o = &side->program->ops[op];
     for (uint32_t i = 0; i < lb_op_outcomes(o); i++)
@@ -32,9 +32,9 @@ static bool gives_bad(const lb_side *side, uint32_t op)
 
 /* From an op that gives such numbers back to one that reads none. Masks hold infinities by intent: what reads nothing else bad than what a
  * fill made is itself asked whether it is bad. */
-static uint32_t origin_of(const lb_walk *w, int side, uint32_t op)
+static uint32_t origin_of(const lb_strided_walk *w, int side, uint32_t op)
 {
-    const lb_side *s = side ? w->b : w->a;
+    const lb_program_view *s = side ? w->b : w->a;
     const lb_flow *f = w->merged.flows[side];
     for (bool more = true; more;) {
         more = false;
@@ -46,14 +46,14 @@ static uint32_t origin_of(const lb_walk *w, int side, uint32_t op)
     return op;
 }
 
-static bool is_source(const lb_walk *w, int side, uint32_t op)
+static bool is_source(const lb_strided_walk *w, int side, uint32_t op)
 {
     const lb_program *p = lb_walk_side(w, side);
     return !strcmp(lb_op_name(p, &p->ops[op]), "lb::source");
 }
 
 /* `op`: of the side that is not finite. What came in so is judged as a source. */
-static void report(lb_walk *w, int side, uint32_t op)
+static void report(lb_strided_walk *w, int side, uint32_t op)
 {
     const uint32_t origin = origin_of(w, side, op);
     const uint32_t partner = side ? w->alignment.a_of_b[origin] : w->alignment.b_of_a[origin];
@@ -71,14 +71,14 @@ static void report(lb_walk *w, int side, uint32_t op)
     lb_walk_report(w, &row);
 }
 
-static void compare(lb_walk *w, uint32_t op_a, uint32_t value_a, uint32_t op_b, uint32_t value_b)
+static void compare(lb_strided_walk *w, uint32_t op_a, uint32_t value_a, uint32_t op_b, uint32_t value_b)
 {
     const bool a = is_bad(w->a, value_a), b = is_bad(w->b, value_b);
     if (a == b) return;
     report(w, b, b ? op_b : op_a);
 }
 
-void lb_diff_nonfinite(lb_walk *w)
+void lb_diff_nonfinite(lb_strided_walk *w)
 {
     for (uint32_t e = 0; e < w->exits.n; e++) {
         const lb_exit *exit = &w->exits.list[e];

@@ -4,14 +4,14 @@
 #include <stdlib.h>
 
 typedef struct ordering {
-    const lb_side *side;
-    const lb_meetings *meetings;
+    const lb_program_view *side;
+    const lb_collective_matches *meetings;
     uint32_t *at;  /* per part: its next op */
     uint32_t *ops; /* so far */
     uint32_t n;
 } ordering;
 
-static uint32_t end_of(const lb_side *side, uint32_t part)
+static uint32_t end_of(const lb_program_view *side, uint32_t part)
 {
     return part + 1 < side->n_parts ? side->parts[part + 1].first_op : side->program->n_ops;
 }
@@ -30,15 +30,15 @@ static void go_to_meeting(ordering *o, uint32_t part)
 static bool meet(ordering *o, uint32_t part)
 {
     if (o->at[part] == end_of(o->side, part) || o->meetings->of_op[o->at[part]] == LB_NONE) return false;
-    const lb_meeting *m = &o->meetings->list[o->meetings->of_op[o->at[part]]];
+    const lb_collective_match *m = &o->meetings->list[o->meetings->of_op[o->at[part]]];
     const uint32_t *members = o->meetings->ops + m->first;
     for (uint32_t k = 0; k < m->n; k++)
-        if (o->at[lb_side_part_of(o->side, members[k])] != members[k]) return false;
-    for (uint32_t k = 0; k < m->n; k++) take(o, lb_side_part_of(o->side, members[k]));
+        if (o->at[lb_program_view_part_of(o->side, members[k])] != members[k]) return false;
+    for (uint32_t k = 0; k < m->n; k++) take(o, lb_program_view_part_of(o->side, members[k]));
     return true;
 }
 
-uint32_t *lb_diff_order(const lb_side *side, const lb_meetings *meetings)
+uint32_t *lb_diff_order(const lb_program_view *side, const lb_collective_matches *meetings)
 {
     ordering o = {side, meetings, malloc((side->n_parts + 1) * sizeof *o.at),
                   malloc((side->program->n_ops + 1) * sizeof *o.ops), 0};

@@ -4,9 +4,9 @@
 #ifndef LB_BISECT_DIFF_ORDER_H
 #define LB_BISECT_DIFF_ORDER_H
 
-#include "meeting.h"
+#include "collective_match.h"
 
 /* A permutation of the side's ops; malloc'ed, NULL when out of memory. Ranks that wait for each other go on in order of ranks. */
-uint32_t *lb_diff_order(const lb_side *side, const lb_meetings *meetings);
+uint32_t *lb_diff_order(const lb_program_view *side, const lb_collective_matches *meetings);
 
 #endif

@@ -2,7 +2,7 @@
 #include "diff_values.h"
 
 #include "final_image.h"
-#include "memory.h"
+#include "value_memory.h"
 #include "pattern.h"
 
 #include <stdlib.h>
@@ -12,13 +12,13 @@ enum { PATTERN_ELEMENTS = 1 << 18 };
 
 /* ---- bits ---- */
 
-bool lb_walk_value_differs(const lb_walk *w, uint32_t va, uint32_t vb)
+bool lb_walk_value_differs(const lb_strided_walk *w, uint32_t va, uint32_t vb)
 {
     if (va == LB_NONE || vb == LB_NONE) return (va == LB_NONE) != (vb == LB_NONE);
-    return lb_side_values_differ(w->a, va, w->b, vb);
+    return lb_program_view_values_differ(w->a, va, w->b, vb);
 }
 
-bool lb_walk_pair_differs(const lb_walk *w, uint32_t ia, uint32_t ib)
+bool lb_walk_pair_differs(const lb_strided_walk *w, uint32_t ia, uint32_t ib)
 {
     const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
     if (lb_op_outcomes(a) != lb_op_outcomes(b)) return true;
@@ -27,7 +27,7 @@ bool lb_walk_pair_differs(const lb_walk *w, uint32_t ia, uint32_t ib)
     return false;
 }
 
-bool lb_walk_source_differs(const lb_walk *w, uint32_t ia)
+bool lb_walk_source_differs(const lb_strided_walk *w, uint32_t ia)
 {
     uint32_t ib = w->alignment.source_b_of_a[ia], join = w->alignment.join_of_a[ia];
     const uint32_t va = lb_op_results(w->pa, &w->pa->ops[ia])[0];
@@ -38,11 +38,11 @@ bool lb_walk_source_differs(const lb_walk *w, uint32_t ia)
     return lb_walk_value_differs(w, w->alignment.shown[0][ia], w->alignment.shown[1][ib]);
 }
 
-bool lb_walk_same_rounded(const lb_walk *w, uint32_t va, uint32_t vb)
+bool lb_walk_same_rounded(const lb_strided_walk *w, uint32_t va, uint32_t vb)
 {
     lb_tensor a, b;
     if (w->pa->values[va].dtype == w->pb->values[vb].dtype) return false;
-    if (lb_side_value(w->a, va, &a, NULL) != LB_OK || lb_side_value(w->b, vb, &b, NULL) != LB_OK) return false;
+    if (lb_program_view_value(w->a, va, &a, NULL) != LB_OK || lb_program_view_value(w->b, vb, &b, NULL) != LB_OK) return false;
     bool b_narrower = lb_dtype_precision(b.dtype) < lb_dtype_precision(a.dtype);
     const lb_tensor *wide = b_narrower ? &a : &b, *narrow = b_narrower ? &b : &a;
     int64_t n = lb_layout_numel(&wide->layout);
@@ -61,7 +61,7 @@ bool lb_walk_same_rounded(const lb_walk *w, uint32_t va, uint32_t vb)
 
 /* What is compared of a row so far. */
 typedef struct measurement {
-    lb_walk *w;
+    lb_strided_walk *w;
     lb_diff_row *row;
     bool inside_noise; /* all that differs was measured and lies inside the noise */
 } measurement;
@@ -86,13 +86,13 @@ static void add_values(measurement *m, uint32_t va, uint32_t vb)
 {
     lb_tensor a, b;
     if (va == LB_NONE || vb == LB_NONE || !lb_walk_value_differs(m->w, va, vb)) return;
-    if (lb_side_value(m->w->a, va, &a, NULL) == LB_OK && lb_side_value(m->w->b, vb, &b, NULL) == LB_OK)
+    if (lb_program_view_value(m->w->a, va, &a, NULL) == LB_OK && lb_program_view_value(m->w->b, vb, &b, NULL) == LB_OK)
         add(m, va, &vb, 1, &a, &b);
     else
         m->inside_noise = false;
 }
 
-bool lb_walk_measure_pair(lb_walk *w, uint32_t ia, uint32_t ib, lb_diff_row *row)
+bool lb_walk_measure_pair(lb_strided_walk *w, uint32_t ia, uint32_t ib, lb_diff_row *row)
 {
     const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
     measurement m = {w, row, true};
@@ -101,7 +101,7 @@ bool lb_walk_measure_pair(lb_walk *w, uint32_t ia, uint32_t ib, lb_diff_row *row
     return row->measured && m.inside_noise;
 }
 
-bool lb_walk_measure_values(lb_walk *w, uint32_t va, uint32_t vb, lb_diff_row *row)
+bool lb_walk_measure_values(lb_strided_walk *w, uint32_t va, uint32_t vb, lb_diff_row *row)
 {
     measurement m = {w, row, true};
     add_values(&m, va, vb);
@@ -112,24 +112,24 @@ bool lb_walk_measure_values(lb_walk *w, uint32_t va, uint32_t vb, lb_diff_row *r
 
 /* Result `i` of the whole, and its parts (room for all of them in `values`) put together (data malloc'ed). False when they lack bytes or
  * are a sum. */
-static bool assemble(const lb_walk *w, const lb_join *join, uint32_t i, uint32_t *va, uint32_t *values,
+static bool assemble(const lb_strided_walk *w, const lb_reassembly *join, uint32_t i, uint32_t *va, uint32_t *values,
                      lb_tensor *a, lb_tensor *b)
 {
-    const lb_joining how = {.b = w->b};
+    const lb_reassembling how = {.b = w->b};
     *va = lb_op_outcome(w->pa, &w->pa->ops[join->whole], i);
-    bool done = values && *va != LB_NONE && lb_join_values(&w->alignment.joins, join, w->pb, i, values);
+    bool done = values && *va != LB_NONE && lb_reassembly_values(&w->alignment.joins, join, w->pb, i, values);
     if (done) {
-        int dim = lb_join_dim(NULL, w->pa, *va, w->pb, values, join->parts);
-        done = dim >= 0 && lb_side_value(w->a, *va, a, NULL) == LB_OK &&
-               lb_join_assemble(&how, &w->pa->values[*va].layout, dim, values, join->parts, b);
+        int dim = lb_reassembly_dim(NULL, w->pa, *va, w->pb, values, join->parts);
+        done = dim >= 0 && lb_program_view_value(w->a, *va, a, NULL) == LB_OK &&
+               lb_reassembly_assemble(&how, &w->pa->values[*va].layout, dim, values, join->parts, b);
     }
     return done;
 }
 
 /* The first part that is not the whole although it has its shape. */
-static void add_unlike_part(measurement *m, const lb_join *join, uint32_t i)
+static void add_unlike_part(measurement *m, const lb_reassembly *join, uint32_t i)
 {
-    const lb_walk *w = m->w;
+    const lb_strided_walk *w = m->w;
     uint32_t va = lb_op_outcome(w->pa, &w->pa->ops[join->whole], i);
     for (uint32_t k = 0; k < join->parts && !m->row->measured; k++) {
         const lb_op *part = &w->pb->ops[w->alignment.joins.part_ops[join->first + k]];
@@ -138,7 +138,7 @@ static void add_unlike_part(measurement *m, const lb_join *join, uint32_t i)
 }
 
 /* Are all parts the whole, bit for bit? */
-static bool each_is_whole(const lb_walk *w, const lb_join *join, uint32_t i)
+static bool each_is_whole(const lb_strided_walk *w, const lb_reassembly *join, uint32_t i)
 {
     const lb_op *whole = &w->pa->ops[join->whole];
     uint32_t va = lb_op_outcome(w->pa, whole, i);
@@ -151,7 +151,7 @@ static bool each_is_whole(const lb_walk *w, const lb_join *join, uint32_t i)
     return true;
 }
 
-bool lb_walk_join_differs(const lb_walk *w, const lb_join *join)
+bool lb_walk_join_differs(const lb_strided_walk *w, const lb_reassembly *join)
 {
     uint32_t *values = malloc((join->parts + 1) * sizeof *values), va;
     bool same = true;
@@ -167,7 +167,7 @@ bool lb_walk_join_differs(const lb_walk *w, const lb_join *join)
     return !same;
 }
 
-bool lb_walk_measure_join(lb_walk *w, const lb_join *join, lb_diff_row *row)
+bool lb_walk_measure_join(lb_strided_walk *w, const lb_reassembly *join, lb_diff_row *row)
 {
     measurement m = {w, row, true};
     bool source = strcmp(row->op, "lb::source") == 0;
@@ -186,11 +186,11 @@ bool lb_walk_measure_join(lb_walk *w, const lb_join *join, lb_diff_row *row)
     return row->measured && m.inside_noise;
 }
 
-bool lb_walk_measure_final(lb_walk *w, const lb_shadow_final *final, lb_diff_row *row)
+bool lb_walk_measure_final(lb_strided_walk *w, const lb_shadow_final *final, lb_diff_row *row)
 {
     measurement m = {w, row, true};
     const lb_shadow_part *parts = &w->shadows.final_parts[final->first];
-    const lb_joining how = {.b = w->b};
+    const lb_reassembling how = {.b = w->b};
     uint32_t *values = malloc((final->parts + 1) * sizeof *values);
     lb_tensor a, b;
     if (final->pieces && lb_image_bits(w->a, final->sources[0], &a)) {
@@ -200,11 +200,11 @@ bool lb_walk_measure_final(lb_walk *w, const lb_shadow_final *final, lb_diff_row
     }
     for (uint32_t k = 0; values && !final->pieces && k < final->parts; k++) {
         values[k] = parts[k].value;
-        if (final->dim == LB_JOIN_SAME && !row->measured) add_values(&m, final->whole.value, values[k]);
+        if (final->dim == LB_REASSEMBLY_SAME && !row->measured) add_values(&m, final->whole.value, values[k]);
     }
     if (values && !final->pieces && final->dim >= 0 &&
-        lb_side_value(w->a, final->whole.value, &a, NULL) == LB_OK &&
-        lb_join_assemble(&how, &a.layout, final->dim, values, final->parts, &b)) {
+        lb_program_view_value(w->a, final->whole.value, &a, NULL) == LB_OK &&
+        lb_reassembly_assemble(&how, &a.layout, final->dim, values, final->parts, &b)) {
         add(&m, final->whole.value, values, final->parts, &a, &b);
         free(b.data);
     }

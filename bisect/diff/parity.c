@@ -18,7 +18,7 @@ typedef struct head {
 
 /* Those of some parts of a side. */
 typedef struct heads {
-    lb_witness *witness;
+    lb_regenerated *regenerated;
     uint32_t first_part, parts;
     head *list;
     uint32_t count;
@@ -66,7 +66,7 @@ static void find_losses(heads *h, const lb_program *p)
 {
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
-        if (!is_of(h, lb_side_part_of(h->witness->side, i))) continue;
+        if (!is_of(h, lb_program_view_part_of(h->regenerated->side, i))) continue;
         if (op->phase != LB_PHASE_FORWARD || !is_named(p, op, "aten::nll_loss_forward")) continue;
         const lb_arg *self = arg_of(p, op, 0, LB_ARG_VALUE), *target = arg_of(p, op, 1, LB_ARG_VALUE);
         const lb_arg *ignored = arg_of(p, op, 4, LB_ARG_INT);
@@ -115,25 +115,25 @@ static void find_logits(heads *h, const lb_program *p)
     for (uint32_t i = 0; i < p->n_boundaries; i++) {
         const lb_boundary *b = &p->boundaries[i];
         if (!b->output || b->recompute || b->position || b->value == LB_NONE) continue;
-        if (!is_of(h, lb_side_part_of_value(h->witness->side, b->value))) continue;
+        if (!is_of(h, lb_program_view_part_of_value(h->regenerated->side, b->value))) continue;
         if (!names_a_head(lb_program_text(p, p->scopes[b->scope].path))) continue;
         if (lb_dtype_is_float(p->values[b->value].dtype)) add_head(h, p, (head){final_logits(p, i), LB_NONE, false, 0});
     }
 }
 
-static heads open_heads(lb_witness *witness, uint32_t first_part, uint32_t parts)
+static heads open_heads(lb_regenerated *regenerated, uint32_t first_part, uint32_t parts)
 {
-    heads h = {.witness = witness, .first_part = first_part, .parts = parts};
-    find_losses(&h, witness->program);
-    if (!h.count) find_logits(&h, witness->program);
+    heads h = {.regenerated = regenerated, .first_part = first_part, .parts = parts};
+    find_losses(&h, regenerated->program);
+    if (!h.count) find_logits(&h, regenerated->program);
     return h;
 }
 
 static void want_heads(const heads *h)
 {
     for (uint32_t i = 0; i < h->count; i++) {
-        lb_witness_want(h->witness, h->list[i].scores);
-        lb_witness_want(h->witness, h->list[i].targets);
+        lb_regenerated_want(h->regenerated, h->list[i].scores);
+        lb_regenerated_want(h->regenerated, h->list[i].targets);
     }
 }
 
@@ -143,7 +143,7 @@ static void keep_first_reading(heads *h, const heads *other)
 {
     if (h->parts == 1 || h->rows != (int64_t)h->parts * other->rows) return;
     free(h->list);
-    *h = open_heads(h->witness, h->first_part, 1);
+    *h = open_heads(h->regenerated, h->first_part, 1);
 }
 
 /* ---- rows ---- */
@@ -166,7 +166,7 @@ static bool open_targets(cursor *c, const head *head)
     free(c->targets);
     c->targets = NULL;
     if (head->targets == LB_NONE) return true;
-    if (!lb_witness_value(c->h->witness, head->targets, &t, &exact) || t.dtype != LB_I64) return false;
+    if (!lb_regenerated_value(c->h->regenerated, head->targets, &t, &exact) || t.dtype != LB_I64) return false;
     if (lb_layout_numel(&t.layout) != c->rows) return false;
     c->targets = malloc((size_t)c->rows * sizeof *c->targets + 1);
     return c->targets && lb_tensor_gather(&t, c->targets, NULL) == LB_OK;
@@ -177,10 +177,10 @@ static bool open_head(cursor *c)
     const head *head = &c->h->list[c->head];
     bool exact = false;
     c->at = 0, c->open = true;
-    c->rows = lb_layout_numel(&c->h->witness->program->values[head->scores].layout) / c->h->columns;
+    c->rows = lb_layout_numel(&c->h->regenerated->program->values[head->scores].layout) / c->h->columns;
     if (!c->row) c->row = malloc((size_t)c->h->columns * sizeof *c->row);
     if (!c->row || !open_targets(c, head)) return false;
-    if (!lb_witness_value(c->h->witness, head->scores, &c->scores, &exact)) c->scores.data = NULL;
+    if (!lb_regenerated_value(c->h->regenerated, head->scores, &c->scores, &exact)) c->scores.data = NULL;
     c->exact &= exact;
     return true;
 }
@@ -339,7 +339,7 @@ static void compare_heads(const heads *a, const heads *b, const lb_diff_options 
     close_cursor(&x), close_cursor(&y);
 }
 
-static lb_status compare_parts(lb_witness *wa, lb_witness *wb, const lb_diff_options *options,
+static lb_status compare_parts(lb_regenerated *wa, lb_regenerated *wb, const lb_diff_options *options,
                                lb_diff_report *report, lb_err *err)
 {
     const uint32_t na = wa->side->n_parts, nb = wb->side->n_parts, groups = na < nb ? na : nb;
@@ -352,8 +352,8 @@ static lb_status compare_parts(lb_witness *wa, lb_witness *wb, const lb_diff_opt
         keep_first_reading(&x[g], &y[g]), keep_first_reading(&y[g], &x[g]);
         want_heads(&x[g]), want_heads(&y[g]);
     }
-    if (status == LB_OK) status = lb_witness_run(wa, err);
-    if (status == LB_OK) status = lb_witness_run(wb, err);
+    if (status == LB_OK) status = lb_regenerated_run(wa, err);
+    if (status == LB_OK) status = lb_regenerated_run(wb, err);
     for (uint32_t g = 0; x && y && g < groups; g++) {
         if (status == LB_OK && x[g].count && y[g].count) compare_heads(&x[g], &y[g], options, report);
         free(x[g].list), free(y[g].list);
@@ -362,17 +362,17 @@ static lb_status compare_parts(lb_witness *wa, lb_witness *wb, const lb_diff_opt
     return status;
 }
 
-lb_status lb_parity_add(const lb_side *a, const lb_side *b, const lb_diff_options *options,
+lb_status lb_parity_add(const lb_program_view *a, const lb_program_view *b, const lb_diff_options *options,
                         lb_diff_report *report, lb_err *err)
 {
-    lb_witness wa, wb;
-    LB_TRY(lb_witness_init(a, &wa, err));
-    lb_status status = lb_witness_init(b, &wb, err);
+    lb_regenerated wa, wb;
+    LB_TRY(lb_regenerated_init(a, &wa, err));
+    lb_status status = lb_regenerated_init(b, &wb, err);
     if (status == LB_OK) {
         status = compare_parts(&wa, &wb, options, report, err);
-        lb_witness_release(&wb);
+        lb_regenerated_release(&wb);
     }
-    lb_witness_release(&wa);
+    lb_regenerated_release(&wa);
     return status;
 }
 

@@ -16,13 +16,13 @@
 #ifndef LB_BISECT_PARITY_H
 #define LB_BISECT_PARITY_H
 
-#include "witness.h"
+#include "regenerated.h"
 
 #include <lastbit/diff.h>
 
 /* Adds the tokens of one step to the report, by kind: of a rank against its partner, or against the ranks that stand for it. Sides whose tokens do not match (another number, other
  * targets) add a finding in place of numbers. */
-lb_status lb_parity_add(const lb_side *a, const lb_side *b, const lb_diff_options *options,
+lb_status lb_parity_add(const lb_program_view *a, const lb_program_view *b, const lb_diff_options *options,
                         lb_diff_report *report, lb_err *err);
 /* Sums become means. */
 void lb_parity_finish(lb_diff_report *report);

@@ -2,7 +2,7 @@
 #include "routing_diff.h"
 
 #include "diff_report.h"
-#include "flip.h"
+#include "expert_flip.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -27,23 +27,23 @@ static void release_decision(decision *d)
     free(d->ids), free(d->logits);
 }
 
-static bool load_decision(const lb_witness *w, const lb_routing *row, decision *d)
+static bool load_decision(const lb_regenerated *w, const lb_routing *row, decision *d)
 {
     const lb_program *p = w->program;
     lb_tensor t;
     bool exact;
     memset(d, 0, sizeof *d);
-    if (row->ids == LB_NONE || !lb_witness_value(w, row->ids, &t, &exact)) return false;
+    if (row->ids == LB_NONE || !lb_regenerated_value(w, row->ids, &t, &exact)) return false;
     int64_t n = lb_layout_numel(&t.layout);
     d->choices = last_dim(p, row->ids);
     if (d->choices < 1 || d->choices > LB_MOST_CHOICES || !(d->ids = malloc((size_t)n * sizeof *d->ids + 1)))
         return false;
     d->tokens = n / d->choices;
-    if (!lb_flip_load_ids(&t, d->ids)) return false;
-    if (row->logits == LB_NONE || !lb_witness_value(w, row->logits, &t, &exact)) return true;
+    if (!lb_expert_flip_load_ids(&t, d->ids)) return false;
+    if (row->logits == LB_NONE || !lb_regenerated_value(w, row->logits, &t, &exact)) return true;
     d->experts = last_dim(p, row->logits), d->dtype = t.dtype;
     if (lb_layout_numel(&t.layout) != d->tokens * d->experts || !lb_dtype_is_float(t.dtype)) return true;
-    d->logits = lb_flip_scores(&t);
+    d->logits = lb_expert_flip_scores(&t);
     for (int64_t i = 0; d->logits && i < n; i++)
         if (d->ids[i] < 0 || d->ids[i] >= d->experts) free(d->logits), d->logits = NULL;
     return true;
@@ -51,18 +51,18 @@ static bool load_decision(const lb_witness *w, const lb_routing *row, decision *
 
 /* ---- one token ---- */
 
-static void weigh_flip(const decision *a, const decision *b, int64_t token, lb_flip f, lb_diff_routing *row)
+static void weigh_flip(const decision *a, const decision *b, int64_t token, lb_expert_flip f, lb_diff_routing *row)
 {
     const double *la = a->logits + token * a->experts, *lb = b->logits ? b->logits + token * b->experts : NULL;
     const double margin = la[f.lost] - la[f.won];
     if (!(margin <= row->largest_margin)) row->largest_margin = margin;
-    row->near_ties += margin <= lb_flip_rounding(la, a->experts, a->dtype);
+    row->near_ties += margin <= lb_expert_flip_rounding(la, a->experts, a->dtype);
     row->explained += lb && margin <= fabs(la[f.lost] - lb[f.lost]) + fabs(la[f.won] - lb[f.won]);
 }
 
 static void compare_token(const decision *a, const decision *b, int64_t token, lb_diff_routing *row)
 {
-    lb_flip flips[LB_MOST_CHOICES];
+    lb_expert_flip flips[LB_MOST_CHOICES];
     const int64_t k = a->choices, *x = a->ids + token * k, *y = b->ids + token * k;
     const double *logits = a->logits ? a->logits + token * a->experts : NULL;
     const int64_t n = lb_flips_of(x, y, k, logits, flips);
@@ -87,7 +87,7 @@ static lb_diff_routing *row_of(lb_diff_report *r, int64_t step, int32_t rank, co
 
 /* The parts of a side that meet some of the other: an n-th of both. */
 typedef struct group {
-    const lb_witness *witness;
+    const lb_regenerated *regenerated;
     uint32_t first_part, parts;
 } group;
 
@@ -99,11 +99,11 @@ static const char *path_of(const lb_program *p, const lb_routing *row)
 /* What part `k` of the group decided there. */
 static const lb_routing *find_routing(const group *g, uint32_t k, const char *path, uint32_t call)
 {
-    const lb_program *p = g->witness->program;
+    const lb_program *p = g->regenerated->program;
     for (uint32_t i = 0; i < p->n_routings; i++) {
         const lb_routing *row = &p->routings[i];
         if (row->call == call && row->ids != LB_NONE && !strcmp(path_of(p, row), path) &&
-            lb_side_part_of_value(g->witness->side, row->ids) == g->first_part + k)
+            lb_program_view_part_of_value(g->regenerated->side, row->ids) == g->first_part + k)
             return row;
     }
     return NULL;
@@ -135,7 +135,7 @@ static bool load_group(const group *g, const char *path, uint32_t call, int64_t 
     for (uint32_t k = 0; k < g->parts; k++) {
         const lb_routing *row = find_routing(g, k, path, call);
         decision more;
-        bool fits = row && load_decision(g->witness, row, k ? &more : d);
+        bool fits = row && load_decision(g->regenerated, row, k ? &more : d);
         if (k && fits) fits = append_decision(d, &more);
         if (k && row) release_decision(&more);
         if (!fits) return false;
@@ -147,7 +147,7 @@ static bool load_group(const group *g, const char *path, uint32_t call, int64_t 
 static void compare_groups(const group *a, const group *b, const lb_routing *ra, const lb_map_rules *rules,
                            lb_diff_report *report)
 {
-    const lb_program *pa = a->witness->program;
+    const lb_program *pa = a->regenerated->program;
     const char *layer = path_of(pa, ra);
     char *mapped = lb_map_rules_apply(rules, layer);
     decision x = {0}, y = {0};
@@ -160,7 +160,7 @@ static void compare_groups(const group *a, const group *b, const lb_routing *ra,
         loaded =
             loaded && load_group(b, mapped, ra->call, 0, &y) && load_group(a, layer, ra->call, y.tokens, &x);
     if (loaded && x.tokens == y.tokens && x.choices == y.choices)
-        row = row_of(report, pa->step, a->witness->side->parts[a->first_part].program->rank, layer);
+        row = row_of(report, pa->step, a->regenerated->side->parts[a->first_part].program->rank, layer);
     if (row) {
         row->tokens += x.tokens, row->choices += x.tokens * x.choices;
         for (int64_t t = 0; t < x.tokens; t++) compare_token(&x, &y, t, row);
@@ -169,7 +169,7 @@ static void compare_groups(const group *a, const group *b, const lb_routing *ra,
     free(mapped);
 }
 
-static void compare_all(const lb_witness *wa, const lb_witness *wb, const lb_map_rules *rules,
+static void compare_all(const lb_regenerated *wa, const lb_regenerated *wb, const lb_map_rules *rules,
                         lb_diff_report *report)
 {
     const lb_program *pa = wa->program;
@@ -177,34 +177,34 @@ static void compare_all(const lb_witness *wa, const lb_witness *wb, const lb_map
     for (uint32_t i = 0; i < pa->n_routings; i++) {
         const lb_routing *row = &pa->routings[i];
         if (row->ids == LB_NONE) continue;
-        const uint32_t part = lb_side_part_of_value(wa->side, row->ids), number = part / (na / groups);
+        const uint32_t part = lb_program_view_part_of_value(wa->side, row->ids), number = part / (na / groups);
         const group a = {wa, number * (na / groups), na / groups},
                     b = {wb, number * (nb / groups), nb / groups};
         if (part == a.first_part) compare_groups(&a, &b, row, rules, report);
     }
 }
 
-static void want_all(lb_witness *w)
+static void want_all(lb_regenerated *w)
 {
     for (uint32_t i = 0; i < w->program->n_routings; i++)
-        lb_witness_want(w, w->program->routings[i].ids), lb_witness_want(w, w->program->routings[i].logits);
+        lb_regenerated_want(w, w->program->routings[i].ids), lb_regenerated_want(w, w->program->routings[i].logits);
 }
 
-lb_status lb_routing_diff_add(const lb_side *a, const lb_side *b, const lb_map_rules *rules,
+lb_status lb_routing_diff_add(const lb_program_view *a, const lb_program_view *b, const lb_map_rules *rules,
                               lb_diff_report *report, lb_err *err)
 {
     const lb_program *pa = a->program, *pb = b->program;
-    lb_witness wa, wb;
+    lb_regenerated wa, wb;
     if (!pa->n_routings || !pb->n_routings) return LB_OK;
-    LB_TRY(lb_witness_init(a, &wa, err));
-    lb_status status = lb_witness_init(b, &wb, err);
+    LB_TRY(lb_regenerated_init(a, &wa, err));
+    lb_status status = lb_regenerated_init(b, &wb, err);
     if (status == LB_OK) {
         want_all(&wa), want_all(&wb);
-        status = lb_witness_run(&wa, err);
-        if (status == LB_OK) status = lb_witness_run(&wb, err);
+        status = lb_regenerated_run(&wa, err);
+        if (status == LB_OK) status = lb_regenerated_run(&wb, err);
         if (status == LB_OK) compare_all(&wa, &wb, rules, report);
-        lb_witness_release(&wb);
+        lb_regenerated_release(&wb);
     }
-    lb_witness_release(&wa);
+    lb_regenerated_release(&wa);
     return status;
 }

@@ -190,7 +190,7 @@ static void use_accumulation(maker *m, const char *word, uint32_t few)
 /* A precision together with each of a few orders.
  * All orders under all precisions would be thousands of runs per place. The few are some of each
  * family; where none of them ran, the precision may still be found by itself, and its order is said to
- * be open (agreement.c). */
+ * be open (order_consensus.c). */
 static void cross(maker *m, lb_swap_kind kind, const char *precision)
 {
     const char *own = LB_ORDERS_RANKS;
@@ -318,7 +318,7 @@ static void survey(maker *m, const lb_program *p, const uint32_t *ops, uint32_t 
         if (row->kernels && used < room && !strstr(kernels, row->kernels))
             used += (size_t)snprintf(kernels + used, room - used, "%s ", row->kernels);
     }
-    /* With two sums in a stretch a swap of the order changes both, and one tree cannot stand for
+    /* With two sums in a matched region a swap of the order changes both, and one tree cannot stand for
      * it. */
     if (sums != 1) m->terms = 0;
 }

@@ -1,5 +1,5 @@
 /* Explain: see lastbit/explain.h. Per step and rank: align, find the places that differ, ask each for its cause. */
-#include "agreement.h"
+#include "order_consensus.h"
 #include "explain_session.h"
 
 #include <lastbit/compare.h>
@@ -10,12 +10,12 @@
 #include <string.h>
 
 /* It may have an explanation that the bytes of one side, which were not kept, would show. */
-static bool lacks_bytes(const lb_place *place, const lb_cause_found *found)
+static bool lacks_bytes(const lb_place *place, const lb_attribution_found *found)
 {
     return found->cause == LB_CAUSE_UNEXPLAINED && !strncmp(place->why, "bytes", 5) &&
-           (place->rehearsals[0] || place->rehearsals[1]) &&
+           (place->subprograms[0] || place->subprograms[1]) &&
            (!place->targets[0] || !place->targets[1] ||
-            (!lb_place_can(place, 0, 1) && !lb_place_can(place, 1, 0)));
+            (!lb_match_site_can(place, 0, 1) && !lb_match_site_can(place, 1, 0)));
 }
 
 /* Why nothing was tried at a place. */
@@ -28,12 +28,12 @@ typedef enum lack {
 
 /* Places of one kind. */
 typedef struct lacking {
-    const lb_stretch *first;
+    const lb_matched_region *first;
     uint32_t n;
     char why[160]; /* of the first */
 } lacking;
 
-static void tell_lacking(lb_explain_session *session, const lb_scene *s, const lacking *kinds)
+static void tell_lacking(lb_explain_session *session, const lb_step_pair *s, const lacking *kinds)
 {
     const lb_program *p = s->sides[0].program;
     for (int kind = LACKS_BYTES; kind < LACKS; kind++) {
@@ -60,29 +60,29 @@ static void tell_lacking(lb_explain_session *session, const lb_scene *s, const l
 }
 
 /* A collective's result that the other side has not: what made it on all ranks is told where all ranks are looked at. */
-static bool is_for_ranks(const lb_explain_session *session, const lb_scene *s, const lb_stretch *stretch)
+static bool is_for_ranks(const lb_explain_session *session, const lb_step_pair *s, const lb_matched_region *region)
 {
     for (int side = 0; side < 2; side++) {
-        const lb_stretch_side *x = &stretch->sides[side];
+        const lb_matched_region_side *x = &region->sides[side];
         for (uint32_t i = 0; i < x->n_leaves; i++)
             if (x->partners[i] == LB_NONE && lb_explain_meets(session, s, side, x->leaves[i])) return true;
     }
     return false;
 }
 
-static bool is_looked_at(const lb_explain_session *session, const lb_scene *s, const lb_stretch *stretch)
+static bool is_looked_at(const lb_explain_session *session, const lb_step_pair *s, const lb_matched_region *region)
 {
-    if (!lb_place_wanted(s, stretch)) return false;
-    if (!s->ranks) return !is_for_ranks(session, s, stretch);
-    return lb_stretch_meets(&s->source, stretch, 0) || lb_stretch_meets(&s->source, stretch, 1);
+    if (!lb_place_wanted(s, region)) return false;
+    if (!s->ranks) return !is_for_ranks(session, s, region);
+    return lb_matched_region_meets(&s->source, region, 0) || lb_matched_region_meets(&s->source, region, 1);
 }
 
 /* One op, the same rows, other bits: what ran is chosen by the number of rows. */
-static void tell_rows(const lb_place *place, const lb_batch_rows *rows, lb_cause_found *found)
+static void tell_rows(const lb_place *place, const lb_batch_rows *rows, lb_attribution_found *found)
 {
     char why[sizeof found->why], count[64] = "";
     lb_difference d;
-    const bool same = lb_place_same_inputs(place);
+    const bool same = lb_match_site_same_inputs(place);
     if (found->cause == LB_CAUSE_INPUT || (found->cause == LB_CAUSE_UNEXPLAINED && !same)) return;
     if (same && place->targets[0] && place->targets[1] &&
         lb_compare_numbers(&place->targets[0][0], &place->targets[1][0], &d, NULL) == LB_OK)
@@ -95,37 +95,37 @@ static void tell_rows(const lb_place *place, const lb_batch_rows *rows, lb_cause
 }
 
 /* Of a larger batch's rows other ops than ours are only looked at: what other ops in another type may give is not known. */
-static bool lacks_a_way(const lb_scene *s, const lb_stretch *stretch, const lb_cause_found *found)
+static bool lacks_a_way(const lb_step_pair *s, const lb_matched_region *region, const lb_attribution_found *found)
 {
-    const uint32_t few = stretch->sides[0].outputs[0], many = stretch->sides[1].outputs[0];
+    const uint32_t few = region->sides[0].outputs[0], many = region->sides[1].outputs[0];
     if (found->cause != LB_CAUSE_UNEXPLAINED) return false;
     return !found->elements ||
-           (stretch->parts && !stretch->sides[1].n_ops &&
-            lb_stretch_value(&s->source, 0, few)->dtype != lb_stretch_value(&s->source, 1, many)->dtype);
+           (region->parts && !region->sides[1].n_ops &&
+            lb_matched_region_value(&s->source, 0, few)->dtype != lb_matched_region_value(&s->source, 1, many)->dtype);
 }
 
 /* `*found` is worth telling unless `*own`. */
-static lb_status explain_place(lb_explain_session *session, const lb_scene *s, const lb_stretch *stretch,
-                               lb_cause_found *found, bool *own, lack *lacks, char *why, lb_err *err)
+static lb_status explain_place(lb_explain_session *session, const lb_step_pair *s, const lb_matched_region *region,
+                               lb_attribution_found *found, bool *own, lack *lacks, char *why, lb_err *err)
 {
     lb_place place;
     *own = false, *lacks = LACKS_NOTHING;
-    LB_TRY(lb_place_open(stretch, &s->source, &place, err));
-    lb_status status = session->b ? lb_cause_find(&place, &session->memory, found, err)
-                                  : lb_cause_identify(&place, &session->memory, own, found, err);
-    if (status == LB_OK && s->rows && stretch->parts) tell_rows(&place, s->rows, found);
-    if (status == LB_OK && !*own) status = lb_contributions_tell(&place, found, err);
+    LB_TRY(lb_match_site_open(region, &s->source, &place, err));
+    lb_status status = session->b ? lb_attribution_find(&place, &session->memory, found, err)
+                                  : lb_attribution_identify(&place, &session->memory, own, found, err);
+    if (status == LB_OK && s->rows && region->parts) tell_rows(&place, s->rows, found);
+    if (status == LB_OK && !*own) status = lb_rank_terms_tell(&place, found, err);
     if (status == LB_OK && session->b && lacks_bytes(&place, found)) *lacks = LACKS_BYTES;
-    if (status == LB_OK && s->rows && !*lacks && lacks_a_way(s, stretch, found)) *lacks = LACKS_A_WAY;
+    if (status == LB_OK && s->rows && !*lacks && lacks_a_way(s, region, found)) *lacks = LACKS_A_WAY;
     snprintf(why, sizeof place.why, "%s", *place.why ? place.why : "other ops there, in another type");
-    lb_place_release(&place);
+    lb_match_site_release(&place);
     /* A value that one side alone copies or widens is where it was. */
-    *own |= *lacks != LACKS_NOTHING || (found->cause == LB_CAUSE_INPUT && !stretch->sides[0].n_ops);
+    *own |= *lacks != LACKS_NOTHING || (found->cause == LB_CAUSE_INPUT && !region->sides[0].n_ops);
     return status;
 }
 
 /* It was seen that other ops ran, or nothing was; not what they are. */
-static bool is_nameless(const lb_cause_found *found)
+static bool is_nameless(const lb_attribution_found *found)
 {
     return found->cause == LB_CAUSE_UNEXPLAINED ||
            (found->cause == LB_CAUSE_KERNEL &&
@@ -133,13 +133,13 @@ static bool is_nameless(const lb_cause_found *found)
 }
 
 /* What fits a sum inside may fit by chance, or say nothing of slots: kernels for all of it say more. */
-static bool is_inside_finalise(const lb_stretch *stretch, const lb_cause_found *found)
+static bool is_inside_finalise(const lb_matched_region *region, const lb_attribution_found *found)
 {
-    return stretch->whole->composite == LB_COMPOSITE_FINALISE && found->cause != LB_CAUSE_INPUT &&
+    return region->whole->composite == LB_COMPOSITE_FINALISE && found->cause != LB_CAUSE_INPUT &&
            found->excluded < found->tried;
 }
 
-static bool is_part(const lb_stretch *part, const lb_stretch *whole)
+static bool is_part(const lb_matched_region *part, const lb_matched_region *whole)
 {
     for (int side = 0; side < 2; side++)
         for (uint32_t i = 0; i < part->sides[side].n_ops; i++) {
@@ -153,78 +153,78 @@ static bool is_part(const lb_stretch *part, const lb_stretch *whole)
 
 /* A composite's kernel that gives the bits of the whole says more than its parts' ops, as does what became of a rank's
  * contribution: it is told in their place. */
-static lb_status try_whole(lb_explain_session *session, const lb_scene *s, lb_answer *answers, uint32_t at,
+static lb_status try_whole(lb_explain_session *session, const lb_step_pair *s, lb_answer *answers, uint32_t at,
                            lb_err *err)
 {
-    const lb_stretch *whole = answers[at].stretch->whole;
-    lb_cause_found *found = calloc(1, sizeof *found);
+    const lb_matched_region *whole = answers[at].region->whole;
+    lb_attribution_found *found = calloc(1, sizeof *found);
     char why[160];
     bool own;
     lack lacks;
     if (!found) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     lb_status status = explain_place(session, s, whole, found, &own, &lacks, why, err);
     if (status == LB_OK && !own && (found->fused || found->fault)) {
-        for (uint32_t i = 0; i < s->stretches.n; i++)
-            if (answers[i].stretch && is_part(answers[i].stretch, whole)) answers[i].stretch = NULL;
+        for (uint32_t i = 0; i < s->regions.n; i++)
+            if (answers[i].region && is_part(answers[i].region, whole)) answers[i].region = NULL;
         answers[at] = (lb_answer){whole, *found};
     }
     free(found);
     return status;
 }
 
-static lb_status answer_all(lb_explain_session *session, const lb_scene *s, lb_answer *answers, lb_err *err)
+static lb_status answer_all(lb_explain_session *session, const lb_step_pair *s, lb_answer *answers, lb_err *err)
 {
     lacking kinds[LACKS] = {{0}};
-    for (uint32_t i = 0; i < s->stretches.n; i++) {
-        const lb_stretch *stretch = &s->stretches.list[i];
+    for (uint32_t i = 0; i < s->regions.n; i++) {
+        const lb_matched_region *region = &s->regions.list[i];
         char why[160];
         bool own;
         lack lacks;
-        if (session->options->progress) session->options->progress("explaining", i, s->stretches.n);
-        if (!is_looked_at(session, s, stretch)) continue;
-        LB_TRY(explain_place(session, s, stretch, &answers[i].found, &own, &lacks, why, err));
+        if (session->options->progress) session->options->progress("explaining", i, s->regions.n);
+        if (!is_looked_at(session, s, region)) continue;
+        LB_TRY(explain_place(session, s, region, &answers[i].found, &own, &lacks, why, err));
         if (!kinds[lacks].n++) {
-            kinds[lacks].first = stretch;
+            kinds[lacks].first = region;
             snprintf(kinds[lacks].why, sizeof kinds[lacks].why, "%s", why);
         }
-        if (!own) answers[i].stretch = stretch;
+        if (!own) answers[i].region = region;
     }
     tell_lacking(session, s, kinds);
-    for (uint32_t i = 0; i < s->stretches.n && session->b; i++)
-        if (answers[i].stretch && answers[i].stretch->whole &&
-            (is_nameless(&answers[i].found) || is_inside_finalise(answers[i].stretch, &answers[i].found)))
+    for (uint32_t i = 0; i < s->regions.n && session->b; i++)
+        if (answers[i].region && answers[i].region->whole &&
+            (is_nameless(&answers[i].found) || is_inside_finalise(answers[i].region, &answers[i].found)))
             LB_TRY(try_whole(session, s, answers, i, err));
-    return session->b ? lb_agreement_reach(&s->source, answers, s->stretches.n, err) : LB_OK;
+    return session->b ? lb_order_consensus_reach(&s->source, answers, s->regions.n, err) : LB_OK;
 }
 
-lb_status lb_explain_places(lb_explain_session *session, const lb_scene *s, lb_err *err)
+lb_status lb_explain_places(lb_explain_session *session, const lb_step_pair *s, lb_err *err)
 {
-    lb_answer *answers = calloc(s->stretches.n + 1, sizeof *answers);
-    if (!answers) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u places", s->stretches.n);
+    lb_answer *answers = calloc(s->regions.n + 1, sizeof *answers);
+    if (!answers) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u places", s->regions.n);
     lb_status status = answer_all(session, s, answers, err);
-    for (uint32_t i = 0; i < s->stretches.n && status == LB_OK; i++)
-        if (answers[i].stretch)
-            status = lb_findings_add_place(session, s, answers[i].stretch, &answers[i].found, err);
+    for (uint32_t i = 0; i < s->regions.n && status == LB_OK; i++)
+        if (answers[i].region)
+            status = lb_findings_add_place(session, s, answers[i].region, &answers[i].found, err);
     free(answers);
     return status;
 }
 
-static void count_ops(lb_explain_session *session, const lb_scene *s)
+static void count_ops(lb_explain_session *session, const lb_step_pair *s)
 {
     const lb_program *p = s->sides[0].program;
     for (uint32_t i = 0; i < p->n_ops; i++)
         session->report->ops += s->alignment.b_of_a[i] != LB_NONE ||
                                 (s->alignment.join_of_a[i] != LB_NONE && lb_op_computes(p, &p->ops[i]));
     for (uint32_t i = 0; i < p->n_ops && s->selected; i++) session->chosen += s->selected[i];
-    for (uint32_t i = 0; i < s->stretches.n; i++)
+    for (uint32_t i = 0; i < s->regions.n; i++)
         session->report->differing +=
-            s->stretches.list[i].pair || (s->rows && s->stretches.list[i].sides[1].op != LB_NONE);
+            s->regions.list[i].pair || (s->rows && s->regions.list[i].sides[1].op != LB_NONE);
 }
 
-static lb_status explain_scene(lb_explain_session *session, const lb_matter *matter, lb_scene *s, lb_err *err)
+static lb_status explain_scene(lb_explain_session *session, const lb_program_pair *matter, lb_step_pair *s, lb_err *err)
 {
-    LB_TRY(lb_scene_align(session, matter, s, err));
-    LB_TRY(lb_scene_read(session, s, err));
+    LB_TRY(lb_step_pair_align(session, matter, s, err));
+    LB_TRY(lb_step_pair_read(session, s, err));
     count_ops(session, s);
     session->report->turned |= session->turned;
     if (s->rows) LB_TRY(lb_findings_add_rows(session->report, s, err));
@@ -237,28 +237,28 @@ static lb_status explain_scene(lb_explain_session *session, const lb_matter *mat
     return lb_explain_note_ending(session, s, err);
 }
 
-static lb_status explain_programs(lb_explain_session *session, const lb_matter *matter, lb_err *err)
+static lb_status explain_programs(lb_explain_session *session, const lb_program_pair *matter, lb_err *err)
 {
-    lb_scene s = {0};
+    lb_step_pair s = {0};
     session->shared++;
     lb_status status = explain_scene(session, matter, &s, err);
-    lb_scene_close(&s);
+    lb_step_pair_close(&s);
     return status;
 }
 
 /* Batches of other sizes: which rows are whose. `*strange`: they cannot be held against each other, and it was said why. */
-static lb_status find_rows(lb_explain_session *session, const lb_matter *m, bool *strange, lb_err *err)
+static lb_status find_rows(lb_explain_session *session, const lb_program_pair *m, bool *strange, lb_err *err)
 {
     lb_capture *captures[] = {session->a, session->b};
     const lb_program *p = m->programs[0][0];
     const lb_batch_rows before = session->rows;
-    lb_side sides[2] = {{0}};
+    lb_program_view sides[2] = {{0}};
     lb_status status = LB_OK;
     for (int k = 0; k < 2 && status == LB_OK; k++)
-        status = lb_side_init(captures[k], m->programs[k], m->n[k], &sides[k], err);
+        status = lb_program_view_init(captures[k], m->programs[k], m->n[k], &sides[k], err);
     if (status == LB_OK)
         status = lb_batch_rows_find(&sides[0], &sides[1], session->rules, &before, &session->rows, err);
-    for (int k = 0; k < 2; k++) lb_side_release(&sides[k]);
+    for (int k = 0; k < 2; k++) lb_program_view_release(&sides[k]);
     if (status != LB_OK) return status;
     free(before.places);
     *strange = *session->rows.missing;
@@ -284,7 +284,7 @@ static lb_status explain_step(lb_explain_session *session, int32_t rank, int64_t
             session->absent++;
             return LB_OK;
         }
-    const lb_matter m = {{&programs[0], &programs[1]}, {1, 1}};
+    const lb_program_pair m = {{&programs[0], &programs[1]}, {1, 1}};
     bool strange = false;
     session->turned = session->b && lb_alignment_finer(programs[0], programs[1]);
     if (session->b && lb_batch_rows_apply(programs[0], programs[1]))
@@ -320,7 +320,7 @@ static const lb_program **forward_passes(lb_capture *capture, int32_t rank, uint
 /* `*done`: one side is one forward pass and the other several, which were taken together. */
 static lb_status explain_decoding(lb_explain_session *session, int32_t rank, bool *done, lb_err *err)
 {
-    lb_matter m = {{NULL, NULL}, {0, 0}};
+    lb_program_pair m = {{NULL, NULL}, {0, 0}};
     lb_status status = LB_OK;
     *done = false;
     if (session->b && session->options->first_step == INT64_MIN) {

@@ -2,7 +2,7 @@
  * their programs are taken as one, in which collectives meet. */
 #include "explain_session.h"
 
-#include "exchange_names.h"
+#include "collective_names.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,14 +17,14 @@ static lb_capture *capture_of(const lb_explain_session *session, int side)
     return side && session->b ? session->b : session->a;
 }
 
-bool lb_explain_meets(const lb_explain_session *session, const lb_scene *s, int side, uint32_t value)
+bool lb_explain_meets(const lb_explain_session *session, const lb_step_pair *s, int side, uint32_t value)
 {
     uint32_t row;
-    const lb_program *p = lb_side_recorded(&s->sides[side], value, &row), *unused;
+    const lb_program *p = lb_program_view_recorded(&s->sides[side], value, &row), *unused;
     for (uint32_t c = 0; c < p->n_collectives; c++) {
         const lb_collective *x = &p->collectives[c];
         const lb_op *op = &p->ops[x->op];
-        bool gives = false, all = x->ranks > 1 && lb_exchange_knows(lb_op_name(p, op));
+        bool gives = false, all = x->ranks > 1 && lb_collective_run_knows(lb_op_name(p, op));
         for (uint32_t k = 0; k < op->results + op->written; k++)
             gives |= (lb_op_outcome(p, op, k)) == row;
         for (uint32_t r = 0; gives && all && r < x->ranks; r++)
@@ -37,7 +37,7 @@ bool lb_explain_meets(const lb_explain_session *session, const lb_scene *s, int 
 }
 
 /* The programs of that step of all ranks that both sides have. */
-static lb_status gather_programs(const lb_explain_session *session, int64_t step, lb_matter *m, lb_err *err)
+static lb_status gather_programs(const lb_explain_session *session, int64_t step, lb_program_pair *m, lb_err *err)
 {
     const int32_t *ranks;
     const uint32_t n = lb_capture_ranks(session->a, &ranks);
@@ -54,7 +54,7 @@ static lb_status gather_programs(const lb_explain_session *session, int64_t step
     return LB_OK;
 }
 
-static bool has_collectives(const lb_matter *m)
+static bool has_collectives(const lb_program_pair *m)
 {
     bool any = false;
     for (int k = 0; k < 2; k++)
@@ -64,17 +64,17 @@ static bool has_collectives(const lb_matter *m)
 
 lb_status lb_explain_ranks(lb_explain_session *session, int64_t step, lb_err *err)
 {
-    lb_matter m = {{NULL, NULL}, {0, 0}};
-    lb_scene s = {0};
+    lb_program_pair m = {{NULL, NULL}, {0, 0}};
+    lb_step_pair s = {0};
     lb_status status = gather_programs(session, step, &m, err);
     if (status == LB_OK && has_collectives(&m)) {
         const uint32_t first = session->report->n_findings;
         session->turned = session->b && lb_alignment_finer(m.programs[0][0], m.programs[1][0]);
-        status = lb_scene_align_ranks(session, &m, &s, err);
-        if (status == LB_OK) status = lb_scene_read(session, &s, err);
+        status = lb_step_pair_align_ranks(session, &m, &s, err);
+        if (status == LB_OK) status = lb_step_pair_read(session, &s, err);
         if (status == LB_OK) status = lb_explain_places(session, &s, err);
         if (status == LB_OK) status = lb_findings_add_layers(session->report, first, err);
-        lb_scene_close(&s);
+        lb_step_pair_close(&s);
     }
     free(m.programs[0]), free(m.programs[1]);
     return status;

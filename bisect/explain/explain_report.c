@@ -123,13 +123,13 @@ static void list_names(const lb_program *p, const uint32_t *ops, uint32_t n_ops,
     }
 }
 
-static uint32_t part_of(const lb_scene *s, int side, uint32_t op)
+static uint32_t part_of(const lb_step_pair *s, int side, uint32_t op)
 {
-    return op == LB_NONE ? 0 : lb_side_part_of(&s->sides[side], op);
+    return op == LB_NONE ? 0 : lb_program_view_part_of(&s->sides[side], op);
 }
 
 /* Of several ranks the ops of one, that of `op`. */
-static void list_ops(const lb_scene *s, int side, const lb_stretch_side *x, uint32_t op, char *text,
+static void list_ops(const lb_step_pair *s, int side, const lb_matched_region_side *x, uint32_t op, char *text,
                      size_t room)
 {
     name_list names = {text, 0, room};
@@ -143,9 +143,9 @@ static void list_ops(const lb_scene *s, int side, const lb_stretch_side *x, uint
     list_names(s->sides[side].program, x->ops + first, n, &names);
 }
 
-uint32_t lb_place_op(const lb_scene *s, const lb_stretch *stretch, int side)
+uint32_t lb_place_op(const lb_step_pair *s, const lb_matched_region *region, int side)
 {
-    const lb_stretch_side *x = &stretch->sides[side];
+    const lb_matched_region_side *x = &region->sides[side];
     const lb_program *p = s->sides[side].program;
     if (x->op != LB_NONE || !x->n_leaves) return x->op;
     for (uint32_t i = 0; i < p->n_ops; i++)
@@ -155,12 +155,12 @@ uint32_t lb_place_op(const lb_scene *s, const lb_stretch *stretch, int side)
     return LB_NONE;
 }
 
-/* A's ops of the stretch; where it has none, the op whose result the other side changes. "" where it would be too long. */
-static const char *selector_of(lb_explain_report *r, const lb_program *p, const lb_stretch *stretch,
+/* A's ops of the matched region; where it has none, the op whose result the other side changes. "" where it would be too long. */
+static const char *selector_of(lb_explain_report *r, const lb_program *p, const lb_matched_region *region,
                                uint32_t index)
 {
     char text[2048];
-    const lb_stretch_side *side = &stretch->sides[0];
+    const lb_matched_region_side *side = &region->sides[0];
     size_t used = (size_t)snprintf(text, sizeof text, "step=%lld&rank=%d&index=", (long long)p->step, p->rank);
     for (uint32_t i = 0; i < side->n_ops && used < sizeof text; i++)
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%u", i ? "," : "", side->ops[i]);
@@ -168,12 +168,12 @@ static const char *selector_of(lb_explain_report *r, const lb_program *p, const 
     return used < sizeof text && (side->n_ops || index != LB_NONE) ? lb_findings_keep(r, text) : "";
 }
 
-/* The ops of a stretch over several ranks, where they are the same rows of each rank's program: "step=0&rank=0,1&index=7". "": they
+/* The ops of a matched region over several ranks, where they are the same rows of each rank's program: "step=0&rank=0,1&index=7". "": they
  * are not. */
-static const char *selector_of_ranks(lb_explain_report *r, const lb_scene *s, const lb_stretch *stretch)
+static const char *selector_of_ranks(lb_explain_report *r, const lb_step_pair *s, const lb_matched_region *region)
 {
     char ranks[512] = "", ops[1024] = "", text[2048];
-    const lb_stretch_side *x = &stretch->sides[0];
+    const lb_matched_region_side *x = &region->sides[0];
     size_t used = 0;
     for (uint32_t part = 0; part < s->sides[0].n_parts; part++) {
         char list[1024] = "";
@@ -193,11 +193,11 @@ static const char *selector_of_ranks(lb_explain_report *r, const lb_scene *s, co
 }
 
 /* Rows of the recorded programs, and whose they are. */
-static void name_rank(const lb_scene *s, lb_explain_finding *row)
+static void name_rank(const lb_step_pair *s, lb_explain_finding *row)
 {
     uint32_t *rows[] = {&row->index, &row->other};
     for (int k = 2; k-- > 0;) {
-        const lb_side_part *part = &s->sides[k].parts[part_of(s, k, *rows[k])];
+        const lb_program_view_part *part = &s->sides[k].parts[part_of(s, k, *rows[k])];
         if (*rows[k] != LB_NONE) *rows[k] -= part->first_op, row->rank = part->program->rank;
     }
 }
@@ -215,20 +215,20 @@ static bool is_known(const lb_explain_report *r, const lb_explain_finding *row)
     return false;
 }
 
-lb_status lb_findings_add_place(lb_explain_session *session, const lb_scene *s, const lb_stretch *stretch,
-                                const lb_cause_found *found, lb_err *err)
+lb_status lb_findings_add_place(lb_explain_session *session, const lb_step_pair *s, const lb_matched_region *region,
+                                const lb_attribution_found *found, lb_err *err)
 {
     const lb_program *p = s->sides[0].program, *q = s->sides[1].program;
     lb_explain_report *r = session->report;
     char ops[2][320];
-    const uint32_t index = lb_place_op(s, stretch, 0), other = lb_place_op(s, stretch, 1),
+    const uint32_t index = lb_place_op(s, region, 0), other = lb_place_op(s, region, 1),
                    at[] = {index, other};
-    for (int k = 0; k < 2; k++) list_ops(s, k, &stretch->sides[k], at[k], ops[k], sizeof ops[k]);
-    if (stretch->parts && s->rows)
+    for (int k = 0; k < 2; k++) list_ops(s, k, &region->sides[k], at[k], ops[k], sizeof ops[k]);
+    if (region->parts && s->rows)
         snprintf(ops[1], sizeof ops[1], "%s", other == LB_NONE ? "" : lb_op_name(q, &q->ops[other]));
-    else if (stretch->parts)
+    else if (region->parts)
         snprintf(ops[1], sizeof ops[1], "%s x%u", other == LB_NONE ? "calls" : lb_op_name(q, &q->ops[other]),
-                 stretch->parts);
+                 region->parts);
     const lb_op *op = index != LB_NONE ? &p->ops[index] : other != LB_NONE ? &q->ops[other] : NULL;
     lb_explain_finding row = {.step = p->step,
                               .rank = p->rank,
@@ -245,8 +245,8 @@ lb_status lb_findings_add_place(lb_explain_session *session, const lb_scene *s, 
     row.local = found->local, row.total = found->total;
     if (s->ranks) name_rank(s, &row);
     const char *selector = session->turned ? "" /* they would be the second side's */
-                           : s->ranks      ? selector_of_ranks(r, s, stretch)
-                                           : selector_of(r, p, stretch, index);
+                           : s->ranks      ? selector_of_ranks(r, s, region)
+                                           : selector_of(r, p, region, index);
     for (uint32_t i = 0; i < found->n_swaps && *selector; i++)
         row.swaps[row.n_swaps++] =
             (lb_swap){found->kinds[i], selector, lb_findings_keep(r, found->arguments[i])};
@@ -261,7 +261,7 @@ lb_status lb_findings_add_place(lb_explain_session *session, const lb_scene *s, 
     return s->ranks && is_known(r, &row) ? LB_OK : lb_findings_add(r, &row, err);
 }
 
-lb_status lb_findings_add_rows(lb_explain_report *r, const lb_scene *s, lb_err *err)
+lb_status lb_findings_add_rows(lb_explain_report *r, const lb_step_pair *s, lb_err *err)
 {
     const lb_batch_rows *rows = s->rows;
     const size_t bytes = (size_t)rows->few * sizeof *rows->places;
@@ -281,7 +281,7 @@ lb_status lb_findings_add_rows(lb_explain_report *r, const lb_scene *s, lb_err *
                                              .of_first = rows->turned ? many : few,
                                              .of_second = rows->turned ? few : many,
                                              .n = (uint32_t)rows->few,
-                                             .over_others = s->stretches.over_others};
+                                             .over_others = s->regions.over_others};
     return LB_OK;
 }
 
@@ -309,8 +309,8 @@ lb_status lb_findings_add_layers(lb_explain_report *r, uint32_t first, lb_err *e
     return LB_OK;
 }
 
-bool lb_place_wanted(const lb_scene *s, const lb_stretch *stretch)
+bool lb_place_wanted(const lb_step_pair *s, const lb_matched_region *region)
 {
-    uint32_t op = lb_place_op(s, stretch, 0);
+    uint32_t op = lb_place_op(s, region, 0);
     return !s->selected || (op != LB_NONE && s->selected[op]);
 }

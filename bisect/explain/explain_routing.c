@@ -9,7 +9,7 @@
 #include <string.h>
 
 typedef struct counterparts {
-    const lb_scene *scene;
+    const lb_step_pair *scene;
     void **kept; /* dense copies of what lies otherwise */
     uint32_t n_kept;
 } counterparts;
@@ -17,7 +17,7 @@ typedef struct counterparts {
 /* ---- which value of B ---- */
 
 /* The part of a choice that stands at `value`, on the other side. */
-static uint32_t of_choice(const lb_scene *s, uint32_t value)
+static uint32_t of_choice(const lb_step_pair *s, uint32_t value)
 {
     const lb_program *a = s->sides[0].program, *b = s->sides[1].program;
     for (uint32_t i = 0; i < a->n_routings; i++) {
@@ -43,7 +43,7 @@ static bool is_same_window(const lb_value *x, const lb_value *y)
 }
 
 /* What goes into, or comes out of, the same call of the same module. */
-static uint32_t of_module(const lb_scene *s, uint32_t value)
+static uint32_t of_module(const lb_step_pair *s, uint32_t value)
 {
     const lb_program *a = s->sides[0].program, *b = s->sides[1].program;
     for (uint32_t i = 0; i < a->n_boundaries; i++) {
@@ -52,7 +52,7 @@ static uint32_t of_module(const lb_scene *s, uint32_t value)
             (x->value != value && !is_same_window(&a->values[x->value], &a->values[value])))
             continue;
         for (uint32_t k = 0; k < b->n_boundaries; k++)
-            if (lb_stretch_same_place(&s->source, x, &b->boundaries[k])) return b->boundaries[k].value;
+            if (lb_matched_region_same_place(&s->source, x, &b->boundaries[k])) return b->boundaries[k].value;
     }
     return LB_NONE;
 }
@@ -74,7 +74,7 @@ static uint32_t made_as(const lb_program *p, uint32_t value, uint32_t *op, uint3
 }
 
 /* What the aligned op gives. */
-static uint32_t of_op(const lb_scene *s, uint32_t value)
+static uint32_t of_op(const lb_step_pair *s, uint32_t value)
 {
     const lb_program *a = s->sides[0].program, *b = s->sides[1].program;
     uint32_t i, k;
@@ -86,12 +86,12 @@ static uint32_t of_op(const lb_scene *s, uint32_t value)
 
 /* ---- its bytes ---- */
 
-static bool bytes_of(const lb_scene *s, uint32_t value, lb_tensor *tensor)
+static bool bytes_of(const lb_step_pair *s, uint32_t value, lb_tensor *tensor)
 {
     uint32_t op, outcome;
-    if (lb_stretch_bytes(&s->source, 1, value, tensor)) return true;
+    if (lb_matched_region_bytes(&s->source, 1, value, tensor)) return true;
     const uint32_t made = made_as(s->sides[1].program, value, &op, &outcome);
-    return made != LB_NONE && made != value && lb_stretch_bytes(&s->source, 1, made, tensor);
+    return made != LB_NONE && made != value && lb_matched_region_bytes(&s->source, 1, made, tensor);
 }
 
 /* Row-major, as long as the counterparts live. */
@@ -114,7 +114,7 @@ static bool counterpart(void *context, const lb_program *program, uint32_t value
 {
     counterparts *c = context;
     const lb_layout *shape = &program->values[value].layout;
-    uint32_t (*const ways[])(const lb_scene *, uint32_t) = {of_choice, of_module, of_op};
+    uint32_t (*const ways[])(const lb_step_pair *, uint32_t) = {of_choice, of_module, of_op};
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         const uint32_t found = ways[i](c->scene, value);
         if (found == LB_NONE || !bytes_of(c->scene, found, tensor)) continue;
@@ -176,7 +176,7 @@ static const char *name_of(const tally *t)
     return t->upstream ? "upstream" : "near ties";
 }
 
-static lb_status add_layer(lb_explain_session *session, const lb_scene *s, const lb_routing_report *report,
+static lb_status add_layer(lb_explain_session *session, const lb_step_pair *s, const lb_routing_report *report,
                            const lb_routing_layer *layer, const tally *t, lb_err *err)
 {
     const lb_program *p = s->sides[0].program;
@@ -211,7 +211,7 @@ static lb_status add_layer(lb_explain_session *session, const lb_scene *s, const
 }
 
 /* One finding for all calls of a layer. */
-static lb_status add_layers(lb_explain_session *session, const lb_scene *s, const lb_routing_report *report,
+static lb_status add_layers(lb_explain_session *session, const lb_step_pair *s, const lb_routing_report *report,
                             lb_err *err)
 {
     for (uint32_t i = 0; i < report->n_layers; i++) {
@@ -234,7 +234,7 @@ static lb_status keep_report(lb_explain_session *session, const lb_routing_repor
     return LB_OK;
 }
 
-static lb_status tell_lacking(lb_explain_session *session, const lb_scene *s, int side)
+static lb_status tell_lacking(lb_explain_session *session, const lb_step_pair *s, int side)
 {
     const lb_program *p = s->sides[0].program;
     char text[200];
@@ -246,7 +246,7 @@ static lb_status tell_lacking(lb_explain_session *session, const lb_scene *s, in
     return LB_OK;
 }
 
-lb_status lb_explain_routing(lb_explain_session *session, const lb_scene *s, lb_err *err)
+lb_status lb_explain_routing(lb_explain_session *session, const lb_step_pair *s, lb_err *err)
 {
     const lb_program *p = s->sides[0].program;
     const bool modes = session->options->routing;

@@ -2,7 +2,7 @@
  * in that no op makes. What a step of the same run left there is no source of a difference: that step is. */
 #include "explain_session.h"
 
-#include "circumstance.h"
+#include "fallback_proof.h"
 
 #include <lastbit/compare.h>
 #include <math.h>
@@ -36,13 +36,13 @@ static bool is_rounded(const lb_tensor *a, const lb_tensor *b)
     return same;
 }
 
-static void describe(const lb_scene *s, uint32_t va, uint32_t vb, lb_explain_finding *row, char *why,
+static void describe(const lb_step_pair *s, uint32_t va, uint32_t vb, lb_explain_finding *row, char *why,
                      size_t room)
 {
     lb_tensor a, b;
     lb_difference d;
     row->elements = lb_layout_numel(&s->sides[0].program->values[va].layout);
-    if (!lb_stretch_bytes(&s->source, 0, va, &a) || !lb_stretch_bytes(&s->source, 1, vb, &b) ||
+    if (!lb_matched_region_bytes(&s->source, 0, va, &a) || !lb_matched_region_bytes(&s->source, 1, vb, &b) ||
         lb_compare_numbers(&a, &b, &d, NULL) != LB_OK) {
         snprintf(why, room, "digests differ; bytes of one side were not kept");
         return;
@@ -57,7 +57,7 @@ static void describe(const lb_scene *s, uint32_t va, uint32_t vb, lb_explain_fin
         snprintf(why, room, "it enters with other numbers");
 }
 
-static lb_status add_source(lb_explain_session *session, const lb_scene *s, uint32_t i, uint32_t va,
+static lb_status add_source(lb_explain_session *session, const lb_step_pair *s, uint32_t i, uint32_t va,
                             uint32_t vb, lb_err *err)
 {
     const lb_program *p = s->sides[0].program;
@@ -102,22 +102,22 @@ static bool is_fragment(const lb_program *p, const lb_value *v)
 }
 
 /* Rows of a larger batch. */
-static lb_status add_joined(lb_explain_session *session, lb_scene *s, uint32_t i, lb_err *err)
+static lb_status add_joined(lb_explain_session *session, lb_step_pair *s, uint32_t i, lb_err *err)
 {
     const lb_program *p = s->sides[0].program, *q = s->sides[1].program;
-    const lb_joins *joins = &s->alignment.joins;
+    const lb_reassemblies *joins = &s->alignment.joins;
     const lb_op *op = &p->ops[i];
     const uint32_t row = s->alignment.join_of_a[i], va = op->results ? lb_op_results(p, op)[0] : LB_NONE;
     if (row == LB_NONE || va == LB_NONE || strcmp(lb_op_name(p, op), "lb::source") != 0) return LB_OK;
     const lb_op *other = &q->ops[joins->part_ops[joins->list[row].first]];
     const uint32_t part = lb_op_results(q, other)[0];
     const uint32_t vb = lb_assemblies_value(&s->assemblies, p, va, &part, 1);
-    if (vb == LB_NONE || !is_new(session, p, &p->values[va]) || !lb_stretch_differs(&s->source, va, vb))
+    if (vb == LB_NONE || !is_new(session, p, &p->values[va]) || !lb_matched_region_differs(&s->source, va, vb))
         return LB_OK;
     return add_source(session, s, i, va, vb, err);
 }
 
-lb_status lb_explain_sources(lb_explain_session *session, lb_scene *s, lb_err *err)
+lb_status lb_explain_sources(lb_explain_session *session, lb_step_pair *s, lb_err *err)
 {
     const lb_program *p = s->sides[0].program, *q = s->sides[1].program;
     for (uint32_t i = 0; i < p->n_ops; i++) {
@@ -128,7 +128,7 @@ lb_status lb_explain_sources(lb_explain_session *session, lb_scene *s, lb_err *e
             const uint32_t va = lb_op_results(p, &p->ops[i])[k], vb = lb_op_results(q, &q->ops[j])[k];
             if (va == LB_NONE || vb == LB_NONE || !is_new(session, p, &p->values[va]) ||
                 !lb_layout_same_shape(&p->values[va].layout, &q->values[vb].layout) ||
-                !lb_stretch_differs(&s->source, va, vb) || (s->rows && is_fragment(q, &q->values[vb])))
+                !lb_matched_region_differs(&s->source, va, vb) || (s->rows && is_fragment(q, &q->values[vb])))
                 continue;
             LB_TRY(add_source(session, s, i, va, vb, err));
         }

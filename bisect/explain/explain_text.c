@@ -2,7 +2,7 @@
 #define _GNU_SOURCE /* open_memstream */
 #include <lastbit/explain.h>
 
-#include "exchange_names.h"
+#include "collective_names.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -41,7 +41,7 @@ static bool is_collective(const lb_explain_finding *x)
 {
     const char *ops[] = {x->op, x->other_op};
     bool any = strstr(x->why, "no legal order");
-    for (int i = 0; i < 2; i++) any |= strstr(ops[i], "c10d::") || strstr(ops[i], "_c10d_functional::") || lb_exchange_knows(ops[i]);
+    for (int i = 0; i < 2; i++) any |= strstr(ops[i], "c10d::") || strstr(ops[i], "_c10d_functional::") || lb_collective_run_knows(ops[i]);
     return any;
 }
 

@@ -9,7 +9,7 @@
 /* One side's sum as an op of its own. */
 typedef struct model {
     lb_program *program;
-    lb_rehearsal *rehearsal;
+    lb_subprogram *subprogram;
     lb_tensor rows, target; /* (outputs, terms) and (outputs) */
     void *dense;
 } model;
@@ -17,7 +17,7 @@ typedef struct model {
 /* The float leaf whose rows are summed; LB_NONE. */
 static uint32_t leaf_of_rows(const lb_place *p, int side, int64_t *terms)
 {
-    const lb_stretch_side *s = &p->stretch->sides[side];
+    const lb_matched_region_side *s = &p->region->sides[side];
     const lb_tensor *inputs = p->inputs[side][side];
     const int64_t outputs = lb_layout_numel(&p->targets[side][0].layout);
     uint32_t found = LB_NONE;
@@ -47,7 +47,7 @@ static lb_status make_model(const lb_place *place, int side, model *m, lb_err *e
 {
     int64_t terms = 0;
     *m = (model){0};
-    if (!lb_place_can(place, side, side) || place->stretch->n_outputs != 1) return LB_OK;
+    if (!lb_match_site_can(place, side, side) || place->region->n_outputs != 1) return LB_OK;
     const uint32_t leaf = leaf_of_rows(place, side, &terms);
     if (leaf == LB_NONE) return LB_OK;
     const lb_tensor *x = &place->inputs[side][side][leaf], *y = &place->targets[side][0];
@@ -76,13 +76,13 @@ static lb_status make_model(const lb_place *place, int side, model *m, lb_err *e
                 .node = -1};
     const uint32_t row = lb_program_add_op(m->program, &op);
     if (row == LB_NONE) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a sum");
-    const lb_rehearsal_parts parts = {m->program, &row, &leaf_value, &sum, 1, 1, 1};
-    return lb_rehearsal_new(&parts, &m->rehearsal, err);
+    const lb_subprogram_parts parts = {m->program, &row, &leaf_value, &sum, 1, 1, 1};
+    return lb_subprogram_new(&parts, &m->subprogram, err);
 }
 
 static void release_model(model *m)
 {
-    lb_rehearsal_free(m->rehearsal);
+    lb_subprogram_free(m->subprogram);
     lb_program_free(m->program);
     free(m->dense);
 }
@@ -91,7 +91,7 @@ static bool gives(const model *m, const lb_tensor *target, const lb_candidate *c
 {
     lb_tensor result, flat;
     lb_difference d;
-    if (lb_rehearsal_run(m->rehearsal, &m->rows, c->swaps, c->n_swaps, &result, NULL) != LB_OK || !result.data)
+    if (lb_subprogram_run(m->subprogram, &m->rows, c->swaps, c->n_swaps, &result, NULL) != LB_OK || !result.data)
         return false;
     const size_t n = (size_t)lb_layout_numel(&target->layout);
     void *dense = malloc(lb_dtype_bytes(target->dtype, n) + 1),
@@ -129,9 +129,9 @@ lb_status lb_reference_sum_find(const lb_place *place, lb_reference_sum *sum, lb
     uint32_t n = 0;
     *sum = (lb_reference_sum){0};
     lb_status status = make_model(place, 0, &models[0], err);
-    if (status == LB_OK && models[0].rehearsal) status = make_model(place, 1, &models[1], err);
+    if (status == LB_OK && models[0].subprogram) status = make_model(place, 1, &models[1], err);
     const uint32_t op = 0;
-    if (status == LB_OK && models[1].rehearsal)
+    if (status == LB_OK && models[1].subprogram)
         status = lb_candidates_list(models[0].program, &op, 1, NULL, NULL, &list, &n, err);
     for (int side = 0; side < 2 && list && status == LB_OK; side++)
         name_order(&models[side], place, side, list, n, sum);

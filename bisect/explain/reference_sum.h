@@ -3,7 +3,7 @@
 #ifndef LB_BISECT_REFERENCE_SUM_H
 #define LB_BISECT_REFERENCE_SUM_H
 
-#include "place.h"
+#include "match_site.h"
 
 typedef struct lb_reference_sum {
     bool found;        /* a named order gives all bits, on each side */
@@ -12,7 +12,7 @@ typedef struct lb_reference_sum {
     uint32_t tried;
 } lb_reference_sum;
 
-/* Needs a stretch whose sides each read one float tensor of which every row of the last dimension becomes one element of the
+/* Needs a matched region whose sides each read one float tensor of which every row of the last dimension becomes one element of the
  * output; otherwise nothing is found. LB_ERR_NOMEM is the only failure. */
 lb_status lb_reference_sum_find(const lb_place *place, lb_reference_sum *sum, lb_err *err);
 

@@ -62,12 +62,12 @@ static lb_tensor gather(const lb_tensor *from, const picks *dims)
 /* Which leaf an argument is; LB_NONE: none, or one that another argument is too. */
 static uint32_t leaf_of(const lb_place *p, int runner, const lb_arg *args, uint32_t n_args, uint32_t arg)
 {
-    const lb_stretch_side *side = &p->stretch->sides[runner];
+    const lb_matched_region_side *side = &p->region->sides[runner];
     if (arg >= n_args || args[arg].tag != LB_ARG_VALUE) return LB_NONE;
     for (uint32_t i = 0; i < n_args; i++)
         if (i != arg && args[i].tag == LB_ARG_VALUE && args[i].u.value == args[arg].u.value) return LB_NONE;
     for (uint32_t i = 0; i < side->n_leaves; i++)
-        if (lb_stretch_recorded(p->source, runner, side->leaves[i]) == args[arg].u.value) return i;
+        if (lb_matched_region_recorded(p->source, runner, side->leaves[i]) == args[arg].u.value) return i;
     return LB_NONE;
 }
 
@@ -79,9 +79,9 @@ typedef struct cut {
 
 static bool plan_cut(const lb_place *p, int runner, int bits, cut *c)
 {
-    const lb_stretch_side *side = &p->stretch->sides[runner];
-    const lb_program *program = lb_stretch_program(p->source, runner);
-    if (side->n_ops != 1 || p->stretch->n_outputs != 1 || !lb_place_can(p, runner, bits)) return false;
+    const lb_matched_region_side *side = &p->region->sides[runner];
+    const lb_program *program = lb_matched_region_program(p->source, runner);
+    if (side->n_ops != 1 || p->region->n_outputs != 1 || !lb_match_site_can(p, runner, bits)) return false;
     const lb_op *op = &program->ops[side->ops[0]];
     const lb_arg *args = lb_op_args(program, op);
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
@@ -122,14 +122,14 @@ static bool plan_cut(const lb_place *p, int runner, int bits, cut *c)
 
 lb_status lb_sample_take(const lb_place *p, int runner, int bits, lb_sample *s, lb_err *err)
 {
-    const lb_stretch_side *side = &p->stretch->sides[runner];
+    const lb_matched_region_side *side = &p->region->sides[runner];
     lb_layout leaf_layouts[3], output_layout;
     uint32_t leaves[3];
     cut c = {0};
     *s = (lb_sample){.bits = bits};
     if (!plan_cut(p, runner, bits, &c)) return LB_OK;
     lb_place *small = &s->place;
-    *small = (lb_place){.stretch = p->stretch, .source = p->source};
+    *small = (lb_place){.region = p->region, .source = p->source};
     lb_tensor *inputs = small->inputs[runner][bits] = calloc(side->n_leaves + 1, sizeof *inputs);
     void **owned = small->owned[runner][bits] = calloc(side->n_leaves + 1, sizeof *owned);
     lb_tensor *targets = small->targets[bits] = calloc(2, sizeof *targets);
@@ -144,10 +144,10 @@ lb_status lb_sample_take(const lb_place *p, int runner, int bits, lb_sample *s, 
     if (room) targets[0] = gather(&p->targets[bits][0], c.dims[3]);
     room = room && targets[0].data;
     for (uint32_t i = 0; i < side->n_leaves && i < 3; i++)
-        leaves[i] = lb_stretch_recorded(p->source, runner, side->leaves[i]);
-    const uint32_t output = lb_stretch_recorded(p->source, runner, side->outputs[0]);
+        leaves[i] = lb_matched_region_recorded(p->source, runner, side->leaves[i]);
+    const uint32_t output = lb_matched_region_recorded(p->source, runner, side->outputs[0]);
     output_layout = room ? targets[0].layout : (lb_layout){0};
-    const lb_rehearsal_parts parts = {.program = lb_stretch_program(p->source, runner),
+    const lb_subprogram_parts parts = {.program = lb_matched_region_program(p->source, runner),
                                       .ops = side->ops,
                                       .n_ops = side->n_ops,
                                       .leaves = leaves,
@@ -156,7 +156,7 @@ lb_status lb_sample_take(const lb_place *p, int runner, int bits, lb_sample *s, 
                                       .n_outputs = 1,
                                       .leaf_layouts = leaf_layouts,
                                       .output_layouts = &output_layout};
-    lb_status status = room ? lb_rehearsal_new(&parts, &small->rehearsals[runner], err)
+    lb_status status = room ? lb_subprogram_new(&parts, &small->subprograms[runner], err)
                             : lb_fail(err, LB_ERR_NOMEM, "out of memory for a sample");
     s->taken = status == LB_OK;
     if (status != LB_OK) lb_sample_release(s);
@@ -165,8 +165,8 @@ lb_status lb_sample_take(const lb_place *p, int runner, int bits, lb_sample *s, 
 
 void lb_sample_release(lb_sample *s)
 {
-    if (!s->place.stretch) return;
+    if (!s->place.region) return;
     if (s->place.targets[s->bits]) free(s->place.targets[s->bits][0].data);
-    lb_place_release(&s->place);
+    lb_match_site_release(&s->place);
     *s = (lb_sample){0};
 }

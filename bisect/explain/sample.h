@@ -7,7 +7,7 @@
 #ifndef LB_BISECT_SAMPLE_H
 #define LB_BISECT_SAMPLE_H
 
-#include "place.h"
+#include "match_site.h"
 
 typedef struct lb_sample {
     bool taken;

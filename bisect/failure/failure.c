@@ -486,7 +486,7 @@ static bool is_beside_loss(const lb_program *p, uint32_t op, const lb_value *val
 static void judge(lb_monitor *m, lb_watched *w, uint32_t op, const lb_value *value,
                   const lb_statistics *s)
 {
-    uint8_t bits = w->marks[op] & (uint8_t)~LB_WATCH_WITNESS;
+    uint8_t bits = w->marks[op] & (uint8_t)~LB_WATCH_EVIDENCE;
     if (bits & LB_WATCH_LOSS && is_beside_loss(w->program, op, value)) bits &= (uint8_t)~LB_WATCH_LOSS;
     if (!bits || !lb_dtype_is_float(value->dtype) || m->excluded[w->rank_row] || !s->elements) return;
     w->judged += m->mode != LB_MONITOR_PREDICATE || bits & LB_WATCH_PREDICATE;
@@ -505,7 +505,7 @@ bool lb_monitor_op(lb_monitor *m, const lb_event *event)
     if (!w) return true;
     /* In a step after the failing one this rank has nothing to add. */
     bool past = m->failure.kind != LB_FAILURE_NONE && event->step > m->failure.step;
-    if (!past && event->op < w->program->n_ops && w->marks[event->op] & (uint8_t)~LB_WATCH_WITNESS)
+    if (!past && event->op < w->program->n_ops && w->marks[event->op] & (uint8_t)~LB_WATCH_EVIDENCE)
         for (uint32_t i = 0; i < event->n_results; i++) {
             if (event->values[i] == LB_NONE || event->values[i] >= w->program->n_values) continue;
             const lb_value *value = &w->program->values[event->values[i]];

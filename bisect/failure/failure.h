@@ -30,7 +30,7 @@ enum lb_watch_bits {
     LB_WATCH_STATE = 1 << 3,
     LB_WATCH_OUTPUT = 1 << 4,
     LB_WATCH_PREDICATE = 1 << 5,
-    LB_WATCH_WITNESS = 1 << 6 /* not judged: by reading a value it shows that it is a gradient or a loss */
+    LB_WATCH_EVIDENCE = 1 << 6 /* not judged: by reading a value it shows that it is a gradient or a loss */
 };
 
 typedef struct lb_monitor lb_monitor;

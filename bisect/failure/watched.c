@@ -52,7 +52,7 @@ static void mark_inputs(marker *m, uint32_t reader, uint8_t bit)
 {
     m->reader = reader;
     m->bit = bit;
-    m->w->marks[reader] |= LB_WATCH_WITNESS;
+    m->w->marks[reader] |= LB_WATCH_EVIDENCE;
     lb_op_each_input(m->p, &m->p->ops[reader], mark_defs, m);
 }
 

@@ -3,7 +3,7 @@
 
 #include "ops.h"
 #include "recogniser.h"
-#include "rehearsal.h"
+#include "subprogram.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +42,7 @@ static bool add_rows(lb_row_batch *b, uint32_t value)
 {
     lb_tensor x;
     bool exact = true;
-    if (!lb_witness_value(b->bytes, value, &x, &exact) || !exact || lb_dtype_bits(x.dtype) < 8) return false;
+    if (!lb_regenerated_value(b->bytes, value, &x, &exact) || !exact || lb_dtype_bits(x.dtype) < 8) return false;
     const size_t bytes = lb_dtype_bytes(x.dtype, (size_t)lb_layout_numel(&x.layout));
     char *dense = malloc(bytes + 1);
     b->values[b->n_values] = value, b->dense[b->n_values] = dense;
@@ -133,7 +133,7 @@ static lb_launch_of launched_as(const lb_program *p, const lb_op *op)
     return LB_LAUNCH_KINDS;
 }
 
-bool lb_row_batch_of_op(const lb_program *p, const lb_witness *bytes, uint32_t op, lb_row_batch *b)
+bool lb_row_batch_of_op(const lb_program *p, const lb_regenerated *bytes, uint32_t op, lb_row_batch *b)
 {
     const uint32_t x = rows_argument(p, &p->ops[op]);
     *b = (lb_row_batch){.program = p, .bytes = bytes, .op = op, .y = x};
@@ -184,7 +184,7 @@ static bool load_sequences(lb_row_batch *b)
     return true;
 }
 
-bool lb_row_batch_of_composite(const lb_composite *c, const lb_witness *bytes, lb_row_batch *b)
+bool lb_row_batch_of_composite(const lb_composite *c, const lb_regenerated *bytes, lb_row_batch *b)
 {
     static const struct {
         lb_composite_kind kind;
@@ -222,7 +222,7 @@ static bool read_input(const lb_row_batch *b, uint32_t value, char *const *batch
 {
     const uint32_t i = place_of(b, value);
     bool exact = true;
-    if (i == b->n_values) return lb_witness_value(b->bytes, value, tensor, &exact) && exact;
+    if (i == b->n_values) return lb_regenerated_value(b->bytes, value, tensor, &exact) && exact;
     const lb_value *v = &b->program->values[value];
     *tensor = (lb_tensor){batch[i], v->dtype, with_rows(b, &v->layout, rows)};
     return true;
@@ -252,11 +252,11 @@ static lb_status run_op(const lb_row_batch *b, const lb_swap *swap, char *const 
         const uint32_t v = lb_op_results(p, op)[k];
         if (v != LB_NONE) p->values[v].layout = with_rows(b, &p->values[v].layout, rows);
     }
-    lb_rehearsal *rehearsal = NULL;
-    const lb_rehearsal_parts parts = {p, &b->op, leaves, &b->y, 1, n, 1};
-    lb_status status = whole ? lb_rehearsal_new(&parts, &rehearsal, NULL) : LB_ERR_NOT_CAPTURED;
-    if (status == LB_OK) status = lb_rehearsal_run(rehearsal, inputs, swap, *swap->argument != 0, result, NULL);
-    lb_rehearsal_free(rehearsal);
+    lb_subprogram *subprogram = NULL;
+    const lb_subprogram_parts parts = {p, &b->op, leaves, &b->y, 1, n, 1};
+    lb_status status = whole ? lb_subprogram_new(&parts, &subprogram, NULL) : LB_ERR_NOT_CAPTURED;
+    if (status == LB_OK) status = lb_subprogram_run(subprogram, inputs, swap, *swap->argument != 0, result, NULL);
+    lb_subprogram_free(subprogram);
     lb_program_free(p);
     return status;
 }

@@ -8,7 +8,7 @@
 #define LB_BISECT_ROW_BATCH_H
 
 #include "launch_rule.h"
-#include "witness.h"
+#include "regenerated.h"
 
 #include <lastbit/composite.h>
 
@@ -17,7 +17,7 @@ typedef enum lb_row_run { LB_ROW_RUN_KERNEL, LB_ROW_RUN_ORDER } lb_row_run;
 
 typedef struct lb_row_batch {
     const lb_program *program;
-    const lb_witness *bytes;
+    const lb_regenerated *bytes;
     uint32_t op;                   /* the last one of a composite */
     const lb_composite *composite; /* NULL: the op itself */
     uint32_t y;                    /* the value that is compared */
@@ -30,8 +30,8 @@ typedef struct lb_row_batch {
 
 /* False: it has no rows, or their bytes are not known. Otherwise it has to be released. The program, the bytes and the composite are
  * borrowed. */
-bool lb_row_batch_of_op(const lb_program *program, const lb_witness *bytes, uint32_t op, lb_row_batch *batch);
-bool lb_row_batch_of_composite(const lb_composite *composite, const lb_witness *bytes, lb_row_batch *batch);
+bool lb_row_batch_of_op(const lb_program *program, const lb_regenerated *bytes, uint32_t op, lb_row_batch *batch);
+bool lb_row_batch_of_composite(const lb_composite *composite, const lb_regenerated *bytes, lb_row_batch *batch);
 void lb_row_batch_release(lb_row_batch *batch);
 
 /* What is made of a batch of `rows` recorded rows, in turn from `first` on: dense elements of y, malloc'ed; `*elements`: of one row. NULL

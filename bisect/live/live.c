@@ -10,7 +10,7 @@
 #define _GNU_SOURCE /* open_memstream */
 #include "journal.h"
 #include "live_job.h"
-#include "search.h"
+#include "group_search.h"
 
 #include <lastbit/bisect.h>
 

@@ -4,15 +4,15 @@
  * is one copy of the edges of both sides. */
 #include "merged_steps.h"
 
-#include "taking.h"
+#include "cross_feed.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct maker {
-    const lb_side *sides[2];
+    const lb_program_view *sides[2];
     const lb_alignment *al;
-    const lb_meetings *meetings; /* of A, of B */
+    const lb_collective_matches *meetings; /* of A, of B */
     const uint8_t *differs;
     const lb_shadow_pair *shadows;
     const lb_exits *exits;
@@ -38,9 +38,9 @@ static uint32_t preds_of(const lb_flow *f, uint32_t op)
     return f->first_def[op + 1] - f->first_def[op];
 }
 
-static const lb_meeting *meeting_of(const maker *m, int side, uint32_t op)
+static const lb_collective_match *meeting_of(const maker *m, int side, uint32_t op)
 {
-    const lb_meetings *all = &m->meetings[side];
+    const lb_collective_matches *all = &m->meetings[side];
     return all->of_op && all->of_op[op] != LB_NONE ? &all->list[all->of_op[op]] : NULL;
 }
 
@@ -57,14 +57,14 @@ static bool list_preds(maker *m, int side)
     uint64_t total = 0;
     uint32_t *first = m->out->first_pred[side] = malloc((n + 1) * sizeof *first), at = 0;
     for (uint32_t i = 0; i < n; i++) {
-        const lb_meeting *meeting = meeting_of(m, side, i);
+        const lb_collective_match *meeting = meeting_of(m, side, i);
         for (uint32_t k = 0; k < (meeting ? meeting->n : 1); k++)
             total += preds_of(f, meeting ? m->meetings[side].ops[meeting->first + k] : i);
     }
     uint32_t *preds = m->out->preds[side] = malloc((total + 1) * sizeof *preds);
     if (!first || !preds || total > UINT32_MAX) return false;
     for (uint32_t i = 0; i < n; i++) {
-        const lb_meeting *meeting = meeting_of(m, side, i);
+        const lb_collective_match *meeting = meeting_of(m, side, i);
         first[i] = at;
         for (uint32_t k = 0; k < (meeting ? meeting->n : 1); k++) {
             const uint32_t member = meeting ? m->meetings[side].ops[meeting->first + k] : i;
@@ -168,7 +168,7 @@ static void make_nodes(maker *m)
         if (b != LB_NONE && meets(m, 1, b) == LB_NONE && !is_no_pair(m, a, b)) add_node(m, a, &b, 1, state_of(m, a));
         /* A join comes last: an op has either a partner or parts. */
         if (b != LB_NONE || al->join_of_a[a] == LB_NONE) continue;
-        const lb_join *join = &al->joins.list[al->join_of_a[a]];
+        const lb_reassembly *join = &al->joins.list[al->join_of_a[a]];
         add_node(m, a, al->joins.part_ops + join->first, join->parts, state_of(m, a));
     }
 }
@@ -240,7 +240,7 @@ static bool is_rebased(const maker *m, const lb_node *node)
     const uint32_t a = m->out->ops[node->first[0]], b = m->out->ops[node->first[1]];
     /* A collective whose members are all here is computed by both shadows, and hides nothing. */
     if (op_of(m, 0, a)->flags & LB_OP_RANDOM || is_source(m, 0, a) || meeting_of(m, 0, a)) return false;
-    return lb_taking_rebases(m->al, m->sides[0], a, m->sides[1], b);
+    return lb_cross_feed_rebases(m->al, m->sides[0], a, m->sides[1], b);
 }
 
 /* Are integers or bools of it not the same on both sides? */
@@ -251,7 +251,7 @@ static bool decides(const maker *m, const lb_node *node)
     for (uint32_t i = 0; i < a->results && i < b->results; i++) {
         const uint32_t va = lb_op_results(pa, a)[i], vb = lb_op_results(pb, b)[i];
         if (va == LB_NONE || vb == LB_NONE || !lb_dtype_is_integer(lb_dtype_part(pa->values[va].dtype))) continue;
-        if (lb_side_values_differ(m->sides[0], va, m->sides[1], vb)) return true;
+        if (lb_program_view_values_differ(m->sides[0], va, m->sides[1], vb)) return true;
     }
     return false;
 }
@@ -361,7 +361,7 @@ static lb_status open_steps(maker *m, lb_err *err)
     return o->nodes && o->ops ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu ops", all);
 }
 
-lb_status lb_merged_steps_make(const lb_side *a, const lb_side *b, const lb_alignment *alignment, const lb_meetings meetings[2],
+lb_status lb_merged_steps_make(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment, const lb_collective_matches meetings[2],
                                const uint8_t *differs, const lb_shadow_pair *shadows, const lb_exits *exits,
                                lb_merged_steps *out, lb_err *err)
 {

@@ -44,7 +44,7 @@ static bool note(lb_met_storages *met, int64_t first, int64_t second)
 }
 
 /* In the optimizer alone: that is where states without a name are written, and there are few of them. */
-static bool note_node(lb_met_storages *met, const lb_side *a, const lb_side *b, const lb_merged_steps *s, const lb_node *node, bool swapped)
+static bool note_node(lb_met_storages *met, const lb_program_view *a, const lb_program_view *b, const lb_merged_steps *s, const lb_node *node, bool swapped)
 {
     /* One against several parts is a state in shards; which shard a storage of A belongs to is no
      * pair. */
@@ -59,7 +59,7 @@ static bool note_node(lb_met_storages *met, const lb_side *a, const lb_side *b, 
     return true;
 }
 
-lb_status lb_met_storages_note(lb_met_storages *met, const lb_side *a, const lb_side *b, const lb_merged_steps *s, bool swapped, lb_err *err)
+lb_status lb_met_storages_note(lb_met_storages *met, const lb_program_view *a, const lb_program_view *b, const lb_merged_steps *s, bool swapped, lb_err *err)
 {
     /* Storages are freed and reused between steps, so that only what met in the step just before
      * can be trusted. */
@@ -85,7 +85,7 @@ static bool is_free(const lb_alignment *al, uint32_t n_ops, uint32_t op_b)
 }
 
 /* True when they are partners now. */
-static bool pair(const lb_side *a, const lb_side *b, int64_t sb, uint32_t op_a, const lb_value *va, lb_alignment *al)
+static bool pair(const lb_program_view *a, const lb_program_view *b, int64_t sb, uint32_t op_a, const lb_value *va, lb_alignment *al)
 {
     for (uint32_t j = 0; j < b->program->n_ops; j++) {
         const uint32_t v = carried(b->program, j);
@@ -136,7 +136,7 @@ static const char *named_parameter(const char *name)
     return colon ? colon + 1 : NULL;
 }
 
-static lb_status list_states(const lb_side *side, states *s, lb_err *err)
+static lb_status list_states(const lb_program_view *side, states *s, lb_err *err)
 {
     const lb_program *p = side->program;
     LB_TRY(lb_flow_new(p, &s->flow, err));
@@ -156,7 +156,7 @@ static lb_status list_states(const lb_side *side, states *s, lb_err *err)
 }
 
 /* A's parameters go by the names of their partners. */
-static const char *partners_name(const lb_side *a, const lb_side *b, const lb_alignment *al, const char *parameter)
+static const char *partners_name(const lb_program_view *a, const lb_program_view *b, const lb_alignment *al, const char *parameter)
 {
     const lb_program *pa = a->program, *pb = b->program;
     for (uint32_t i = 0; i < pa->n_ops; i++) {
@@ -194,19 +194,19 @@ static bool are_of_one_kind(const states *a, const state *x, const states *b, co
     return any;
 }
 
-static void pair_kinds(const lb_side *a, const lb_side *b, const states *sa, const states *sb, lb_alignment *al)
+static void pair_kinds(const lb_program_view *a, const lb_program_view *b, const states *sa, const states *sb, lb_alignment *al)
 {
     for (uint32_t i = 0; i < sa->n; i++)
         for (uint32_t k = 0; k < sb->n && is_lone(al, sa->list[i].op); k++) {
             const state *x = &sa->list[i], *y = &sb->list[k];
-            if (strcmp(x->parameter, y->parameter) || lb_side_part_of(a, x->op) != lb_side_part_of(b, y->op)) continue;
+            if (strcmp(x->parameter, y->parameter) || lb_program_view_part_of(a, x->op) != lb_program_view_part_of(b, y->op)) continue;
             if (!are_of_one_kind(sa, x, sb, y)) continue;
             const uint32_t va = carried(a->program, x->op), vb = carried(b->program, y->op);
             pair(a, b, b->program->values[vb].storage, x->op, &a->program->values[va], al);
         }
 }
 
-static lb_status pair_by_kind(const lb_side *a, const lb_side *b, const uint8_t *met, lb_alignment *al, lb_err *err)
+static lb_status pair_by_kind(const lb_program_view *a, const lb_program_view *b, const uint8_t *met, lb_alignment *al, lb_err *err)
 {
     states sa = {0}, sb = {0};
     lb_status status = list_states(a, &sa, err);
@@ -218,7 +218,7 @@ static lb_status pair_by_kind(const lb_side *a, const lb_side *b, const uint8_t 
     return status;
 }
 
-lb_status lb_met_storages_pair(const lb_met_storages *met, const lb_side *a, const lb_side *b, bool swapped, lb_alignment *al, lb_err *err)
+lb_status lb_met_storages_pair(const lb_met_storages *met, const lb_program_view *a, const lb_program_view *b, bool swapped, lb_alignment *al, lb_err *err)
 {
     const lb_program *p = a->program;
     uint8_t *now = met->n ? calloc(p->n_ops + 1, 1) : NULL;

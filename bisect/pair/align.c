@@ -202,7 +202,7 @@ static uint64_t role_of(const lb_program *p, const lb_op *op)
 }
 
 /* `share`: so many parts of this side stand for one of the other. */
-static entry *list_entries(const lb_side *side, char *const *paths, const served *whose, uint32_t share, uint32_t *count)
+static entry *list_entries(const lb_program_view *side, char *const *paths, const served *whose, uint32_t share, uint32_t *count)
 {
     const lb_program *p = side->program;
     entry *list = malloc((p->n_ops ? p->n_ops : 1) * sizeof *list);
@@ -210,7 +210,7 @@ static entry *list_entries(const lb_side *side, char *const *paths, const served
     for (uint32_t i = 0; list && i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
         if (!lb_op_computes(p, op)) continue;
-        const uint32_t part = lb_side_part_of(side, i);
+        const uint32_t part = lb_program_view_part_of(side, i);
         const uint64_t role = whose->names[i] ? role_of(p, op) : 0;
         list[(*count)++] = (entry){.path = whose->names[i] ? whose->names[i] : paths[op->scope],
                                    .kind = mix(kind_of(p, op), role),
@@ -297,7 +297,7 @@ static bool has_rows_of(const lb_batch_rows *rows, const lb_program *pa, uint32_
             continue;
         }
         const int dim = lb_batch_rows_dim(rows, &pa->values[a.list[i]].layout, &pb->values[b.list[i]].layout);
-        if (dim == LB_JOIN_NONE) return false;
+        if (dim == LB_REASSEMBLY_NONE) return false;
         *any += dim >= 0, *inputs += dim >= 0 && i < a.inputs;
     }
     return true;
@@ -348,7 +348,7 @@ static uint32_t *match_groups(aligner *al, group a, group b, bool by_name)
 
 /* What collectives leave depends on who takes part: lists of gathered pieces are as long as the group, and an all-to-all mixes the
  * pieces of all ranks in each. */
-static bool is_mixed(const aligner *al, const lb_join *join)
+static bool is_mixed(const aligner *al, const lb_reassembly *join)
 {
     const lb_op *whole = &al->a->ops[join->whole], *part = &al->b->ops[al->out->joins.part_ops[join->first]];
     return whole->flags & LB_OP_COLLECTIVE &&
@@ -356,15 +356,15 @@ static bool is_mixed(const aligner *al, const lb_join *join)
             strstr(lb_op_name(al->a, whole), "all_to_all"));
 }
 
-static bool can_join(const aligner *al, const lb_join *join, uint32_t *values)
+static bool can_join(const aligner *al, const lb_reassembly *join, uint32_t *values)
 {
     const lb_op *whole = &al->a->ops[join->whole];
     if (is_mixed(al, join)) return false;
     for (uint32_t i = 0; i < whole->results + whole->written; i++) {
         uint32_t v = lb_op_outcome(al->a, whole, i);
         if (v == LB_NONE) continue;
-        if (!lb_join_values(&al->out->joins, join, al->b, i, values)) return false;
-        if (lb_join_dim(al->out->joins.rows, al->a, v, al->b, values, join->parts) == LB_JOIN_NONE)
+        if (!lb_reassembly_values(&al->out->joins, join, al->b, i, values)) return false;
+        if (lb_reassembly_dim(al->out->joins.rows, al->a, v, al->b, values, join->parts) == LB_REASSEMBLY_NONE)
             return false;
     }
     return true;
@@ -372,8 +372,8 @@ static bool can_join(const aligner *al, const lb_join *join, uint32_t *values)
 
 static bool add_join(aligner *al, uint32_t whole, const uint32_t *ops, uint32_t n, uint32_t *values)
 {
-    lb_joins *j = &al->out->joins;
-    lb_join join = {whole, j->n_part_ops, n};
+    lb_reassemblies *j = &al->out->joins;
+    lb_reassembly join = {whole, j->n_part_ops, n};
     memcpy(j->part_ops + j->n_part_ops, ops, n * sizeof *ops);
     if (!can_join(al, &join, values)) return false;
     al->out->join_of_a[whole] = j->n;
@@ -580,7 +580,7 @@ static bool show_same_shape(const lb_alignment *al, const lb_program *a, uint32_
 }
 
 /* Quadratic only in sources of one step, of which there are hundreds. */
-static void pair_alike(aligner *al, const lb_side *side_a, const lb_side *side_b, const sources *sa, const sources *sb,
+static void pair_alike(aligner *al, const lb_program_view *side_a, const lb_program_view *side_b, const sources *sa, const sources *sb,
                        likeness how, uint8_t *taken_a, uint8_t *taken_b)
 {
     const lb_program *a = side_a->program, *b = side_b->program;
@@ -594,7 +594,7 @@ static void pair_alike(aligner *al, const lb_side *side_a, const lb_side *side_b
                               (how == BY_NAME && show_same_shape(al->out, a, sa->ops[i], b, sb->ops[j]));
             if (taken_b[j] || (!same && !(rows && lb_batch_rows_dim(rows, &va->layout, &vb->layout) >= 0)))
                 continue;
-            if (lb_side_part_of(side_a, sa->ops[i]) != lb_side_part_of(side_b, sb->ops[j])) continue;
+            if (lb_program_view_part_of(side_a, sa->ops[i]) != lb_program_view_part_of(side_b, sb->ops[j])) continue;
             if (!are_alike(al, va, sa, i, vb, sb, j, how)) continue;
             if (same)
                 al->out->source_b_of_a[sa->ops[i]] = sb->ops[j];
@@ -629,7 +629,7 @@ static void join_by_use(aligner *al, const sources *sa, const sources *sb, uint8
 
 /* Named sources by name and occurrence; of the others those that hold the same bits, and what is left by the aligned op that reads it
  * first, and as which of its inputs. */
-static bool pair_sources(aligner *al, const lb_side *a, const lb_side *b, const sources *sa, const sources *sb, uint8_t *taken)
+static bool pair_sources(aligner *al, const lb_program_view *a, const lb_program_view *b, const sources *sa, const sources *sb, uint8_t *taken)
 {
     uint8_t *taken_a = calloc(sa->n + 1, 1);
     for (likeness how = BY_NAME; taken_a && how <= BY_USE; how++) pair_alike(al, a, b, sa, sb, how, taken_a, taken);
@@ -640,15 +640,15 @@ static bool pair_sources(aligner *al, const lb_side *a, const lb_side *b, const 
 
 /* B is more programs: a source of A is one of each of those that stand for its own, put together. Of unnamed ones the place in
  * the program decides, and whether they can be put together. */
-static void join_source(aligner *al, const lb_side *a, const lb_side *b, const sources *sa, uint32_t i,
+static void join_source(aligner *al, const lb_program_view *a, const lb_program_view *b, const sources *sa, uint32_t i,
                         const sources *sb, uint8_t *taken, uint32_t *room)
 {
-    const uint32_t parts = b->n_parts / a->n_parts, first = lb_side_part_of(a, sa->ops[i]) * parts;
+    const uint32_t parts = b->n_parts / a->n_parts, first = lb_program_view_part_of(a, sa->ops[i]) * parts;
     uint32_t *ops = room, *rows = room + parts, found = 0;
     const lb_value *va = source_value(al->a, sa->ops[i]);
     for (uint32_t j = 0; j < sb->n && found < parts; j++) {
         const lb_value *vb = source_value(al->b, sb->ops[j]);
-        if (taken[j] || lb_side_part_of(b, sb->ops[j]) != first + found || va->dtype != vb->dtype) continue;
+        if (taken[j] || lb_program_view_part_of(b, sb->ops[j]) != first + found || va->dtype != vb->dtype) continue;
         if (strcmp(sa->names[i], sb->names[j]) != 0) continue;
         if (!*sa->names[i] && va->layout.ndim != vb->layout.ndim) continue;
         ops[found] = sb->ops[j], rows[found++] = j;
@@ -659,7 +659,7 @@ static void join_source(aligner *al, const lb_side *a, const lb_side *b, const s
     for (uint32_t k = 0; k < found; k++) taken[rows[k]] = 1;
 }
 
-static bool join_sources(aligner *al, const lb_side *a, const lb_side *b, const sources *sa, const sources *sb,
+static bool join_sources(aligner *al, const lb_program_view *a, const lb_program_view *b, const sources *sa, const sources *sb,
                          uint8_t *taken)
 {
     uint32_t *room = malloc(3 * b->n_parts * sizeof *room);
@@ -668,7 +668,7 @@ static bool join_sources(aligner *al, const lb_side *a, const lb_side *b, const 
     return room != NULL;
 }
 
-static lb_status align_sources(const lb_side *a, const lb_side *b, const lb_map_rules *rules_a,
+static lb_status align_sources(const lb_program_view *a, const lb_program_view *b, const lb_map_rules *rules_a,
                                const lb_map_rules *rules_b, lb_alignment *out, lb_err *err)
 {
     sources sa = {0}, sb = {0};
@@ -724,7 +724,7 @@ static void align_layers(aligner *al, const entry *a, uint32_t na, const entry *
     out->only_a = na - out->pairs - out->joins.n, out->only_b = nb - out->pairs - out->joins.n_part_ops;
 }
 
-static lb_status align_ops(const lb_side *a, const lb_side *b, char **paths_a, char **paths_b, const served whose[2],
+static lb_status align_ops(const lb_program_view *a, const lb_program_view *b, char **paths_a, char **paths_b, const served whose[2],
                            lb_alignment *out, lb_err *err)
 {
     uint32_t na = 0, nb = 0;
@@ -761,7 +761,7 @@ static uint32_t *list_shown(const lb_program *p, bool windows)
     return shown;
 }
 
-static lb_status make(const lb_side *a, const lb_side *b, const lb_map_rules *rules_a, const lb_map_rules *rules_b,
+static lb_status make(const lb_program_view *a, const lb_program_view *b, const lb_map_rules *rules_a, const lb_map_rules *rules_b,
                       const lb_batch_rows *rows, bool by_parameter, lb_alignment *out, lb_err *err)
 {
     const lb_program *pa = a->program, *pb = b->program;
@@ -783,13 +783,13 @@ static lb_status make(const lb_side *a, const lb_side *b, const lb_map_rules *ru
     return status;
 }
 
-lb_status lb_alignment_make(const lb_side *a, const lb_side *b, const lb_map_rules *rules_a, const lb_map_rules *rules_b,
+lb_status lb_alignment_make(const lb_program_view *a, const lb_program_view *b, const lb_map_rules *rules_a, const lb_map_rules *rules_b,
                             const lb_batch_rows *rows, lb_alignment *out, lb_err *err)
 {
     return make(a, b, rules_a, rules_b, rows, false, out, err);
 }
 
-lb_status lb_alignment_make_by_parameter(const lb_side *a, const lb_side *b, const lb_map_rules *rules_a, const lb_map_rules *rules_b,
+lb_status lb_alignment_make_by_parameter(const lb_program_view *a, const lb_program_view *b, const lb_map_rules *rules_a, const lb_map_rules *rules_b,
                                          lb_alignment *out, lb_err *err)
 {
     return make(a, b, rules_a, rules_b, NULL, true, out, err);
@@ -807,7 +807,7 @@ bool lb_alignment_finer(const lb_program *program, const lb_program *other)
     return calls[0] > calls[1];
 }
 
-bool lb_alignment_join(lb_alignment *alignment, const lb_program *a, const lb_program *b, uint32_t whole, const uint32_t *parts, uint32_t n)
+bool lb_alignment_reassembly(lb_alignment *alignment, const lb_program *a, const lb_program *b, uint32_t whole, const uint32_t *parts, uint32_t n)
 {
     aligner al = {a, b, alignment, false};
     uint32_t *values = malloc((n + 1) * sizeof *values);
@@ -822,6 +822,6 @@ void lb_alignment_release(lb_alignment *alignment)
         free(alignment->irregular);
     free(alignment->join_of_a), free(alignment->join_of_b), free(alignment->place_of_b);
     free(alignment->shown[0]), free(alignment->shown[1]);
-    lb_joins_release(&alignment->joins);
+    lb_reassemblies_release(&alignment->joins);
     memset(alignment, 0, sizeof *alignment);
 }

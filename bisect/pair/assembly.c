@@ -1,7 +1,7 @@
 /* Values put together: see assembly.h. */
 #include "assembly.h"
 
-#include "witness.h"
+#include "regenerated.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -59,16 +59,16 @@ uint32_t lb_assemblies_value(lb_assemblies *all, const lb_program *pa, uint32_t 
     const lb_program *pb = all->how.b->program;
     for (uint32_t i = 0; i < n; i++)
         if (parts[i] == LB_NONE || pb->values[parts[i]].dtype != pb->values[parts[0]].dtype) return LB_NONE;
-    const int dim = lb_join_dim(all->how.rows, pa, whole, pb, parts, n);
-    if (dim == LB_JOIN_SAME) return same_bits(pb, parts, n) ? parts[0] : LB_NONE;
+    const int dim = lb_reassembly_dim(all->how.rows, pa, whole, pb, parts, n);
+    if (dim == LB_REASSEMBLY_SAME) return same_bits(pb, parts, n) ? parts[0] : LB_NONE;
     if (dim < 0) return LB_NONE;
     if (!grow_slots(all)) return LB_NONE;
     uint32_t *slot = slot_of(all, dim, parts, n);
     if (*slot) return pb->n_values + *slot - 1;
     lb_assembly *grown = realloc(all->list, (all->n + 1) * sizeof *grown);
     uint32_t *copy = malloc(n * sizeof *copy), n_pieces;
-    lb_join_piece *pieces =
-        lb_join_pieces(all->how.rows, &pa->values[whole].layout, dim, pb, parts, n, &n_pieces);
+    lb_reassembly_piece *pieces =
+        lb_reassembly_pieces(all->how.rows, &pa->values[whole].layout, dim, pb, parts, n, &n_pieces);
     if (grown) all->list = grown;
     if (!grown || !copy || !pieces) {
         free(copy), free(pieces);
@@ -96,10 +96,10 @@ bool lb_assemblies_bytes(lb_assemblies *all, uint32_t value, lb_tensor *tensor)
 {
     lb_assembly *a = &all->list[value - all->how.b->program->n_values];
     bool exact;
-    if (a->own != LB_NONE) return lb_witness_value(all->wholes, a->own, tensor, &exact) && exact;
+    if (a->own != LB_NONE) return lb_regenerated_value(all->wholes, a->own, tensor, &exact) && exact;
     if (!a->bytes && !a->failed) {
         lb_tensor made;
-        a->failed = !lb_join_assemble(&all->how, &a->row.layout, a->dim, a->parts, a->n, &made);
+        a->failed = !lb_reassembly_assemble(&all->how, &a->row.layout, a->dim, a->parts, a->n, &made);
         if (!a->failed) a->bytes = made.data;
     }
     *tensor = (lb_tensor){a->bytes, a->row.dtype, a->row.layout};

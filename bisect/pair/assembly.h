@@ -4,13 +4,13 @@
 #ifndef LB_BISECT_ASSEMBLY_H
 #define LB_BISECT_ASSEMBLY_H
 
-#include "join.h"
+#include "reassembly.h"
 
 typedef struct lb_assembly {
     lb_value row; /* shape of the whole, dtype of the parts */
     uint32_t *parts, n;
     int dim;
-    lb_join_piece *pieces; /* what of the parts it is, in order */
+    lb_reassembly_piece *pieces; /* what of the parts it is, in order */
     uint32_t n_pieces;
     uint32_t own; /* the value of A that it is after all; LB_NONE */
     void *bytes; /* made at first use */
@@ -18,8 +18,8 @@ typedef struct lb_assembly {
 } lb_assembly;
 
 typedef struct lb_assemblies {
-    lb_joining how;
-    const struct lb_witness *wholes; /* of A; with `numbers` */
+    lb_reassembling how;
+    const struct lb_regenerated *wholes; /* of A; with `numbers` */
     const uint8_t
         *numbers; /* per value of B: it counts rows (row_numbers.h), and A's own are taken; NULL: none does */
     lb_assembly *list;

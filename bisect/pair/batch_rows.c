@@ -36,13 +36,13 @@ void lb_batch_rows_release(lb_batch_rows *rows)
 
 int lb_batch_rows_dim(const lb_batch_rows *rows, const lb_layout *few, const lb_layout *many)
 {
-    int dim = LB_JOIN_SAME;
-    if (few->ndim != many->ndim) return LB_JOIN_NONE;
+    int dim = LB_REASSEMBLY_SAME;
+    if (few->ndim != many->ndim) return LB_REASSEMBLY_NONE;
     for (int d = 0; d < few->ndim; d++) {
         if (few->shape[d] == many->shape[d]) continue;
-        if (dim != LB_JOIN_SAME || few->shape[d] % rows->few || many->shape[d] % rows->many ||
+        if (dim != LB_REASSEMBLY_SAME || few->shape[d] % rows->few || many->shape[d] % rows->many ||
             few->shape[d] / rows->few != many->shape[d] / rows->many)
-            return LB_JOIN_NONE;
+            return LB_REASSEMBLY_NONE;
         dim = d;
     }
     return dim;
@@ -99,11 +99,11 @@ static void print_shape(const lb_layout *l, char *text, size_t room)
     if (used < room) snprintf(text + used, room - used, "]");
 }
 
-static char *dense_bytes(const lb_side *side, const lb_value *v)
+static char *dense_bytes(const lb_program_view *side, const lb_value *v)
 {
     lb_tensor t;
     if (lb_dtype_bits(v->dtype) < 8 ||
-        lb_side_value(side, (uint32_t)(v - side->program->values), &t, NULL) != LB_OK)
+        lb_program_view_value(side, (uint32_t)(v - side->program->values), &t, NULL) != LB_OK)
         return NULL;
     char *dense = malloc(lb_dtype_bytes(v->dtype, (size_t)lb_layout_numel(&v->layout)) + 1);
     if (dense && lb_tensor_gather(&t, dense, NULL) == LB_OK) return dense;
@@ -111,7 +111,7 @@ static char *dense_bytes(const lb_side *side, const lb_value *v)
     return NULL;
 }
 
-static void add_carrier(carriers *all, const lb_side *const *sides, const lb_value *const *sources,
+static void add_carrier(carriers *all, const lb_program_view *const *sides, const lb_value *const *sources,
                         const lb_value *const *values, const char *name)
 {
     carrier *c = &all->list[all->n++];
@@ -138,7 +138,7 @@ static void note_strange(carriers *all, const lb_value *a, const lb_value *b, co
 
 /* Of the batch, under other names, where none has the same: one side's caller names an argument that the other's gives by its place.
  * Only the first is taken: what comes after it may be a mask on one side and labels on the other. */
-static void list_renamed(const lb_side *const *sides, uint8_t *const *taken, carriers *all)
+static void list_renamed(const lb_program_view *const *sides, uint8_t *const *taken, carriers *all)
 {
     const lb_program *a = sides[0]->program, *b = sides[1]->program;
     for (uint32_t i = 0; i < a->n_ops && !all->batch; i++) {
@@ -159,7 +159,7 @@ static void list_renamed(const lb_side *const *sides, uint8_t *const *taken, car
 }
 
 /* Sources of both sides by name and occurrence; unnamed ones by their place among those of one dtype that can be rows. */
-static bool list_carriers(const lb_side *const *sides, const lb_map_rules *rules, carriers *all)
+static bool list_carriers(const lb_program_view *const *sides, const lb_map_rules *rules, carriers *all)
 {
     const lb_program *a = sides[0]->program, *b = sides[1]->program;
     uint8_t *taken = calloc(b->n_ops + 1, 1), *given = calloc(a->n_ops + 1, 1);
@@ -357,10 +357,10 @@ static void keep_readable(carriers *all)
     all->n = n;
 }
 
-lb_status lb_batch_rows_find(const lb_side *a, const lb_side *b, const lb_map_rules *rules,
+lb_status lb_batch_rows_find(const lb_program_view *a, const lb_program_view *b, const lb_map_rules *rules,
                              const lb_batch_rows *before, lb_batch_rows *out, lb_err *err)
 {
-    const lb_side *sides[] = {a, b};
+    const lb_program_view *sides[] = {a, b};
     carriers all = {0};
     lb_status status = LB_OK;
     *out = (lb_batch_rows){0};

@@ -12,7 +12,7 @@
 #ifndef LB_BISECT_BATCH_ROWS_H
 #define LB_BISECT_BATCH_ROWS_H
 
-#include "join.h"
+#include "reassembly.h"
 #include "layer_names.h"
 
 typedef struct lb_batch_rows {
@@ -25,13 +25,13 @@ typedef struct lb_batch_rows {
 
 /* By what enters as the batch: integers bit by bit; floats where there are none, and to tell rows of the same integers apart.
  * `before`: the places of an earlier step, kept where they fit; NULL: none. LB_ERR_NOMEM is the only failure. */
-lb_status lb_batch_rows_find(const lb_side *a, const lb_side *b, const lb_map_rules *rules,
+lb_status lb_batch_rows_find(const lb_program_view *a, const lb_program_view *b, const lb_map_rules *rules,
                              const lb_batch_rows *before, lb_batch_rows *out, lb_err *err);
-/* Does each program call its outermost module as often as the other? Otherwise calls are joined (join.h), and no rows taken. */
+/* Does each program call its outermost module as often as the other? Otherwise calls are joined (reassembly.h), and no rows taken. */
 bool lb_batch_rows_apply(const lb_program *a, const lb_program *b);
 void lb_batch_rows_release(lb_batch_rows *rows);
-/* The dimension along which the larger side's value holds its rows as the smaller's does; LB_JOIN_SAME when both have one shape,
- * LB_JOIN_NONE when they are no such values. */
+/* The dimension along which the larger side's value holds its rows as the smaller's does; LB_REASSEMBLY_SAME when both have one shape,
+ * LB_REASSEMBLY_NONE when they are no such values. */
 int lb_batch_rows_dim(const lb_batch_rows *rows, const lb_layout *few, const lb_layout *many);
 
 #endif

@@ -7,7 +7,7 @@
 
 enum { MOST_COMPARISONS = 1 << 24 };
 
-lb_status lb_exact_match_init(const lb_side *a, const lb_side *b, const lb_alignment *alignment, lb_exact_match *match,
+lb_status lb_exact_match_init(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment, lb_exact_match *match,
                               lb_err *err)
 {
     *match = (lb_exact_match){.program = {a->program, b->program}, .alignment = alignment};

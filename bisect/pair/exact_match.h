@@ -20,7 +20,7 @@ typedef struct lb_exact_match {
     lb_projection (*results[2])[LB_MATCH_RESULTS]; /* per op of A and of B that may be matched: of its first results, where these are reals */
 } lb_exact_match;
 
-lb_status lb_exact_match_init(const lb_side *a, const lb_side *b, const lb_alignment *alignment, lb_exact_match *match,
+lb_status lb_exact_match_init(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment, lb_exact_match *match,
                               lb_err *err);
 void lb_exact_match_release(lb_exact_match *match);
 /* An op of a shadow has run; of A also in the disturbed run, which says how noisy its projection is. */

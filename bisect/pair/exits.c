@@ -1,7 +1,7 @@
 /* Finding what leaves a step: see exits.h. */
 #include "exits.h"
 
-#include "taking.h"
+#include "cross_feed.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +39,7 @@ static bool is_outermost(const lb_program *p, const uint8_t *called, uint32_t sc
     return true;
 }
 
-static bool list_results(const lb_side *side, const lb_map_rules *rules, results *r)
+static bool list_results(const lb_program_view *side, const lb_map_rules *rules, results *r)
 {
     const lb_program *p = side->program;
     uint8_t *called = called_scopes(p);
@@ -55,7 +55,7 @@ static bool list_results(const lb_side *side, const lb_map_rules *rules, results
         if (!b->output || b->recompute || b->value == LB_NONE || !is_outermost(p, called, b->scope)) continue;
         const uint32_t op = lb_giver_of(p, b->value, b->op);
         if (op == LB_NONE || lb_layout_numel(&p->values[b->value].layout) == 0) continue;
-        r->list[r->n++] = (result){r->paths[b->scope], b->call, b->position, b->value, op, lb_side_part_of(side, op)};
+        r->list[r->n++] = (result){r->paths[b->scope], b->call, b->position, b->value, op, lb_program_view_part_of(side, op)};
     }
     free(called);
     return done;
@@ -86,7 +86,7 @@ static const result *find(const results *r, const result *like)
     return NULL;
 }
 
-static void pair_results(const lb_side *a, const lb_side *b, const results *ra, const results *rb, lb_exits *exits)
+static void pair_results(const lb_program_view *a, const lb_program_view *b, const results *ra, const results *rb, lb_exits *exits)
 {
     for (uint32_t i = 0; i < ra->n; i++) {
         const result *x = &ra->list[i], *y = find(rb, x);
@@ -95,7 +95,7 @@ static void pair_results(const lb_side *a, const lb_side *b, const results *ra, 
         exits->list[exits->n++] = (lb_exit){.op = {x->op, y->op},
                                             .value = {x->value, y->value},
                                             .other_shape = !lb_layout_same_shape(&va->layout, &vb->layout),
-                                            .differs = lb_side_values_differ(a, x->value, b, y->value),
+                                            .differs = lb_program_view_values_differ(a, x->value, b, y->value),
                                             .agreement = LB_SHADOW_UNKNOWN};
     }
 }
@@ -125,12 +125,12 @@ static bool is_entering(const lb_program *p, int64_t storage)
 }
 
 /* A state of the next step that this one made: the storage of the whole, or -1; as the next step finds it. */
-static int64_t made_here(const lb_side *side, uint32_t part, const lb_program *next, uint32_t op, const char **name, const lb_layout **layout)
+static int64_t made_here(const lb_program_view *side, uint32_t part, const lb_program *next, uint32_t op, const char **name, const lb_layout **layout)
 {
     const lb_op *o = &next->ops[op];
     const uint32_t v = !strcmp(lb_op_name(next, o), "lb::source") && o->results ? lb_op_results(next, o)[0] : LB_NONE;
     if (v == LB_NONE || next->values[v].source != LB_SOURCE_CARRIED) return -1;
-    const int64_t storage = lb_side_storage(side, part, next->values[v].storage);
+    const int64_t storage = lb_program_view_storage(side, part, next->values[v].storage);
     *name = lb_program_text(next, next->values[v].name), *layout = &next->values[v].layout;
     return **name && !is_entering(side->program, storage) ? storage : -1;
 }
@@ -143,7 +143,7 @@ static bool is_comparable(const lb_layout *x, const lb_layout *y)
            (lb_layout_numel(x) == lb_layout_numel(y) && lb_layout_is_contiguous(x) && lb_layout_is_contiguous(y));
 }
 
-static bool add_state(const lb_side *a, const lb_side *b, int64_t sa, int64_t sb, const char *name, bool other_shape, lb_exits *exits)
+static bool add_state(const lb_program_view *a, const lb_program_view *b, int64_t sa, int64_t sb, const char *name, bool other_shape, lb_exits *exits)
 {
     uint32_t va, vb;
     const uint32_t op_a = lb_giver_of_storage(a->program, sa, a->program->n_ops, &va), op_b = lb_giver_of_storage(b->program, sb, b->program->n_ops, &vb);
@@ -154,18 +154,18 @@ static bool add_state(const lb_side *a, const lb_side *b, int64_t sa, int64_t sb
     if (!more) return false;
     exits->list = more;
     exits->list[exits->n++] = (lb_exit){.op = {op_a, op_b}, .value = {va, vb}, .name = name, .agreement = LB_SHADOW_UNKNOWN,
-                                        .other_shape = other_shape, .differs = lb_side_values_differ(a, va, b, vb)};
+                                        .other_shape = other_shape, .differs = lb_program_view_values_differ(a, va, b, vb)};
     return true;
 }
 
-static const lb_program *next_of(const lb_side *side, uint32_t part)
+static const lb_program *next_of(const lb_program_view *side, uint32_t part)
 {
     const lb_program *p = side->parts[part].program, *next;
     return lb_capture_program(side->capture, p->rank, p->step + 1, &next, NULL) == LB_OK ? next : NULL;
 }
 
 /* Moments and buffers that the step made anew, by the names under which the next one finds them. */
-static bool add_states(const lb_side *a, const lb_side *b, lb_exits *exits)
+static bool add_states(const lb_program_view *a, const lb_program_view *b, lb_exits *exits)
 {
     for (uint32_t part = 0; part < a->n_parts; part++) {
         const lb_program *na = next_of(a, part), *nb = next_of(b, part);
@@ -191,11 +191,11 @@ static bool creates_state(const lb_program *p, const lb_op *op)
     return op->phase == LB_PHASE_OPTIMIZER && op->results == 1 && (!strncmp(name, "aten::zeros", 11) || !strncmp(name, "aten::new_zeros", 15));
 }
 
-static bool add_last_states(const lb_side *a, const lb_side *b, const lb_alignment *al, lb_exits *exits)
+static bool add_last_states(const lb_program_view *a, const lb_program_view *b, const lb_alignment *al, lb_exits *exits)
 {
     const lb_program *pa = a->program, *pb = b->program;
     for (uint32_t i = 0; i < pa->n_ops; i++) {
-        const uint32_t j = al->b_of_a[i], part = lb_side_part_of(a, i);
+        const uint32_t j = al->b_of_a[i], part = lb_program_view_part_of(a, i);
         if (j == LB_NONE || !creates_state(pa, &pa->ops[i]) || (next_of(a, part) && next_of(b, part))) continue;
         const uint32_t va = lb_op_results(pa, &pa->ops[i])[0], vb = lb_op_results(pb, &pb->ops[j])[0];
         if (va == LB_NONE || vb == LB_NONE) continue;
@@ -223,7 +223,7 @@ static bool is_one_pair(const lb_alignment *al, uint32_t op_a, uint32_t op_b)
     return al->b_of_a[op_a] == op_b || al->source_b_of_a[op_a] == op_b;
 }
 
-static bool add_input(const lb_side *a, const lb_side *b, const lb_alignment *al, uint32_t ia, uint32_t va, uint32_t ib, uint32_t vb, lb_exits *exits)
+static bool add_input(const lb_program_view *a, const lb_program_view *b, const lb_alignment *al, uint32_t ia, uint32_t va, uint32_t ib, uint32_t vb, lb_exits *exits)
 {
     const lb_value *x = &a->program->values[va], *y = &b->program->values[vb];
     if (!lb_dtype_is_float(x->dtype) || !lb_dtype_is_float(y->dtype) || !lb_layout_same_shape(&x->layout, &y->layout)) return true;
@@ -233,23 +233,23 @@ static bool add_input(const lb_side *a, const lb_side *b, const lb_alignment *al
     if (!more) return false;
     exits->list = more;
     exits->list[exits->n++] = (lb_exit){.op = {op_a, op_b}, .value = {va, vb}, .input = true,
-                                        .differs = lb_digest_is_none(x->logical) || lb_digest_is_none(y->logical) || lb_side_values_differ(a, va, b, vb),
+                                        .differs = lb_digest_is_none(x->logical) || lb_digest_is_none(y->logical) || lb_program_view_values_differ(a, va, b, vb),
                                         .agreement = LB_SHADOW_UNKNOWN};
     return true;
 }
 
 /* A collective whose members are all here is computed: what goes into it shows in what comes out. */
-static bool has_met(const lb_meetings *m, uint32_t op)
+static bool has_met(const lb_collective_matches *m, uint32_t op)
 {
     return m->of_op && m->of_op[op] != LB_NONE;
 }
 
-static bool add_inputs(const lb_side *a, const lb_side *b, const lb_alignment *al, const lb_meetings meetings[2], lb_exits *exits)
+static bool add_inputs(const lb_program_view *a, const lb_program_view *b, const lb_alignment *al, const lb_collective_matches meetings[2], lb_exits *exits)
 {
     const lb_program *pa = a->program, *pb = b->program;
     for (uint32_t i = 0; i < pa->n_ops; i++) {
         const uint32_t j = al->b_of_a[i];
-        if (j == LB_NONE || pa->ops[i].flags & LB_OP_RANDOM || !lb_taking_rebases(al, a, i, b, j)) continue;
+        if (j == LB_NONE || pa->ops[i].flags & LB_OP_RANDOM || !lb_cross_feed_rebases(al, a, i, b, j)) continue;
         if (has_met(&meetings[0], i) && has_met(&meetings[1], j)) continue;
         inputs x = {.program = pa}, y = {.program = pb};
         lb_op_each_input(pa, &pa->ops[i], note_input, &x), lb_op_each_input(pb, &pb->ops[j], note_input, &y);
@@ -259,8 +259,8 @@ static bool add_inputs(const lb_side *a, const lb_side *b, const lb_alignment *a
     return true;
 }
 
-lb_status lb_exits_find(const lb_side *a, const lb_side *b, const lb_map_rules *rules_a, const lb_map_rules *rules_b,
-                        const lb_alignment *alignment, const lb_meetings meetings[2], lb_exits *exits, char *lone, size_t lone_size,
+lb_status lb_exits_find(const lb_program_view *a, const lb_program_view *b, const lb_map_rules *rules_a, const lb_map_rules *rules_b,
+                        const lb_alignment *alignment, const lb_collective_matches meetings[2], lb_exits *exits, char *lone, size_t lone_size,
                         lb_err *err)
 {
     results ra = {0}, rb = {0};

@@ -44,12 +44,12 @@ bool lb_image_paint(void *image, const lb_layout *source, const lb_layout *value
     return true;
 }
 
-static bool paint_bits(const lb_side *side, const lb_value *source, uint32_t value, void *image)
+static bool paint_bits(const lb_program_view *side, const lb_value *source, uint32_t value, void *image)
 {
     const lb_value *v = &side->program->values[value];
     const size_t element = lb_dtype_bits(v->dtype) / 8;
     lb_tensor t;
-    if (v->dtype != source->dtype || !element || lb_side_value(side, value, &t, NULL) != LB_OK) return false;
+    if (v->dtype != source->dtype || !element || lb_program_view_value(side, value, &t, NULL) != LB_OK) return false;
     void *dense = malloc((size_t)lb_layout_numel(&t.layout) * element + 1);
     const bool done = dense && lb_tensor_gather(&t, dense, NULL) == LB_OK &&
                       lb_image_paint(image, &source->layout, &v->layout, element, dense);
@@ -57,7 +57,7 @@ static bool paint_bits(const lb_side *side, const lb_value *source, uint32_t val
     return done;
 }
 
-bool lb_image_bits(const lb_side *side, uint32_t source, lb_tensor *tensor)
+bool lb_image_bits(const lb_program_view *side, uint32_t source, lb_tensor *tensor)
 {
     const lb_program *p = side->program;
     const lb_value *whole = &p->values[value_of(p, source)];

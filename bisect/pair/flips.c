@@ -2,7 +2,7 @@
 #include "flips.h"
 
 #include "shadow_numbers.h"
-#include "taking.h"
+#include "cross_feed.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,10 +16,10 @@ static int64_t rows_of(const lb_layout *layout)
 }
 
 /* Integers as f64: ids and positions are far below 2^53. */
-static double *numbers_of(const lb_side *side, uint32_t value, int64_t n)
+static double *numbers_of(const lb_program_view *side, uint32_t value, int64_t n)
 {
     lb_tensor t;
-    if (lb_side_value(side, value, &t, NULL) != LB_OK || lb_layout_numel(&t.layout) != n) return NULL;
+    if (lb_program_view_value(side, value, &t, NULL) != LB_OK || lb_layout_numel(&t.layout) != n) return NULL;
     double *x = malloc((size_t)n * sizeof *x);
     if (x) lb_shadow_numbers(&t, x);
     return x;
@@ -28,21 +28,21 @@ static double *numbers_of(const lb_side *side, uint32_t value, int64_t n)
 /* False: out of memory. Values that were not kept flip nothing. */
 static bool add_flip(lb_flips *flips, uint32_t op, int64_t rows, int64_t width, const double *a, const double *b)
 {
-    lb_flip *list = realloc(flips->list, (flips->n + 1) * sizeof *list);
+    lb_expert_flip *list = realloc(flips->list, (flips->n + 1) * sizeof *list);
     if (!list) return false;
     flips->list = list;
     uint8_t *flipped = calloc((size_t)rows + 1, 1);
     if (!flipped) return false;
     for (int64_t r = 0; r < rows; r++) flipped[r] = memcmp(a + r * width, b + r * width, (size_t)width * sizeof *a) != 0;
-    flips->list[flips->n++] = (lb_flip){op, rows, flipped};
+    flips->list[flips->n++] = (lb_expert_flip){op, rows, flipped};
     return true;
 }
 
-static bool add_pair(lb_flips *flips, const lb_side *a, uint32_t va, const lb_side *b, uint32_t vb, uint32_t op)
+static bool add_pair(lb_flips *flips, const lb_program_view *a, uint32_t va, const lb_program_view *b, uint32_t vb, uint32_t op)
 {
     const lb_value *x = &a->program->values[va], *y = &b->program->values[vb];
     if (x->dtype != y->dtype || !lb_dtype_is_integer(x->dtype) || !lb_layout_same_shape(&x->layout, &y->layout)) return true;
-    if (!lb_side_values_differ(a, va, b, vb)) return true;
+    if (!lb_program_view_values_differ(a, va, b, vb)) return true;
     const int64_t n = lb_layout_numel(&x->layout), rows = rows_of(&x->layout);
     if (n <= 0) return true;
     double *p = numbers_of(a, va, n), *q = numbers_of(b, vb, n);
@@ -51,12 +51,12 @@ static bool add_pair(lb_flips *flips, const lb_side *a, uint32_t va, const lb_si
     return done;
 }
 
-lb_status lb_flips_find(const lb_side *a, const lb_side *b, const lb_alignment *alignment, lb_flips *flips, lb_err *err)
+lb_status lb_flips_find(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment, lb_flips *flips, lb_err *err)
 {
     *flips = (lb_flips){0};
     for (uint32_t ib = 0; ib < b->program->n_ops; ib++) {
         const uint32_t ia = alignment->a_of_b[ib];
-        if (ia == LB_NONE || !lb_taking_rebases(alignment, a, ia, b, ib)) continue;
+        if (ia == LB_NONE || !lb_cross_feed_rebases(alignment, a, ia, b, ib)) continue;
         const lb_op *x = &a->program->ops[ia], *y = &b->program->ops[ib];
         for (uint32_t i = 0; i < x->results && i < y->results; i++) {
             const uint32_t va = lb_op_results(a->program, x)[i], vb = lb_op_results(b->program, y)[i];

@@ -16,19 +16,19 @@
 #include "align.h"
 
 /* Rows: the elements of all dimensions but the last (of a list: its elements), in row-major order. */
-typedef struct lb_flip {
+typedef struct lb_expert_flip {
     uint32_t op; /* of B: the choice */
     int64_t rows;
     uint8_t *flipped; /* per row */
-} lb_flip;
+} lb_expert_flip;
 
 typedef struct lb_flips {
-    lb_flip *list;
+    lb_expert_flip *list;
     uint32_t n;
 } lb_flips;
 
 /* Aligned choices whose recorded integers are not the same, in the order of B's ops. LB_ERR_NOMEM is the only failure. */
-lb_status lb_flips_find(const lb_side *a, const lb_side *b, const lb_alignment *alignment, lb_flips *flips, lb_err *err);
+lb_status lb_flips_find(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment, lb_flips *flips, lb_err *err);
 void lb_flips_release(lb_flips *flips);
 /* A set of choices, one bit each; those behind the 63rd share the last. */
 static inline uint64_t lb_flips_bit(uint32_t row)

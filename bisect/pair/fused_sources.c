@@ -8,7 +8,7 @@ enum { MOST_PARTS = 64 };
 
 typedef struct finder {
     lb_fused_sources *fused;
-    const lb_side *a, *b;
+    const lb_program_view *a, *b;
     lb_alignment *al;
     bool failed;
 } finder;
@@ -38,7 +38,7 @@ static bool is_free_a(const finder *f, uint32_t op)
 /* Of several ranks each holds its own. */
 static bool same_part(const finder *f, uint32_t op_a, uint32_t op_b)
 {
-    return lb_side_part_of(f->a, op_a) == lb_side_part_of(f->b, op_b);
+    return lb_program_view_part_of(f->a, op_a) == lb_program_view_part_of(f->b, op_b);
 }
 
 static bool is_free_b(const finder *f, uint32_t op)
@@ -77,15 +77,15 @@ static void join_known(finder *f, uint32_t op, const lb_value *v)
         const lb_fused_row *row = &f->fused->list[r];
         bool all = !strcmp(name + n, row->whole);
         for (uint32_t k = 0; all && k < row->n; k++) all = (ops[k] = find_part(f, op, name, n, row->parts[k])) != LB_NONE;
-        if (all && lb_alignment_join(f->al, f->a->program, f->b->program, op, ops, row->n)) return;
+        if (all && lb_alignment_reassembly(f->al, f->a->program, f->b->program, op, ops, row->n)) return;
     }
 }
 
 /* ---- by contents ---- */
 
-static bool open_value(const lb_side *side, uint32_t op, lb_tensor *t)
+static bool open_value(const lb_program_view *side, uint32_t op, lb_tensor *t)
 {
-    return lb_side_value(side, lb_op_results(side->program, &side->program->ops[op])[0], t, NULL) == LB_OK &&
+    return lb_program_view_value(side, lb_op_results(side->program, &side->program->ops[op])[0], t, NULL) == LB_OK &&
            t->layout.ndim > 0 && lb_layout_is_contiguous(&t->layout) && lb_dtype_bits(t->dtype) >= 8;
 }
 
@@ -152,10 +152,10 @@ static void find_parts(finder *f, uint32_t op)
         }
     }
     if (at != bytes_of(&whole) || n < 2) return;
-    if (lb_alignment_join(f->al, f->a->program, f->b->program, op, ops, n)) remember(f, op, ops, n);
+    if (lb_alignment_reassembly(f->al, f->a->program, f->b->program, op, ops, n)) remember(f, op, ops, n);
 }
 
-lb_status lb_fused_sources_join(lb_fused_sources *fused, const lb_side *a, const lb_side *b, lb_alignment *al, lb_err *err)
+lb_status lb_fused_sources_join(lb_fused_sources *fused, const lb_program_view *a, const lb_program_view *b, lb_alignment *al, lb_err *err)
 {
     finder f = {fused, a, b, al, false};
     for (int contents = 0; contents < 2 && a->n_parts == b->n_parts; contents++)
@@ -168,7 +168,7 @@ lb_status lb_fused_sources_join(lb_fused_sources *fused, const lb_side *a, const
     return f.failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for names") : LB_OK;
 }
 
-bool lb_fused_sources_apart(const lb_side *a, const lb_side *b, const lb_alignment *al)
+bool lb_fused_sources_apart(const lb_program_view *a, const lb_program_view *b, const lb_alignment *al)
 {
     const finder f = {.a = a, .b = b, .al = (lb_alignment *)al};
     bool free_a = false, free_b = false;

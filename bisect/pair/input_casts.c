@@ -49,7 +49,7 @@ static bool is_part(const lb_tensor *part, const lb_tensor *whole)
     return false;
 }
 
-static bool begins_with(const lb_side *other, const lb_tensor *cast)
+static bool begins_with(const lb_program_view *other, const lb_tensor *cast)
 {
     const lb_program *p = other->program;
     for (uint32_t i = 0; i < p->n_ops; i++) {
@@ -57,19 +57,19 @@ static bool begins_with(const lb_side *other, const lb_tensor *cast)
         if (!is_source(p, &p->ops[i])) continue;
         const uint32_t v = lb_op_results(p, &p->ops[i])[0];
         if (v == LB_NONE || p->values[v].dtype != cast->dtype || p->values[v].flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE)) continue;
-        if (lb_side_value(other, v, &source, NULL) == LB_OK && (is_part(cast, &source) || is_part(&source, cast))) return true;
+        if (lb_program_view_value(other, v, &source, NULL) == LB_OK && (is_part(cast, &source) || is_part(&source, cast))) return true;
     }
     return false;
 }
 
-uint8_t *lb_input_casts_find(const lb_side *side, const lb_side *other)
+uint8_t *lb_input_casts_find(const lb_program_view *side, const lb_program_view *other)
 {
     const lb_program *p = side->program;
     uint8_t *ops = calloc(p->n_ops + 1, 1);
     for (uint32_t i = 0; ops && i < p->n_ops; i++) {
         lb_tensor cast;
         const uint32_t v = cast_of_input(p, i);
-        if (v != LB_NONE && lb_side_value(side, v, &cast, NULL) == LB_OK) ops[i] = begins_with(other, &cast);
+        if (v != LB_NONE && lb_program_view_value(side, v, &cast, NULL) == LB_OK) ops[i] = begins_with(other, &cast);
     }
     return ops;
 }

@@ -8,9 +8,9 @@
 #ifndef LB_BISECT_INPUT_CASTS_H
 #define LB_BISECT_INPUT_CASTS_H
 
-#include "side.h"
+#include "program_view.h"
 
 /* `ops[i]`, per op of `side`: its shadow takes what was recorded. malloc'ed; NULL: out of memory. */
-uint8_t *lb_input_casts_find(const lb_side *side, const lb_side *other);
+uint8_t *lb_input_casts_find(const lb_program_view *side, const lb_program_view *other);
 
 #endif

@@ -6,8 +6,8 @@
 #include <string.h>
 
 typedef struct other_run {
-    const lb_side *a;
-    lb_side b;
+    const lb_program_view *a;
+    lb_program_view b;
     const lb_program *pa, *pb;
     lb_noise *noise;
 } other_run;
@@ -18,7 +18,7 @@ static void measure_value(const other_run *r, uint32_t va, uint32_t vb)
     lb_difference d;
     if (va == LB_NONE || vb == LB_NONE || lb_digest_is_none(r->pa->values[va].logical)) return;
     if (lb_digest_equal(r->pa->values[va].logical, r->pb->values[vb].logical)) return;
-    if (lb_side_value(r->a, va, &a, NULL) != LB_OK || lb_side_value(&r->b, vb, &b, NULL) != LB_OK) return;
+    if (lb_program_view_value(r->a, va, &a, NULL) != LB_OK || lb_program_view_value(&r->b, vb, &b, NULL) != LB_OK) return;
     if (lb_compare_numbers(&a, &b, &d, NULL) != LB_OK) return;
     r->noise->max_abs[va] = fmax(r->noise->max_abs[va], d.nonfinite ? INFINITY : d.max_abs);
     r->noise->rel_l2[va] = fmax(r->noise->rel_l2[va], d.nonfinite ? INFINITY : d.rel_l2);
@@ -46,7 +46,7 @@ static lb_status measure_run(const other_run *r, lb_err *err)
 }
 
 /* The programs of a run that are those of `first`, as a side; `*found` false: it lacks some. */
-static lb_status take_run(lb_capture *run, const lb_side *first, lb_side *side, bool *found, lb_err *err)
+static lb_status take_run(lb_capture *run, const lb_program_view *first, lb_program_view *side, bool *found, lb_err *err)
 {
     const lb_program **programs = malloc(first->n_parts * sizeof *programs);
     if (!programs) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
@@ -55,12 +55,12 @@ static lb_status take_run(lb_capture *run, const lb_side *first, lb_side *side, 
         const lb_program *part = first->parts[p].program;
         *found = lb_capture_program(run, part->rank, part->step, &programs[p], NULL) == LB_OK;
     }
-    const lb_status status = *found ? lb_side_init(run, programs, first->n_parts, side, err) : LB_OK;
+    const lb_status status = *found ? lb_program_view_init(run, programs, first->n_parts, side, err) : LB_OK;
     free(programs);
     return status;
 }
 
-lb_status lb_noise_measure(const lb_side *a, lb_capture *const *runs, uint32_t n_runs, lb_noise *noise,
+lb_status lb_noise_measure(const lb_program_view *a, lb_capture *const *runs, uint32_t n_runs, lb_noise *noise,
                            lb_err *err)
 {
     const lb_program *pa = a->program;
@@ -75,7 +75,7 @@ lb_status lb_noise_measure(const lb_side *a, lb_capture *const *runs, uint32_t n
         status = take_run(runs[i], a, &r.b, &found, err);
         r.pb = r.b.program;
         if (status == LB_OK && found) status = measure_run(&r, err);
-        if (found) lb_side_release(&r.b);
+        if (found) lb_program_view_release(&r.b);
     }
     if (status != LB_OK) lb_noise_release(noise);
     return status;

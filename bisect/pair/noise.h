@@ -22,7 +22,7 @@ typedef struct lb_noise {
 } lb_noise;
 
 /* `runs`: other recordings of `first`. Those that lack the step or a rank are passed over. */
-lb_status lb_noise_measure(const lb_side *first, lb_capture *const *runs, uint32_t n_runs, lb_noise *noise,
+lb_status lb_noise_measure(const lb_program_view *first, lb_capture *const *runs, uint32_t n_runs, lb_noise *noise,
                            lb_err *err);
 void lb_noise_release(lb_noise *noise);
 /* `values`: those of the first side that the difference is of, one or its parts. */

@@ -16,7 +16,7 @@ static const char orders[] = "own " LB_ORDERS_PLAIN " " LB_ORDERS_OF_PRODUCTS " 
 enum { MOST = 512, FEW = 8 };
 
 typedef struct trial {
-    const lb_side *a, *b;
+    const lb_program_view *a, *b;
     const lb_program *pa, *pb;
     const lb_alignment *alignment;
     lb_reordering *rows;
@@ -44,13 +44,13 @@ static void list_input(void *context, uint32_t value)
 }
 
 /* Views have no digest of their own. */
-static bool digest_of(const lb_side *side, uint32_t value, lb_digest *digest)
+static bool digest_of(const lb_program_view *side, uint32_t value, lb_digest *digest)
 {
     const lb_program *p = side->program;
     lb_tensor bytes;
     *digest = p->values[value].logical;
     if (!lb_digest_is_none(*digest)) return true;
-    if (p->values[value].flags & LB_VALUE_UNDEFINED || lb_side_value(side, value, &bytes, NULL) != LB_OK)
+    if (p->values[value].flags & LB_VALUE_UNDEFINED || lb_program_view_value(side, value, &bytes, NULL) != LB_OK)
         return false;
     *digest = lb_digest_tensor(&bytes);
     return true;
@@ -173,7 +173,7 @@ static lb_status try_orders(trial *t, lb_err *err)
     return status;
 }
 
-lb_status lb_reorder_find(const lb_side *a, const lb_side *b, const lb_alignment *alignment,
+lb_status lb_reorder_find(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,
                           const uint8_t *differs, const lb_shadow_pair *shadows, lb_reordering **out,
                           lb_err *err)
 {

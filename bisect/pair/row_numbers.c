@@ -1,7 +1,7 @@
 /* Which values count rows: see row_numbers.h. */
 #include "row_numbers.h"
 
-#include "memory.h"
+#include "value_memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -51,20 +51,20 @@ static uint32_t *first_of_storages(const lb_program *p)
 }
 
 /* Made of no rows: the rows of a constant are alike wherever they stand, those of a count are not. */
-static bool rows_differ(const lb_alignment *al, const lb_witness *a, const lb_witness *b, uint32_t va,
+static bool rows_differ(const lb_alignment *al, const lb_regenerated *a, const lb_regenerated *b, uint32_t va,
                         uint32_t vb, int dim)
 {
     lb_tensor x, y;
     bool exact;
-    const lb_joining how = {b->side, al->joins.rows, b};
-    if (!lb_witness_value(a, va, &x, &exact) || !lb_join_assemble(&how, &x.layout, dim, &vb, 1, &y))
+    const lb_reassembling how = {b->side, al->joins.rows, b};
+    if (!lb_regenerated_value(a, va, &x, &exact) || !lb_reassembly_assemble(&how, &x.layout, dim, &vb, 1, &y))
         return true;
     const bool same = lb_tensor_same(&x, &y);
     free(y.data);
     return !same;
 }
 
-uint8_t *lb_row_numbers_find(const lb_alignment *al, const lb_witness *a, const lb_witness *b)
+uint8_t *lb_row_numbers_find(const lb_alignment *al, const lb_regenerated *a, const lb_regenerated *b)
 {
     const lb_program *pa = a->program, *pb = b->program;
     uint8_t *numbers = calloc(pb->n_values + 1, 1), *carries = calloc(pb->n_values + 1, 1);
@@ -72,7 +72,7 @@ uint8_t *lb_row_numbers_find(const lb_alignment *al, const lb_witness *a, const 
     const bool room = numbers && carries && first;
     for (uint32_t j = 0; j < pb->n_ops && room; j++) {
         if (al->join_of_b[j] == LB_NONE) continue;
-        const lb_join *join = &al->joins.list[al->join_of_b[j]];
+        const lb_reassembly *join = &al->joins.list[al->join_of_b[j]];
         const lb_op *op = &pb->ops[j], *few = &pa->ops[join->whole];
         const bool source = !strcmp(lb_op_name(pb, op), "lb::source");
         reading r = {pb, first, numbers, carries, false, false};
@@ -80,7 +80,7 @@ uint8_t *lb_row_numbers_find(const lb_alignment *al, const lb_witness *a, const 
         for (uint32_t k = 0; k < op->results && k < few->results; k++) {
             const uint32_t va = lb_op_results(pa, few)[k], vb = lb_op_results(pb, op)[k];
             if (va == LB_NONE || vb == LB_NONE) continue;
-            const int dim = lb_join_dim(al->joins.rows, pa, va, pb, &vb, 1);
+            const int dim = lb_reassembly_dim(al->joins.rows, pa, va, pb, &vb, 1);
             if (dim < 0) continue;
             carries[first[vb]] = 1;
             if (lb_dtype_is_float(pb->values[vb].dtype) || source || r.rows) continue;

@@ -5,9 +5,9 @@
 #define LB_BISECT_ROW_NUMBERS_H
 
 #include "align.h"
-#include "witness.h"
+#include "regenerated.h"
 
 /* Per value of B: it holds such numbers. malloc'ed; NULL when out of memory. The alignment is one of batches of other sizes. */
-uint8_t *lb_row_numbers_find(const lb_alignment *alignment, const lb_witness *a, const lb_witness *b);
+uint8_t *lb_row_numbers_find(const lb_alignment *alignment, const lb_regenerated *a, const lb_regenerated *b);
 
 #endif

@@ -52,7 +52,7 @@ static bool add_pieces(const lb_program *pa, const lb_program *pb, uint32_t i, u
     out->finals[out->n_finals++] = (lb_shadow_final){.whole = writes_a ? a : (lb_shadow_part){i, va},
                                                      .first = out->n_final_parts++,
                                                      .parts = 1,
-                                                     .dim = LB_JOIN_SAME,
+                                                     .dim = LB_REASSEMBLY_SAME,
                                                      .pieces = true,
                                                      .sources = {i, j},
                                                      .agreement = LB_SHADOW_UNKNOWN};
@@ -60,7 +60,7 @@ static bool add_pieces(const lb_program *pa, const lb_program *pb, uint32_t i, u
 }
 
 /* `sources`: those of B that A's source `i` stands for. */
-static void add_final(const lb_side *a, const lb_side *b, uint32_t i, const uint32_t *sources, uint32_t n,
+static void add_final(const lb_program_view *a, const lb_program_view *b, uint32_t i, const uint32_t *sources, uint32_t n,
                       uint32_t *values, lb_shadow_pair *out)
 {
     const lb_program *pa = a->program, *pb = b->program;
@@ -72,15 +72,15 @@ static void add_final(const lb_side *a, const lb_side *b, uint32_t i, const uint
     for (uint32_t k = 0; k < n; k++) {
         if (!find_last(pb, sources[k], &parts[k])) return;
         values[k] = parts[k].value;
-        same = same && !lb_side_values_differ(a, f.whole.value, b, values[k]);
+        same = same && !lb_program_view_values_differ(a, f.whole.value, b, values[k]);
     }
-    f.dim = lb_join_dim(NULL, pa, f.whole.value, pb, values, n);
-    if (f.dim == LB_JOIN_NONE || (f.dim == LB_JOIN_SAME && same)) return;
+    f.dim = lb_reassembly_dim(NULL, pa, f.whole.value, pb, values, n);
+    if (f.dim == LB_REASSEMBLY_NONE || (f.dim == LB_REASSEMBLY_SAME && same)) return;
     out->n_final_parts += n;
     out->finals[out->n_finals++] = f;
 }
 
-lb_status lb_shadow_pair_init(const lb_side *side_a, const lb_side *side_b, const lb_alignment *alignment,
+lb_status lb_shadow_pair_init(const lb_program_view *side_a, const lb_program_view *side_b, const lb_alignment *alignment,
                               lb_shadow_pair *out, lb_err *err)
 {
     const lb_program *pa = side_a->program, *pb = side_b->program;
@@ -96,7 +96,7 @@ lb_status lb_shadow_pair_init(const lb_side *side_a, const lb_side *side_b, cons
         if (!source || !*lb_program_text(pa, pa->values[lb_op_results(pa, &pa->ops[i])[0]].name)) continue;
         if (j != LB_NONE) add_final(side_a, side_b, i, &j, 1, values, out);
         if (join == LB_NONE) continue;
-        const lb_join *parts = &alignment->joins.list[join];
+        const lb_reassembly *parts = &alignment->joins.list[join];
         add_final(side_a, side_b, i, alignment->joins.part_ops + parts->first, parts->parts, values, out);
     }
     free(values);

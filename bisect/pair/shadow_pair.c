@@ -1,7 +1,7 @@
 /* Both sides of an aligned step replayed: see shadow_pair.h. */
 #include "shadow_pair.h"
 
-#include "complex.h"
+#include "complex_rows.h"
 #include "exact_match.h"
 #include "final_image.h"
 #include "flips.h"
@@ -9,7 +9,7 @@
 #include "ops.h"
 #include "shadow_numbers.h"
 #include "slice.h"
-#include "taking.h"
+#include "cross_feed.h"
 #include "verdict.h"
 
 #include <math.h>
@@ -51,7 +51,7 @@ typedef struct flip_reach {
 } flip_reach;
 
 typedef struct runner {
-    const lb_side *side, *other;
+    const lb_program_view *side, *other;
     const lb_alignment *alignment;
     const uint8_t *wanted;
     lb_shadow_pair *out;
@@ -68,7 +68,7 @@ typedef struct runner {
     uint8_t *input_casts; /* per op: see input_casts.h */
     uint64_t room;        /* bytes still allowed */
     uint64_t serial;
-    lb_taking *taking;
+    lb_cross_feed *taking;
 } runner;
 
 /* ---- complex numbers ---- */
@@ -98,7 +98,7 @@ static bool has_complex(const lb_event *event)
 /* The op of A that an event of either side speaks of; LB_NONE: of none. */
 static uint32_t row_of(const runner *r, const lb_event *event, uint32_t *op)
 {
-    *op = lb_side_op(r->side, event->program, event->op);
+    *op = lb_program_view_op(r->side, event->program, event->op);
     if (*op == LB_NONE || r->which == 0) return *op;
     uint32_t join = r->alignment->join_of_b[*op];
     return join != LB_NONE ? r->alignment->joins.list[join].whole : r->alignment->a_of_b[*op];
@@ -250,28 +250,28 @@ static void meet_shadow(runner *s, uint32_t row, uint32_t op, const lb_event *ev
 
 /* ---- joins ---- */
 
-static int dim_of(const runner *s, const lb_join *join, uint32_t outcome, uint32_t place, int64_t *at)
+static int dim_of(const runner *s, const lb_reassembly *join, uint32_t outcome, uint32_t place, int64_t *at)
 {
-    return lb_join_outcome_dim(&s->alignment->joins, join, s->other->program, s->side->program, outcome, place,
+    return lb_reassembly_outcome_dim(&s->alignment->joins, join, s->other->program, s->side->program, outcome, place,
                                at);
 }
 
-static void add_part(runner *s, const lb_join *join, assembly *y, const kept *k, const lb_event *event,
+static void add_part(runner *s, const lb_reassembly *join, assembly *y, const kept *k, const lb_event *event,
                      uint32_t i, int64_t start, uint32_t place)
 {
     const lb_program *pa = s->other->program;
     int64_t at, n = event->shadow[i].data ? lb_layout_numel(&event->shadow[i].layout) : -1;
-    int dim = n < 0 ? LB_JOIN_NONE : dim_of(s, join, i, place, &at);
-    double *x = dim == LB_JOIN_NONE ? NULL : numbers_in(&event->shadow[i], n);
+    int dim = n < 0 ? LB_REASSEMBLY_NONE : dim_of(s, join, i, place, &at);
+    double *x = dim == LB_REASSEMBLY_NONE ? NULL : numbers_in(&event->shadow[i], n);
     y->broken |= !x;
     if (!x) return;
     const lb_op *whole = &pa->ops[join->whole];
     uint32_t v =
         lb_op_outcome(pa, whole, i);
     if (dim >= 0) {
-        const lb_join_piece piece = {.to = at, .size = event->shadow[i].layout.shape[dim]};
+        const lb_reassembly_piece piece = {.to = at, .size = event->shadow[i].layout.shape[dim]};
         const lb_layout all = lb_layout_parts(&pa->values[v].layout, pa->values[v].dtype);
-        lb_join_place(&all, dim, &piece, &event->shadow[i].layout, sizeof *x, x,
+        lb_reassembly_place(&all, dim, &piece, &event->shadow[i].layout, sizeof *x, x,
                       y->numbers + start);
     } else {
         y->each[i] &= lb_shadow_numbers_agree(k->numbers + start, x, n, k->noise[i]);
@@ -293,7 +293,7 @@ static lb_agreement judge_same(const kept *k, const assembly *y, uint32_t i, int
 
 /* Parts put together. In backward those of a batch that ranks share out may be that many times as large: each takes the mean of its own
  * losses, and their gradients are averaged later. */
-static lb_agreement judge_pieces(const runner *s, const lb_join *join, const kept *k, const assembly *y,
+static lb_agreement judge_pieces(const runner *s, const lb_reassembly *join, const kept *k, const assembly *y,
                                  uint32_t i, int64_t start)
 {
     double *all = y->numbers + start;
@@ -306,7 +306,7 @@ static lb_agreement judge_pieces(const runner *s, const lb_join *join, const kep
     return agree ? LB_SHADOW_AGREES : LB_SHADOW_DISAGREES;
 }
 
-static lb_agreement judge_join(runner *s, const lb_join *join, const kept *k, const assembly *y)
+static lb_agreement judge_join(runner *s, const lb_reassembly *join, const kept *k, const assembly *y)
 {
     lb_agreement agreement = LB_SHADOW_UNKNOWN;
     int64_t start = 0, at;
@@ -314,7 +314,7 @@ static lb_agreement judge_join(runner *s, const lb_join *join, const kept *k, co
         if (k->elements[i] < 0) continue;
         int dim = dim_of(s, join, i, 0, &at);
         lb_agreement one = LB_SHADOW_UNKNOWN;
-        if (dim == LB_JOIN_SAME) one = judge_same(k, y, i, start, join->parts);
+        if (dim == LB_REASSEMBLY_SAME) one = judge_same(k, y, i, start, join->parts);
         if (dim >= 0) one = judge_pieces(s, join, k, y, i, start);
         if (one != LB_SHADOW_AGREES) return one;
         agreement = one;
@@ -341,7 +341,7 @@ static void close_assembly(assembly *y)
 static void join_shadow(runner *s, uint32_t row, uint32_t op, const lb_event *event)
 {
     uint32_t number = s->alignment->join_of_b[op], place = s->alignment->place_of_b[op];
-    const lb_join *join = &s->alignment->joins.list[number];
+    const lb_reassembly *join = &s->alignment->joins.list[number];
     kept *k = &s->kept[row];
     assembly *y = &s->assemblies[number];
     if (!k->numbers || y->broken) return;
@@ -418,12 +418,12 @@ static void meet_final(runner *s, uint32_t f, uint32_t k, const lb_event *event,
 /* Made of what the source held when nothing was painted yet; NULL when that is not known. Both sides begin with A's. */
 static kept_value *image_of(runner *s, uint32_t f)
 {
-    const lb_side *a = s->which ? s->other : s->side;
+    const lb_program_view *a = s->which ? s->other : s->side;
     const uint32_t source = lb_op_results(a->program, &a->program->ops[s->out->finals[f].sources[0]])[0];
     kept_value *image = &s->images[f];
     lb_tensor recorded, t;
     if (image->numbers) return image;
-    if (lb_side_value(a, source, &recorded, NULL) != LB_OK || !lb_tensor_parts(&recorded, &t)) return NULL;
+    if (lb_program_view_value(a, source, &recorded, NULL) != LB_OK || !lb_tensor_parts(&recorded, &t)) return NULL;
     image->elements = lb_layout_numel(&t.layout);
     image->numbers = malloc((size_t)image->elements * sizeof *image->numbers + 1);
     if (image->numbers) lb_shadow_numbers(&t, image->numbers);
@@ -435,7 +435,7 @@ static void paint_final(runner *s, uint32_t f, const lb_event *event)
     const lb_program *p = s->side->program;
     const lb_value *source = &p->values[lb_op_results(p, &p->ops[s->out->finals[f].sources[s->which]])[0]];
     for (uint32_t i = 0; i < event->n_results; i++) {
-        const uint32_t value = lb_side_value_of(s->side, event->program, event->values[i]);
+        const uint32_t value = lb_program_view_value_of(s->side, event->program, event->values[i]);
         const lb_value *v = value == LB_NONE ? source : &p->values[value];
         if (v == source || v->storage != source->storage || v->dtype != source->dtype || !event->shadow[i].data)
             continue;
@@ -472,7 +472,7 @@ static void note_finals(runner *s, uint32_t op, const lb_event *event)
         for (uint32_t k = 0, i; k < (s->which == 0 ? 1 : final->parts); k++) {
             if (list[k].op != op) continue;
             for (i = 0; i < event->n_results; i++)
-                if (lb_side_value_of(s->side, event->program, event->values[i]) == list[k].value) break;
+                if (lb_program_view_value_of(s->side, event->program, event->values[i]) == list[k].value) break;
             if (i == event->n_results || !event->shadow[i].data) continue;
             if (s->which == 0)
                 keep_value(s, &s->finals[f], &event->shadow[i]);
@@ -503,7 +503,7 @@ static void note_exits(runner *s, uint32_t op, const lb_event *event)
         lb_tensor window, numbers;
         uint32_t row;
         if (exit->op[s->which] != op || exit->other_shape || !exit->differs) continue;
-        if (lb_side_recorded(s->side, exit->value[s->which], &row) != event->program) continue;
+        if (lb_program_view_recorded(s->side, exit->value[s->which], &row) != event->program) continue;
         if (!lb_event_exact(event, row, &window) || !lb_tensor_parts(&window, &numbers)) continue;
         if (s->which == 0)
             keep_value(s, &s->results[e], &numbers);
@@ -542,7 +542,7 @@ static void take_rounded(const runner *s, uint32_t op, const lb_event *event)
     const lb_program *p = s->side->program;
     lb_tensor recorded;
     const int64_t n = event->n_results && event->shadow[0].data ? lb_layout_numel(&event->shadow[0].layout) : 0;
-    if (!n || lb_side_value(s->side, lb_op_results(p, &p->ops[op])[0], &recorded, NULL) != LB_OK || lb_layout_numel(&recorded.layout) != n) return;
+    if (!n || lb_program_view_value(s->side, lb_op_results(p, &p->ops[op])[0], &recorded, NULL) != LB_OK || lb_layout_numel(&recorded.layout) != n) return;
     double *x = numbers_in(&recorded, n);
     if (x) lb_shadow_put(&event->shadow[0], x);
     free(x);
@@ -568,7 +568,7 @@ static bool note_shadow(void *context, const lb_event *event)
 
 /* ---- runs ---- */
 
-lb_status lb_side_replay(const lb_side *side, lb_plan plan, const lb_observer *observer,
+lb_status lb_side_replay(const lb_program_view *side, lb_plan plan, const lb_observer *observer,
                          lb_replay_summary *summary, lb_err *err)
 {
     lb_replay *replay = NULL;
@@ -590,7 +590,7 @@ lb_status lb_side_replay(const lb_side *side, lb_plan plan, const lb_observer *o
 
 static bool take_other(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
 {
-    return lb_taking_take(((runner *)context)->taking, rank, step, value, tensor);
+    return lb_cross_feed_take(((runner *)context)->taking, rank, step, value, tensor);
 }
 
 static bool steps(const lb_program *p, const lb_op *op)
@@ -615,7 +615,7 @@ static bool steps_alone(void *context, int32_t rank, int64_t step, uint32_t numb
     const lb_program *p = s->side->program;
     const lb_alignment *al = s->alignment;
     for (uint32_t k = 0; k < s->side->n_parts; k++) {
-        const lb_side_part *part = &s->side->parts[k];
+        const lb_program_view_part *part = &s->side->parts[k];
         if (part->program->rank != rank || part->program->step != step) continue;
         const uint32_t i = part->first_op + number;
         const bool shared = s->which ? al->a_of_b[i] != LB_NONE || al->join_of_b[i] != LB_NONE
@@ -638,14 +638,14 @@ static lb_status run_shadow(runner *s, int run, lb_err *err)
 {
     lb_plan plan = LB_PLAN_INIT;
     lb_replay_summary summary = {0};
-    lb_taking taking;
-    LB_TRY(lb_taking_init(s->side, s->other, s->alignment, s->which == 1, &taking, err));
+    lb_cross_feed taking;
+    LB_TRY(lb_cross_feed_init(s->side, s->other, s->alignment, s->which == 1, &taking, err));
     plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = true, plan.force_decisions = true;
     s->taking = &taking, s->run = run, s->serial = 0;
     lb_observer shadow = {.context = s, .op = note_shadow, .source = take_other, .decided = take_other, .computes = steps_alone};
     lb_status status = lb_side_replay(s->side, plan, &shadow, &summary, err);
     s->out->undecided[s->which] |= summary.undecided;
-    lb_taking_release(&taking);
+    lb_cross_feed_release(&taking);
     return status;
 }
 
@@ -666,7 +666,7 @@ typedef struct runs {
     uint8_t *input_casts[2];
 } runs;
 
-static lb_status open_runs(runs *r, const lb_side *a, const lb_side *b, const lb_alignment *alignment, const uint8_t *wanted,
+static lb_status open_runs(runs *r, const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment, const uint8_t *wanted,
                            lb_exits *exits, uint64_t memory_bytes, lb_shadow_pair *out, lb_err *err)
 {
     const uint32_t n = a->program->n_ops;
@@ -726,7 +726,7 @@ static lb_status run_all(runs *r, lb_shadow_pair *out, lb_err *err)
     return lb_exact_match_find(&r->match, out, err);
 }
 
-lb_status lb_shadow_pair_run(const lb_side *a, const lb_side *b, const lb_alignment *alignment,
+lb_status lb_shadow_pair_run(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,
                              const uint8_t *wanted, lb_exits *exits, uint64_t memory_bytes, lb_shadow_pair *out,
                              lb_err *err)
 {

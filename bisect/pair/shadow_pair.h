@@ -3,7 +3,7 @@
  *      isolated   A, B            own verdicts: do the recorded bits lie inside the op's own bound?
  *      shadow     A               kept, op by op
  *      shadow     A, disturbed    how far f64 rounding can carry a result (shadow_numbers.h)
- *      shadow     B               from A's sources, draws and decisions (taking.h): the same real function up to here?
+ *      shadow     B               from A's sources, draws and decisions (cross_feed.h): the same real function up to here?
  *
  * Ops that stand on one side only, or whose partners by name disagree, are matched once more by what they compute: two results that agree
  * are the same quantity, whatever the ops are called (`meets`).
@@ -30,7 +30,7 @@ typedef struct lb_shadow_row {
 } lb_shadow_row;
 
 /* What a parameter holds at the end: the same on both sides, whatever ops wrote it. Each part of B is a slice of A's along
- * `dim`, or (LB_JOIN_SAME) all of it. */
+ * `dim`, or (LB_REASSEMBLY_SAME) all of it. */
 typedef struct lb_shadow_part {
     uint32_t op, value; /* the last op that wrote it, and the value that left */
 } lb_shadow_part;
@@ -75,15 +75,15 @@ typedef struct lb_shadow_pair {
 } lb_shadow_pair;
 
 /* Finds the finals: named sources of A with a partner that both sides write. Before the run, which judges them. */
-lb_status lb_shadow_pair_init(const lb_side *a, const lb_side *b, const lb_alignment *alignment,
+lb_status lb_shadow_pair_init(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,
                               lb_shadow_pair *out, lb_err *err);
 /* `wanted[i]` (per op of A): compare the shadows of that pair or join. `exits` get their agreement. Replays both sides. */
-lb_status lb_shadow_pair_run(const lb_side *a, const lb_side *b, const lb_alignment *alignment,
+lb_status lb_shadow_pair_run(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,
                              const uint8_t *wanted, lb_exits *exits, uint64_t memory_bytes, lb_shadow_pair *out,
                              lb_err *err);
 void lb_shadow_pair_release(lb_shadow_pair *pair);
 /* Replays what the side holds (all its ranks and steps) under `plan`, whose window is set here. */
-lb_status lb_side_replay(const lb_side *side, lb_plan plan, const lb_observer *observer,
+lb_status lb_side_replay(const lb_program_view *side, lb_plan plan, const lb_observer *observer,
                          lb_replay_summary *summary, lb_err *err);
 
 #endif

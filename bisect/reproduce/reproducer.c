@@ -2,7 +2,7 @@
  *
  *   1  the window is replayed unchanged; results that stand in as sources are stored as they come
  *   2  excerpts are written, and the folder is opened and replayed
- *   3  the excerpts are written again, with the digests and statistics of that replay
+ *   3  the subsets are written again, with the digests and statistics of that replay
  */
 #define _GNU_SOURCE /* asprintf */
 #include "reproducer.h"
@@ -26,12 +26,12 @@ typedef struct page {
     lb_digest *logical, *blob; /* per value of `program` */
     uint8_t *needed;
     int64_t wanted; /* storage that a later page reads, or -1 */
-    lb_program *excerpt;
+    lb_program *subset;
     uint32_t last; /* op of which something is kept */
     bool seen;     /* it has run */
 } page;
 
-/* A source that shows what an earlier step left, which the excerpt does not have: its bytes are what the replay left there. */
+/* A source that shows what an earlier step left, which the program subset does not have: its bytes are what the replay left there. */
 typedef struct left {
     page *page;
     uint32_t value;
@@ -39,7 +39,7 @@ typedef struct left {
 } left;
 
 typedef struct book {
-    lb_inquiry *q;
+    lb_bisect_session *q;
     page *pages; /* by step, then by rank */
     uint32_t n;
     left *carried;
@@ -175,7 +175,7 @@ static lb_status list_carried(book *b)
         page *page = &b->pages[k];
         const lb_program *p = page->program;
         for (uint32_t i = 0; i < p->n_ops; i++) {
-            if (page->fates[i] != LB_EXCERPT_SOURCE || strcmp(lb_op_name(p, &p->ops[i]), "lb::source"))
+            if (page->fates[i] != LB_PROGRAM_SUBSET_SOURCE || strcmp(lb_op_name(p, &p->ops[i]), "lb::source"))
                 continue;
             uint32_t v = lb_op_results(p, &p->ops[i])[0];
             if (!is_carried(&p->values[v]) || !page->needed[v]) continue;
@@ -248,7 +248,7 @@ static void find_last(page *page)
     const lb_program *p = page->program;
     page->seen = true; /* sources tell no event */
     for (uint32_t i = 0; i < p->n_ops; i++)
-        if (page->fates[i] != LB_EXCERPT_DROP && strcmp(lb_op_name(p, &p->ops[i]), "lb::source"))
+        if (page->fates[i] != LB_PROGRAM_SUBSET_DROP && strcmp(lb_op_name(p, &p->ops[i]), "lb::source"))
             page->last = i, page->seen = false;
 }
 
@@ -270,14 +270,14 @@ static bool take_result(void *context, const lb_event *event)
             keep_carried(b, event, i);
     page *page = page_of(b, event->rank, event->step);
     if (!page || event->op >= page->program->n_ops) return true;
-    if (page->fates[event->op] == LB_EXCERPT_DROP) return !all_seen(b, page, event->op);
+    if (page->fates[event->op] == LB_PROGRAM_SUBSET_DROP) return !all_seen(b, page, event->op);
     for (uint32_t i = 0; i < event->n_results && b->status == LB_OK; i++) {
         uint32_t v = event->values[i];
         if (v == LB_NONE || v >= page->program->n_values || !event->computed[i].data ||
             event->computed[i].dtype != page->program->values[v].dtype || !page->needed[v])
             continue;
         /* What was decided stands in where a change would decide otherwise. */
-        if (page->fates[event->op] == LB_EXCERPT_SOURCE || !lb_dtype_is_float(page->program->values[v].dtype))
+        if (page->fates[event->op] == LB_PROGRAM_SUBSET_SOURCE || !lb_dtype_is_float(page->program->values[v].dtype))
             b->status = store(b, page, v, &event->computed[i]);
     }
     return b->status == LB_OK && !all_seen(b, page, event->op);
@@ -305,7 +305,7 @@ static lb_status take_recorded(book *b, bool all)
         const lb_program *p = page->program;
         for (uint32_t i = 0; i < p->n_ops; i++) {
             bool source = !strcmp(lb_op_name(p, &p->ops[i]), "lb::source");
-            if (page->fates[i] != LB_EXCERPT_SOURCE || !(source || all)) continue;
+            if (page->fates[i] != LB_PROGRAM_SUBSET_SOURCE || !(source || all)) continue;
             for (uint32_t r = 0; r < p->ops[i].results; r++) {
                 uint32_t v = lb_op_results(p, &p->ops[i])[r];
                 lb_tensor tensor;
@@ -319,31 +319,31 @@ static lb_status take_recorded(book *b, bool all)
     return LB_OK;
 }
 
-/* ---- excerpts ----------------------------------------------------------------------------------------------------- */
+/* ---- subsets ------------------------------------------------------------------------------------------------------ */
 
 static lb_status write_excerpts(book *b)
 {
     for (uint32_t k = 0; k < b->n; k++) {
         page *page = &b->pages[k];
         lb_writer *writer = b->writers[rank_row(b, page->program->rank)];
-        if (!page->excerpt)
-            LB_TRY(lb_excerpt(page->program, page->fates, page->needed, page->logical, page->blob,
-                              &page->excerpt, b->err));
-        LB_TRY(lb_writer_program(writer, page->excerpt, b->err));
+        if (!page->subset)
+            LB_TRY(lb_program_subset(page->program, page->fates, page->needed, page->logical, page->blob,
+                              &page->subset, b->err));
+        LB_TRY(lb_writer_program(writer, page->subset, b->err));
     }
     return LB_OK;
 }
 
 static void note_value(page *page, uint32_t v, const lb_tensor *tensor)
 {
-    lb_value *row = &page->excerpt->values[v];
+    lb_value *row = &page->subset->values[v];
     if (tensor->dtype != row->dtype) return;
     row->logical = lb_digest_tensor(tensor);
     lb_statistics s = lb_statistics_of(tensor);
     if (row->statistics == LB_NONE)
-        row->statistics = lb_program_add_statistics(page->excerpt, &s);
+        row->statistics = lb_program_add_statistics(page->subset, &s);
     else
-        page->excerpt->statistics[row->statistics] = s;
+        page->subset->statistics[row->statistics] = s;
 }
 
 static bool note_result(void *context, const lb_event *event)
@@ -351,7 +351,7 @@ static bool note_result(void *context, const lb_event *event)
     book *b = context;
     page *page = page_of(b, event->rank, event->step);
     for (uint32_t i = 0; page && i < event->n_results; i++)
-        if (event->values[i] != LB_NONE && event->values[i] < page->excerpt->n_values &&
+        if (event->values[i] != LB_NONE && event->values[i] < page->subset->n_values &&
             event->computed[i].data)
             note_value(page, event->values[i], &event->computed[i]);
     return true;
@@ -359,7 +359,7 @@ static bool note_result(void *context, const lb_event *event)
 
 static void note_sources(const page *page, lb_capture *capture)
 {
-    const lb_program *p = page->excerpt;
+    const lb_program *p = page->subset;
     for (uint32_t v = 0; v < p->n_values; v++) {
         lb_tensor tensor;
         if (p->values[v].flags & LB_VALUE_SOURCE && lb_capture_value(capture, p, v, &tensor, NULL) == LB_OK)
@@ -369,7 +369,7 @@ static void note_sources(const page *page, lb_capture *capture)
 
 static lb_status copy_blobs(const page *page, lb_capture *capture, lb_writer *writer, lb_err *err)
 {
-    const lb_program *p = page->excerpt;
+    const lb_program *p = page->subset;
     for (uint32_t v = 0; v < p->n_values; v++) {
         const void *bytes;
         size_t size;
@@ -438,7 +438,7 @@ static lb_status write_book(book *b, bool computed)
         if (!page->logical || !page->blob || !page->needed)
             status = lb_fail(b->err, LB_ERR_NOMEM, "out of memory");
         else
-            status = lb_excerpt_needs(page->program, page->fates, page->wanted, page->needed, b->err);
+            status = lb_program_subset_needs(page->program, page->fates, page->wanted, page->needed, b->err);
         find_last(page);
         if (status == LB_OK && !used[row]) status = open_archive(b, row, "", &b->writers[row]);
         used[row] = true;
@@ -460,7 +460,7 @@ static void release(book *b)
         free(b->pages[k].logical);
         free(b->pages[k].blob);
         free(b->pages[k].needed);
-        lb_program_free(b->pages[k].excerpt);
+        lb_program_free(b->pages[k].subset);
     }
     for (uint32_t i = 0; i < b->n_carried; i++) free(b->carried[i].bytes);
     free(b->carried);
@@ -468,16 +468,16 @@ static void release(book *b)
     free(b->writers);
 }
 
-lb_status lb_reproducer_write(lb_cone *cone, lb_err *err)
+lb_status lb_reproducer_write(lb_dependency_slice *slice, lb_err *err)
 {
-    book b = {.q = cone->q, .err = err};
-    b.pages = calloc(cone->n + 1, sizeof *b.pages);
+    book b = {.q = slice->q, .err = err};
+    b.pages = calloc(slice->n + 1, sizeof *b.pages);
     if (!b.pages) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (uint32_t k = 0; k < cone->n; k++)
-        if (cone->parts[k].used)
-            b.pages[b.n++] = (page){.program = cone->parts[k].program,
-                                    .fates = cone->parts[k].fates,
-                                    .wanted = cone->parts[k].wanted};
+    for (uint32_t k = 0; k < slice->n; k++)
+        if (slice->parts[k].used)
+            b.pages[b.n++] = (page){.program = slice->parts[k].program,
+                                    .fates = slice->parts[k].fates,
+                                    .wanted = slice->parts[k].wanted};
     lb_status status = write_book(&b, true);
     release(&b);
     return status;
@@ -491,15 +491,15 @@ static lb_status whole_step(const lb_program *p, bool first, uint8_t **fates, lb
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const char *name = lb_op_name(p, &p->ops[i]);
         bool stands = p->ops[i].flags & (LB_OP_RANDOM | LB_OP_COMPOSITE) || !lb_replay_knows(name);
-        (*fates)[i] = stands ? LB_EXCERPT_SOURCE : LB_EXCERPT_KEEP;
+        (*fates)[i] = stands ? LB_PROGRAM_SUBSET_SOURCE : LB_PROGRAM_SUBSET_KEEP;
         if (strcmp(name, "lb::source")) continue;
         bool carried = p->values[lb_op_results(p, &p->ops[i])[0]].source == LB_SOURCE_CARRIED;
-        (*fates)[i] = carried && !first ? LB_EXCERPT_CARRIED : LB_EXCERPT_SOURCE;
+        (*fates)[i] = carried && !first ? LB_PROGRAM_SUBSET_CARRIED : LB_PROGRAM_SUBSET_SOURCE;
     }
     return LB_OK;
 }
 
-lb_status lb_reproducer_write_steps(lb_inquiry *q, int64_t first_step, lb_err *err)
+lb_status lb_reproducer_write_steps(lb_bisect_session *q, int64_t first_step, lb_err *err)
 {
     book b = {.q = q, .err = err};
     lb_status status = LB_OK;
@@ -507,7 +507,7 @@ lb_status lb_reproducer_write_steps(lb_inquiry *q, int64_t first_step, lb_err *e
     if (!b.pages) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t s = 0; s < q->n_steps; s++)
         for (uint32_t r = 0; r < q->n_ranks && status == LB_OK; r++) {
-            const lb_program *p = lb_inquiry_program(q, q->ranks[r], q->steps[s]);
+            const lb_program *p = lb_bisect_session_program(q, q->ranks[r], q->steps[s]);
             uint8_t *fates = NULL;
             if (!p || q->steps[s] < first_step || q->steps[s] > q->failure.step) continue;
             status = whole_step(p, q->steps[s] == first_step, &fates, err);

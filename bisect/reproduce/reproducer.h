@@ -1,15 +1,15 @@
-/* Writing what a cone keeps as a capture of its own. */
+/* Writing what a dependency slice keeps as a capture of its own. */
 #ifndef LB_BISECT_REPRODUCER_H
 #define LB_BISECT_REPRODUCER_H
 
-#include "cone.h"
+#include "dependency_slice.h"
 
-/* Replays the window for the bytes that the cone's sources need and writes the folder options->reproducer anew. What it
+/* Replays the window for the bytes that the dependency slice's sources need and writes the folder options->reproducer anew. What it
  * says of its values (digests, statistics) is what it computes itself when it is replayed. LB_ERR_NOT_CAPTURED when bytes
  * lack. */
-lb_status lb_reproducer_write(lb_cone *cone, lb_err *err);
+lb_status lb_reproducer_write(lb_dependency_slice *slice, lb_err *err);
 /* Whole steps from first_step on, of all ranks: sources with their recorded bytes. */
-lb_status lb_reproducer_write_steps(lb_inquiry *inquiry, int64_t first_step, lb_err *err);
+lb_status lb_reproducer_write_steps(lb_bisect_session *session, int64_t first_step, lb_err *err);
 
 /* Is there room for it: makes the folder, or empties one that may be replaced. */
 lb_status lb_reproducer_folder(const char *path, bool overwrite, lb_err *err);

@@ -2,11 +2,11 @@
  *
  * A candidate counts when bisecting it gives the same failure and the same culprit. They are tried from small to large:
  *
- *      cone of the first culprit, residual branches beyond it left out    if not all of them can go, the search finds which
- *      cone of the first culprit
- *      cone of the block it lies in
- *      cone of all culprits
- *      cone of the first culprit, though its residual block is no longer seen to be one
+ *      dependency slice of the first culprit, residual branches beyond it left out    if not all of them can go, the search finds which
+ *      dependency slice of the first culprit
+ *      dependency slice of the block it lies in
+ *      dependency slice of all culprits
+ *      dependency slice of the first culprit, though its residual block is no longer seen to be one
  *      whole steps
  */
 #include "shrink.h"
@@ -21,13 +21,13 @@
 #include <unistd.h>
 
 typedef struct shrinking {
-    lb_inquiry *q;
-    lb_cone cone;
+    lb_bisect_session *q;
+    lb_dependency_slice slice;
     const lb_culprit *culprit; /* to be found again */
     int64_t first_step;
     bool written; /* the folder holds a candidate that counts */
     bool loose;   /* the culprit's block may be gone: the op itself is found again */
-    bool nearly;  /* some candidate would have counted then: in the first cone, the `nearly_try`th */
+    bool nearly;  /* some candidate would have counted then: in the first dependency slice, the `nearly_try`th */
     uint32_t tries, nearly_try;
     double begin; /* seconds on the clock */
     lb_err *err;
@@ -84,7 +84,7 @@ static void say_candidate(const shrinking *s, const lb_bisection *again, bool sa
 /* Opens what was written and bisects it. */
 static bool counts(shrinking *s)
 {
-    const lb_inquiry *q = s->q;
+    const lb_bisect_session *q = s->q;
     lb_capture *capture = NULL;
     lb_bisection *again = NULL;
     lb_bisect_options options = LB_BISECT_OPTIONS_INIT;
@@ -109,8 +109,8 @@ static lb_status write_and_count(shrinking *s)
     s->written = false;
     s->tries++;
     if (s->loose && s->tries < s->nearly_try) return LB_OK; /* it is what it was */
-    if (s->culprit->axis == LB_AXIS_RANK && !lb_cone_add_peer(&s->cone, s->culprit)) return LB_OK;
-    lb_status status = lb_reproducer_write(&s->cone, &why);
+    if (s->culprit->axis == LB_AXIS_RANK && !lb_dependency_slice_add_peer(&s->slice, s->culprit)) return LB_OK;
+    lb_status status = lb_reproducer_write(&s->slice, &why);
     if (status == LB_ERR_NOMEM || status == LB_ERR_IO) return lb_fail(s->err, status, "%s", why.message);
     s->written = status == LB_OK && (s->loose || counts(s));
     return LB_OK;
@@ -118,21 +118,21 @@ static lb_status write_and_count(shrinking *s)
 
 /* ---- passing branches --------------------------------------------------------------------------------------------- */
 
-static void set_passes(shrinking *s, const lb_cone_add *adds, uint32_t n, const uint64_t *kept)
+static void set_passes(shrinking *s, const lb_dependency_slice_add *adds, uint32_t n, const uint64_t *kept)
 {
     for (uint32_t i = 0; i < n; i++)
-        s->cone.parts[adds[i].part].pass[adds[i].op] = kept && lb_site_in(kept, i) ? 0 : adds[i].pass;
+        s->slice.parts[adds[i].part].pass[adds[i].op] = kept && lb_site_in(kept, i) ? 0 : adds[i].pass;
 }
 
-static lb_status try_passes(shrinking *s, const lb_cone_add *adds, uint32_t n, const uint64_t *kept)
+static lb_status try_passes(shrinking *s, const lb_dependency_slice_add *adds, uint32_t n, const uint64_t *kept)
 {
     set_passes(s, adds, n, kept);
-    if (!lb_cone_select(&s->cone)) return LB_OK;
+    if (!lb_dependency_slice_select(&s->slice)) return LB_OK;
     return write_and_count(s);
 }
 
 /* Which branches must stay: the fewest adds that are not passed. */
-static lb_status search_passes(shrinking *s, const lb_cone_add *adds, uint32_t n)
+static lb_status search_passes(shrinking *s, const lb_dependency_slice_add *adds, uint32_t n)
 {
     lb_search_options options = LB_SEARCH_OPTIONS_INIT;
     lb_search *search;
@@ -161,15 +161,15 @@ static lb_status search_passes(shrinking *s, const lb_cone_add *adds, uint32_t n
     return status;
 }
 
-/* The cone, with as few of the branches beyond the culprit as it takes. */
-static lb_status try_cone(shrinking *s, uint32_t culprits, bool whole_block)
+/* The dependency slice, with as few of the branches beyond the culprit as it takes. */
+static lb_status try_slice(shrinking *s, uint32_t culprits, bool whole_block)
 {
-    lb_cone_add *adds = NULL;
+    lb_dependency_slice_add *adds = NULL;
     uint32_t n = 0;
-    for (uint32_t k = 0; k < s->cone.n; k++) memset(s->cone.parts[k].pass, 0, s->cone.parts[k].program->n_ops);
-    LB_TRY(lb_cone_reach(&s->cone, s->q->out->culprits, culprits, whole_block, s->err));
-    if (!lb_cone_select(&s->cone)) return LB_OK;
-    lb_status status = lb_cone_adds(&s->cone, s->culprit, &adds, &n, s->err);
+    for (uint32_t k = 0; k < s->slice.n; k++) memset(s->slice.parts[k].pass, 0, s->slice.parts[k].program->n_ops);
+    LB_TRY(lb_dependency_slice_reach(&s->slice, s->q->out->culprits, culprits, whole_block, s->err));
+    if (!lb_dependency_slice_select(&s->slice)) return LB_OK;
+    lb_status status = lb_dependency_slice_adds(&s->slice, s->culprit, &adds, &n, s->err);
     if (status == LB_OK && n) status = try_passes(s, adds, n, NULL);
     if (status == LB_OK && n && !s->written) status = search_passes(s, adds, n);
     if (status == LB_OK && !n) status = write_and_count(s);
@@ -198,19 +198,19 @@ static void add_note(lb_bisection *b, const char *text)
     b->note = note;
 }
 
-static uint64_t ops_of_window(const lb_inquiry *q)
+static uint64_t ops_of_window(const lb_bisect_session *q)
 {
     uint64_t ops = 0;
     for (uint32_t s = 0; s < q->n_steps; s++)
         for (uint32_t r = 0; r < q->n_ranks; r++) {
-            const lb_program *p = lb_inquiry_program(q, q->ranks[r], q->steps[s]);
+            const lb_program *p = lb_bisect_session_program(q, q->ranks[r], q->steps[s]);
             for (uint32_t i = 0; p && i < p->n_ops; i++)
                 ops += !(p->ops[i].flags & LB_OP_VIEW) && strncmp(lb_op_name(p, &p->ops[i]), "lb::", 4);
         }
     return ops;
 }
 
-static void drop_folder(const lb_inquiry *q)
+static void drop_folder(const lb_bisect_session *q)
 {
     if (lb_reproducer_folder(q->options->reproducer, true, NULL) == LB_OK) rmdir(q->options->reproducer);
 }
@@ -231,7 +231,7 @@ static lb_status report(shrinking *s)
     return LB_OK;
 }
 
-lb_status lb_shrink(lb_inquiry *q, lb_err *err)
+lb_status lb_shrink(lb_bisect_session *q, lb_err *err)
 {
     shrinking s = {
         .q = q, .culprit = &q->out->culprits[0], .first_step = q->failure.step, .err = err, .begin = now()};
@@ -239,19 +239,19 @@ lb_status lb_shrink(lb_inquiry *q, lb_err *err)
         if (q->out->culprits[i].step < s.first_step) s.first_step = q->out->culprits[i].step;
     if (q->remedy.op != LB_NONE && q->remedy.step < s.first_step) s.first_step = q->remedy.step;
     LB_TRY(lb_reproducer_folder(q->options->reproducer, q->options->overwrite, err));
-    lb_status status = lb_cone_init(&s.cone, q, s.first_step, err);
-    if (status == LB_OK) status = try_cone(&s, 1, false);
+    lb_status status = lb_dependency_slice_init(&s.slice, q, s.first_step, err);
+    if (status == LB_OK) status = try_slice(&s, 1, false);
     const uint32_t in_first = s.tries;
-    if (status == LB_OK && !s.written && !late(&s)) status = try_cone(&s, 1, true);
+    if (status == LB_OK && !s.written && !late(&s)) status = try_slice(&s, 1, true);
     if (status == LB_OK && !s.written && q->out->n_culprits > 1 && !late(&s))
-        status = try_cone(&s, q->out->n_culprits, false);
+        status = try_slice(&s, q->out->n_culprits, false);
     s.loose = s.nearly && s.nearly_try <= in_first;
     s.tries = 0;
-    if (status == LB_OK && !s.written && s.loose) status = try_cone(&s, 1, false);
+    if (status == LB_OK && !s.written && s.loose) status = try_slice(&s, 1, false);
     s.loose = false;
     if (status == LB_OK && !s.written) status = try_steps(&s);
     if (status == LB_OK) status = report(&s);
     if (status != LB_OK) drop_folder(q); /* half a reproducer is none */
-    lb_cone_release(&s.cone);
+    lb_dependency_slice_release(&s.slice);
     return status;
 }

@@ -6,6 +6,6 @@
 
 /* Writes options->reproducer and sets the report's path and sizes. That it could not be made smaller, or at all, is a note in
  * the report; only trouble with the environment fails. */
-lb_status lb_shrink(lb_inquiry *inquiry, lb_err *err);
+lb_status lb_shrink(lb_bisect_session *session, lb_err *err);
 
 #endif

@@ -4,7 +4,7 @@
 #ifndef LB_BISECT_JOURNAL_H
 #define LB_BISECT_JOURNAL_H
 
-#include "search.h"
+#include "group_search.h"
 
 typedef struct lb_journal lb_journal;
 

@@ -2,7 +2,7 @@
 #ifndef LB_BISECT_SITES_H
 #define LB_BISECT_SITES_H
 
-#include "search.h"
+#include "group_search.h"
 
 #include <lastbit/replay.h>
 

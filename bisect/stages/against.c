@@ -58,9 +58,9 @@ static bool same_options(const lb_program *p, const lb_group *g, const lb_progra
 }
 
 /* Do the optimizers of this step have other learning rates, weight decays, …? They come from outside as a batch does. */
-static bool groups_differ(lb_inquiry *q, const lb_diff_row *cause)
+static bool groups_differ(lb_bisect_session *q, const lb_diff_row *cause)
 {
-    const lb_program *p = lb_inquiry_program(q, cause->rank, cause->step), *other;
+    const lb_program *p = lb_bisect_session_program(q, cause->rank, cause->step), *other;
     if (!p || lb_capture_program(q->options->against, cause->rank, cause->step, &other, NULL) != LB_OK) return false;
     if (p->n_groups != other->n_groups) return true;
     for (uint32_t i = 0; i < p->n_groups; i++)
@@ -68,18 +68,18 @@ static bool groups_differ(lb_inquiry *q, const lb_diff_row *cause)
     return false;
 }
 
-static bool is_draw(lb_inquiry *q, const lb_diff_row *cause)
+static bool is_draw(lb_bisect_session *q, const lb_diff_row *cause)
 {
-    const lb_program *p = lb_inquiry_program(q, cause->rank, cause->step);
+    const lb_program *p = lb_bisect_session_program(q, cause->rank, cause->step);
     return p && cause->index != LB_NONE && cause->index < p->n_ops && p->ops[cause->index].flags & LB_OP_RANDOM;
 }
 
 /* ---- axes ---- */
 
 /* The program, of the run or of the reference, in which the cause is an op of that name, and its row there. */
-static const lb_program *program_of_cause(lb_inquiry *q, const lb_diff_row *cause, uint32_t *row)
+static const lb_program *program_of_cause(lb_bisect_session *q, const lb_diff_row *cause, uint32_t *row)
 {
-    const lb_program *p = lb_inquiry_program(q, cause->rank, cause->step), *other;
+    const lb_program *p = lb_bisect_session_program(q, cause->rank, cause->step), *other;
     *row = cause->index;
     if (p && *row < p->n_ops && cause->op && !strcmp(lb_op_name(p, &p->ops[*row]), cause->op)) return p;
     *row = cause->other;
@@ -131,7 +131,7 @@ static bool replaces(const lb_program *p, uint32_t row)
 }
 
 /* A parameter or state that was written by an op that was seen, but by no optimizer: outside module, backward and the ops of its step. */
-static bool is_overwritten(lb_inquiry *q, const lb_diff_row *cause)
+static bool is_overwritten(lb_bisect_session *q, const lb_diff_row *cause)
 {
     uint32_t row;
     const lb_program *p = program_of_cause(q, cause, &row);
@@ -152,16 +152,16 @@ static bool is_idle(const lb_program *p, const char *parameter)
 }
 
 /* A parameter that one side's optimizer passes over: it got no gradient, or is in no group. */
-static bool is_passed_over(lb_inquiry *q, const lb_diff_row *cause)
+static bool is_passed_over(lb_bisect_session *q, const lb_diff_row *cause)
 {
-    const lb_program *p = lb_inquiry_program(q, cause->rank, cause->step), *other;
+    const lb_program *p = lb_bisect_session_program(q, cause->rank, cause->step), *other;
     const char *parameter = cause->parameter ? cause->parameter : cause->value ? cause->layer : NULL;
     if (cause->phase != LB_PHASE_OPTIMIZER || !parameter || !p) return false;
     if (lb_capture_program(q->options->against, cause->other_rank, cause->step, &other, NULL) != LB_OK) return false;
     return is_idle(p, parameter) != is_idle(other, parameter);
 }
 
-static lb_axis axis_of(lb_inquiry *q, const lb_diff_report *r, const lb_diff_row *cause, uint32_t ranks)
+static lb_axis axis_of(lb_bisect_session *q, const lb_diff_report *r, const lb_diff_row *cause, uint32_t ranks)
 {
     if (q->n_ranks > 1 && ranks < q->n_ranks && cause->verdict == LB_VERDICT_DIVERGED) return LB_AXIS_RANK;
     if (cause->verdict == LB_VERDICT_DIVERGED) {
@@ -212,9 +212,9 @@ static void name_layer(const lb_diff_row *cause, char *layer, size_t size)
     snprintf(layer, size, "%.*s", dot ? (int)(dot - text) : (int)strlen(text), text);
 }
 
-static lb_status report_cause(lb_inquiry *q, const lb_diff_report *r, const lb_diff_row *cause, lb_err *err)
+static lb_status report_cause(lb_bisect_session *q, const lb_diff_report *r, const lb_diff_row *cause, lb_err *err)
 {
-    const lb_program *p = lb_inquiry_program(q, cause->rank, cause->step);
+    const lb_program *p = lb_bisect_session_program(q, cause->rank, cause->step);
     const uint32_t row = find_row(p, cause);
     lb_culprit *culprit;
     LB_TRY(lb_culprit_add(q, LB_AXIS_BLOCK, cause->rank, cause->step, row, &culprit, err));
@@ -235,7 +235,7 @@ static lb_status report_cause(lb_inquiry *q, const lb_diff_report *r, const lb_d
     return LB_OK;
 }
 
-static lb_status read_report(lb_inquiry *q, const lb_diff_report *r, lb_err *err)
+static lb_status read_report(lb_bisect_session *q, const lb_diff_report *r, lb_err *err)
 {
     const lb_diff_row *cause = cause_of(r);
     if (r->verdict == LB_VERDICT_IDENTICAL) {
@@ -251,7 +251,7 @@ static lb_status read_report(lb_inquiry *q, const lb_diff_report *r, lb_err *err
 }
 
 /* A reproducer fails by itself; a difference needs both sides. */
-static lb_status tell_why_none(lb_inquiry *q, lb_err *err)
+static lb_status tell_why_none(lb_bisect_session *q, lb_err *err)
 {
     char text[300], steps[64] = "";
     const int64_t step = q->out->failure.step;
@@ -263,7 +263,7 @@ static lb_status tell_why_none(lb_inquiry *q, lb_err *err)
     return q->out->note ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
 }
 
-lb_status lb_bisect_against(lb_inquiry *q, lb_err *err)
+lb_status lb_bisect_against(lb_bisect_session *q, lb_err *err)
 {
     lb_diff_options options = LB_DIFF_OPTIONS_INIT;
     lb_diff_report *report = NULL;

@@ -14,7 +14,7 @@
 #include <string.h>
 
 typedef struct narrowing {
-    lb_inquiry *q;
+    lb_bisect_session *q;
     const lb_region *region;
     int64_t step;
     bool kinds;      /* the ops of rows stand for all of their name, layer and phase */
@@ -22,10 +22,10 @@ typedef struct narrowing {
     lb_err *err;
 } narrowing;
 
-bool lb_region_exists(const lb_inquiry *q, const lb_region *region)
+bool lb_region_exists(const lb_bisect_session *q, const lb_region *region)
 {
     for (uint32_t s = 0; s < q->n_steps; s++) {
-        const lb_program *p = lb_inquiry_program(q, q->failure.rank, q->steps[s]);
+        const lb_program *p = lb_bisect_session_program(q, q->failure.rank, q->steps[s]);
         for (uint32_t i = 0; p && i < p->n_ops; i++)
             if (region->touches(p, &p->ops[i])) return true;
     }
@@ -493,7 +493,7 @@ static lb_status narrow_lost(narrowing *n, uint32_t *rows, uint32_t *n_rows)
     return status;
 }
 
-lb_status lb_region_narrow(lb_inquiry *q, const lb_region *region, int64_t *step, uint32_t **ops,
+lb_status lb_region_narrow(lb_bisect_session *q, const lb_region *region, int64_t *step, uint32_t **ops,
                            uint32_t *n_ops, lb_err *err)
 {
     narrowing n = {.q = q, .region = region, .err = err};
@@ -502,7 +502,7 @@ lb_status lb_region_narrow(lb_inquiry *q, const lb_region *region, int64_t *step
     LB_TRY(narrow_lost(&n, near, n_ops));
     const bool direct = *n_ops > 0;
     if (!direct) LB_TRY(narrow_to_steps(&n));
-    const lb_program *p = lb_inquiry_program(q, q->failure.rank, n.step);
+    const lb_program *p = lb_bisect_session_program(q, q->failure.rank, n.step);
     *step = n.step;
     if (!p)
         return lb_fail(err, LB_ERR_NOT_FOUND, "step %" PRId64 " of rank %d was not recorded", n.step,

@@ -14,11 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static lb_status blocks_of(lb_inquiry *q, lb_blocks *blocks, const lb_program **program, lb_err *err)
+static lb_status blocks_of(lb_bisect_session *q, lb_blocks *blocks, const lb_program **program, lb_err *err)
 {
     *blocks = (lb_blocks){0};
     for (uint32_t s = 0; s < q->n_steps; s++) {
-        const lb_program *p = lb_inquiry_program(q, q->failure.rank, q->steps[s]);
+        const lb_program *p = lb_bisect_session_program(q, q->failure.rank, q->steps[s]);
         lb_flow *flow;
         if (!p) continue;
         LB_TRY(lb_flow_new(p, &flow, err));
@@ -35,7 +35,7 @@ static lb_status blocks_of(lb_inquiry *q, lb_blocks *blocks, const lb_program **
 /* ---- the op ----------------------------------------------------------------------------------------------------- */
 
 /* The first op inside the block and step that broke its result. */
-static uint32_t first_broken_inside(const lb_inquiry *q, const char *block, int64_t step)
+static uint32_t first_broken_inside(const lb_bisect_session *q, const char *block, int64_t step)
 {
     const lb_trace_row *row = lb_trace_find(q->trace, q->failure.rank, step);
     size_t n = strlen(block);
@@ -47,7 +47,7 @@ static uint32_t first_broken_inside(const lb_inquiry *q, const char *block, int6
 }
 
 /* Nothing there is non-finite: the op whose result grew most against the step before, at least a hundredfold. */
-static uint32_t most_grown_inside(const lb_inquiry *q, const char *block, int64_t step)
+static uint32_t most_grown_inside(const lb_bisect_session *q, const char *block, int64_t step)
 {
     const lb_trace_row *row = lb_trace_find(q->trace, q->failure.rank, step), *before = NULL;
     size_t n = strlen(block);
@@ -71,10 +71,10 @@ static uint32_t most_grown_inside(const lb_inquiry *q, const char *block, int64_
 }
 
 /* Float ops of the block in that step, up to `last`. */
-static lb_status list_wide_ops(lb_inquiry *q, const char *block, int64_t step, uint32_t last, lb_sites *sites,
+static lb_status list_wide_ops(lb_bisect_session *q, const char *block, int64_t step, uint32_t last, lb_sites *sites,
                                uint32_t *rows, lb_err *err)
 {
-    const lb_program *p = lb_inquiry_program(q, q->failure.rank, step);
+    const lb_program *p = lb_bisect_session_program(q, q->failure.rank, step);
     size_t n = strlen(block);
     char before[64], body[16];
     snprintf(before, sizeof before, "step=%" PRId64 "&index=", step);
@@ -95,10 +95,10 @@ static lb_status list_wide_ops(lb_inquiry *q, const char *block, int64_t step, u
 }
 
 /* Is there an op before `broken` that only needs f64? Then it is the culprit: what it lost was finite. */
-static lb_status earlier_loss(lb_inquiry *q, const char *block, int64_t step, uint32_t *broken, bool *wide,
+static lb_status earlier_loss(lb_bisect_session *q, const char *block, int64_t step, uint32_t *broken, bool *wide,
                               lb_err *err)
 {
-    const lb_program *p = lb_inquiry_program(q, q->failure.rank, step);
+    const lb_program *p = lb_bisect_session_program(q, q->failure.rank, step);
     lb_sites sites = {0};
     uint32_t *rows = malloc(((size_t)p->n_ops + 1) * sizeof *rows), *found = NULL, n = 0;
     lb_status status = rows ? list_wide_ops(q, block, step, *broken, &sites, rows, err)
@@ -142,7 +142,7 @@ typedef struct when {
     char list[256];
 } when;
 
-static void set_when(const lb_inquiry *q, when *w, uint32_t *rows, uint32_t n)
+static void set_when(const lb_bisect_session *q, when *w, uint32_t *rows, uint32_t n)
 {
     free(w->rows);
     w->rows = rows, w->n = n;
@@ -154,7 +154,7 @@ static void set_when(const lb_inquiry *q, when *w, uint32_t *rows, uint32_t n)
 /* Which of the steps of `w` (none: all of the window) cure when what `after` selects is skipped in them alone; skipping it in
  * all of them is known to. Damage in a parameter stays for all later steps. `late`: not NULL, and nothing is found where
  * lb_narrow_late_steps finds nothing. */
-static lb_status narrow_when(lb_inquiry *q, const char *after, const char *what, when *w, bool *late,
+static lb_status narrow_when(lb_bisect_session *q, const char *after, const char *what, when *w, bool *late,
                              lb_err *err)
 {
     lb_sites sites = {0};
@@ -180,7 +180,7 @@ static lb_status narrow_when(lb_inquiry *q, const char *after, const char *what,
     return status;
 }
 
-static lb_status find_steps(lb_inquiry *q, const char *block, when *w, lb_err *err)
+static lb_status find_steps(lb_bisect_session *q, const char *block, when *w, lb_err *err)
 {
     char pattern[320], after[340];
     lb_escape(block, pattern, sizeof pattern);
@@ -189,7 +189,7 @@ static lb_status find_steps(lb_inquiry *q, const char *block, when *w, lb_err *e
 }
 
 /* The deepest module around the op whose skipping alone cures is the better cure. */
-static lb_status deepen(lb_inquiry *q, const lb_program *p, uint32_t row, uint32_t block, const char *steps,
+static lb_status deepen(lb_bisect_session *q, const lb_program *p, uint32_t row, uint32_t block, const char *steps,
                         lb_err *err)
 {
     for (uint32_t scope = p->ops[row].scope; scope && scope != block && scope != LB_NONE;
@@ -214,7 +214,7 @@ static lb_status deepen(lb_inquiry *q, const lb_program *p, uint32_t row, uint32
 
 /* Nothing in the module's own ops: then what the optimizer, or an op outside every module, wrote into its parameters: the one
  * that grew most. Its row and its parameter's layer. */
-static uint32_t most_grown_write(const lb_inquiry *q, const char *block, int64_t step, char *layer, size_t size)
+static uint32_t most_grown_write(const lb_bisect_session *q, const char *block, int64_t step, char *layer, size_t size)
 {
     const lb_trace_row *row = lb_trace_find(q->trace, q->failure.rank, step);
     const lb_program *p = row ? row->program : NULL;
@@ -242,7 +242,7 @@ static uint32_t most_grown_write(const lb_inquiry *q, const char *block, int64_t
 }
 
 /* `known`: that the block need be skipped in no other steps than these; n 0: nothing is. */
-static lb_status examine_block(lb_inquiry *q, const lb_program *first, const lb_block *block, const when *known,
+static lb_status examine_block(lb_bisect_session *q, const lb_program *first, const lb_block *block, const when *known,
                                lb_err *err)
 {
     const char *path = lb_program_text(first, first->scopes[block->scope].path);
@@ -264,7 +264,7 @@ static lb_status examine_block(lb_inquiry *q, const lb_program *first, const lb_
     bool broke = row != LB_NONE, grew = false;
     if (!broke) row = most_grown_inside(q, path, step);
     if (row == LB_NONE) row = most_grown_write(q, path, step, owner, sizeof owner), grew = row != LB_NONE;
-    const lb_program *p = lb_inquiry_program(q, q->failure.rank, step);
+    const lb_program *p = lb_bisect_session_program(q, q->failure.rank, step);
     if (broke) LB_TRY(earlier_loss(q, path, step, &row, &wide, err));
     if (row != LB_NONE && !grew) LB_TRY(deepen(q, p, row, block->scope, w.list, err));
     LB_TRY(lb_culprit_add(q, LB_AXIS_BLOCK, q->failure.rank, step, row, &c, err));
@@ -286,7 +286,7 @@ static lb_status examine_block(lb_inquiry *q, const lb_program *first, const lb_
 
 /* NaN, or a division by something that is 0, may come of digits that were lost far from it: whether f64 in that step cures tells. What
  * only grew beyond its type is no loss of digits, whatever f64 would hold. */
-static lb_status digits_matter(lb_inquiry *q, const lb_trace_row *row, bool *matter, lb_err *err)
+static lb_status digits_matter(lb_bisect_session *q, const lb_trace_row *row, bool *matter, lb_err *err)
 {
     const lb_origin *origin = &q->out->origin;
     lb_sites site = {0};
@@ -312,7 +312,7 @@ static const lb_block *block_around(const lb_program *p, const lb_blocks *blocks
 }
 
 /* Skips that module in the step alone; where the fault comes back in a later step, from that step on. */
-static lb_status skip_from(lb_inquiry *q, const char *path, int64_t step, bool *cured, lb_err *err)
+static lb_status skip_from(lb_bisect_session *q, const char *path, int64_t step, bool *cured, lb_err *err)
 {
     lb_outcome outcome = LB_OUTCOME_SAME;
     for (int later = 0; later < 2; later++) {
@@ -338,7 +338,7 @@ static lb_status skip_from(lb_inquiry *q, const char *path, int64_t step, bool *
 
 /* The innermost module around the origin whose skipping alone cures, up to the block that it lies in. What broke there first is the
  * culprit: a class of blocks need not be searched for another that hides it as well. */
-static lb_status examine_origin(lb_inquiry *q, const lb_blocks *blocks, bool *found, lb_err *err)
+static lb_status examine_origin(lb_bisect_session *q, const lb_blocks *blocks, bool *found, lb_err *err)
 {
     const lb_origin *origin = &q->out->origin;
     const lb_trace_row *row = origin->op == LB_NONE ? NULL : lb_trace_find(q->trace, origin->rank, origin->step);
@@ -381,7 +381,7 @@ static const lb_block *block_of_scope(const lb_blocks *blocks, uint32_t scope)
 }
 
 /* Adds to the background what cures the others: narrowed where they have been examined, skipped whole where not. */
-static lb_status cure_others(lb_inquiry *q, const lb_sites *base, const lb_sites *narrowed,
+static lb_status cure_others(lb_bisect_session *q, const lb_sites *base, const lb_sites *narrowed,
                              const lb_sites *sites, const uint32_t *culprits, uint32_t n, uint32_t from,
                              lb_err *err)
 {
@@ -394,11 +394,11 @@ static lb_status cure_others(lb_inquiry *q, const lb_sites *base, const lb_sites
     if (status == LB_OK) status = lb_sites_append(&q->background, narrowed, NULL, err);
     if (status == LB_OK) status = lb_sites_append(&q->background, sites, later, err);
     free(later);
-    return status == LB_OK ? lb_inquiry_retrace(q, &summary, err) : status;
+    return status == LB_OK ? lb_bisect_session_retrace(q, &summary, err) : status;
 }
 
 /* Several blocks of one class: each is examined while the others are cured. */
-static lb_status examine_each(lb_inquiry *q, const lb_program *p, const lb_blocks *blocks,
+static lb_status examine_each(lb_bisect_session *q, const lb_program *p, const lb_blocks *blocks,
                               const uint32_t *suspects, const lb_sites *sites, const uint32_t *culprits,
                               uint32_t n, const when *known, lb_err *err)
 {
@@ -419,7 +419,7 @@ static lb_status examine_each(lb_inquiry *q, const lb_program *p, const lb_block
 }
 
 /* The blocks of these classes one by one, which together cure. */
-static lb_status examine_class(lb_inquiry *q, const lb_program *p, const lb_blocks *blocks, const char *letters,
+static lb_status examine_class(lb_bisect_session *q, const lb_program *p, const lb_blocks *blocks, const char *letters,
                                lb_err *err)
 {
     lb_sites sites = {0};
@@ -446,7 +446,7 @@ static lb_status examine_class(lb_inquiry *q, const lb_program *p, const lb_bloc
     return status;
 }
 
-static lb_status try_class(lb_inquiry *q, const lb_program *p, const lb_blocks *blocks, const char *letters,
+static lb_status try_class(lb_bisect_session *q, const lb_program *p, const lb_blocks *blocks, const char *letters,
                            bool *found, lb_err *err)
 {
     lb_sites whole = {0};
@@ -467,7 +467,7 @@ static lb_status try_class(lb_inquiry *q, const lb_program *p, const lb_blocks *
     return status;
 }
 
-lb_status lb_stage_block(lb_inquiry *q, bool *found, lb_err *err)
+lb_status lb_stage_block(lb_bisect_session *q, bool *found, lb_err *err)
 {
     static const char *const classes[] = {"E", "R", "M", "A", "D", "AD"};
     lb_blocks blocks;

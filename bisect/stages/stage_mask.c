@@ -91,7 +91,7 @@ static void walk_step(const lb_trace_row *row, const lb_trace_row *before, uint8
     }
 }
 
-static lb_status find_path(const lb_inquiry *q, const lb_trace_row *row, uint32_t softmax, path *found,
+static lb_status find_path(const lb_bisect_session *q, const lb_trace_row *row, uint32_t softmax, path *found,
                            lb_err *err)
 {
     char layer[160];
@@ -113,7 +113,7 @@ static lb_status find_path(const lb_inquiry *q, const lb_trace_row *row, uint32_
     return LB_OK;
 }
 
-static lb_status blame(lb_inquiry *q, const place *at, lb_err *err)
+static lb_status blame(lb_bisect_session *q, const place *at, lb_err *err)
 {
     const lb_program *p = at->writer_row->program;
     lb_culprit *c;
@@ -127,7 +127,7 @@ static lb_status blame(lb_inquiry *q, const place *at, lb_err *err)
     return LB_OK;
 }
 
-static lb_status try_place(lb_inquiry *q, const place *at, bool *found, lb_err *err)
+static lb_status try_place(lb_bisect_session *q, const place *at, bool *found, lb_err *err)
 {
     const lb_program *p = at->row->program;
     lb_sites site = {0};
@@ -147,7 +147,7 @@ static lb_status try_place(lb_inquiry *q, const place *at, bool *found, lb_err *
     return status;
 }
 
-lb_status lb_stage_mask(lb_inquiry *q, bool *found, lb_err *err)
+lb_status lb_stage_mask(lb_bisect_session *q, bool *found, lb_err *err)
 {
     const lb_origin *origin = &q->out->origin;
     const lb_trace_row *row =

@@ -50,7 +50,7 @@ static void keep_steady(muon_owners *o)
     o->n = n;
 }
 
-static bool updates_parameters(const lb_inquiry *q, const lb_program *p)
+static bool updates_parameters(const lb_bisect_session *q, const lb_program *p)
 {
     const uint8_t *marks = lb_monitor_marks(q->monitor, p->rank, p->step);
     for (uint32_t i = 0; marks && i < p->n_ops; i++)
@@ -72,11 +72,11 @@ static lb_status with_muon(const lb_program *p, lb_muon *muon, lb_err *err)
     return status;
 }
 
-static lb_status list_owners(lb_inquiry *q, muon_owners *owners, lb_err *err)
+static lb_status list_owners(lb_bisect_session *q, muon_owners *owners, lb_err *err)
 {
     lb_status status = LB_OK;
     for (uint32_t s = 0; s < q->n_steps && status == LB_OK; s++) {
-        const lb_program *p = lb_inquiry_program(q, q->failure.rank, q->steps[s]);
+        const lb_program *p = lb_bisect_session_program(q, q->failure.rank, q->steps[s]);
         lb_muon muon;
         if (!p) continue;
         LB_TRY(with_muon(p, &muon, err));
@@ -100,7 +100,7 @@ static const char *short_how(const char *argument)
 }
 
 /* One site per owner in the first step that the cure needs, and one for all owners in the later ones. */
-static lb_status list_owner_sites(lb_inquiry *q, const muon_owners *owners, const uint32_t *when,
+static lb_status list_owner_sites(lb_bisect_session *q, const muon_owners *owners, const uint32_t *when,
                                   uint32_t n_when, const char *argument, lb_sites *sites, lb_err *err)
 {
     char before[64];
@@ -119,7 +119,7 @@ static lb_status list_owner_sites(lb_inquiry *q, const muon_owners *owners, cons
 }
 
 /* The product in the iteration whose result first leaves what an orthogonalisation can hold; else the first Gram product. */
-static lb_status guilty_product(const lb_inquiry *q, const char *layer, int64_t step, uint32_t *op, lb_err *err)
+static lb_status guilty_product(const lb_bisect_session *q, const char *layer, int64_t step, uint32_t *op, lb_err *err)
 {
     const lb_trace_row *row = lb_trace_find(q->trace, q->failure.rank, step);
     lb_muon muon;
@@ -145,7 +145,7 @@ static lb_status guilty_product(const lb_inquiry *q, const char *layer, int64_t 
 }
 
 /* Did this owner's parameter leave the step not finite? Such a one shows the failure by itself. */
-static bool owner_failed(const lb_inquiry *q, const char *layer, int64_t step)
+static bool owner_failed(const lb_bisect_session *q, const char *layer, int64_t step)
 {
     const lb_trace_row *row = lb_trace_find(q->trace, q->failure.rank, step);
     bool failed = false;
@@ -158,7 +158,7 @@ static bool owner_failed(const lb_inquiry *q, const char *layer, int64_t step)
     return failed;
 }
 
-static lb_status add_muon_culprit(lb_inquiry *q, const char *layer, int64_t step, bool later, const char *how,
+static lb_status add_muon_culprit(lb_bisect_session *q, const char *layer, int64_t step, bool later, const char *how,
                                   lb_err *err)
 {
     uint32_t op;
@@ -179,7 +179,7 @@ enum { MANY = 4 }; /* beyond that, owners that ran away are all named, not narro
 
 /* Owners whose iteration ran away by itself in that step, as the unchanged replay shows; *cured when changing them (and the
  * later steps) cures. The sites beyond the owners are in the set. */
-static lb_status try_runaways(lb_inquiry *q, const muon_owners *owners, int64_t step, const lb_sites *sites,
+static lb_status try_runaways(lb_bisect_session *q, const muon_owners *owners, int64_t step, const lb_sites *sites,
                               uint64_t *set, bool *cured, lb_err *err)
 {
     const lb_trace_row *row = lb_trace_find(q->trace, q->failure.rank, step);
@@ -203,7 +203,7 @@ static lb_status try_runaways(lb_inquiry *q, const muon_owners *owners, int64_t 
 }
 
 /* The owners to blame in that step: all that ran away, when they are many and changing them cures; else the smallest set. */
-static lb_status blame_owners(lb_inquiry *q, const muon_owners *owners, int64_t step, const lb_sites *sites,
+static lb_status blame_owners(lb_bisect_session *q, const muon_owners *owners, int64_t step, const lb_sites *sites,
                               uint32_t **found, uint32_t *n, lb_err *err)
 {
     uint64_t *set = calloc(LB_SITE_WORDS(sites->n) + 1, sizeof *set);
@@ -222,7 +222,7 @@ static lb_status blame_owners(lb_inquiry *q, const muon_owners *owners, int64_t 
     return status;
 }
 
-static lb_status narrow_muon(lb_inquiry *q, const muon_owners *owners, const lb_sites *whole,
+static lb_status narrow_muon(lb_bisect_session *q, const muon_owners *owners, const lb_sites *whole,
                              const char *argument, const char *how, lb_err *err)
 {
     lb_sites layers = {0}, steps = {0};
@@ -254,7 +254,7 @@ static lb_status narrow_muon(lb_inquiry *q, const muon_owners *owners, const lb_
     return status;
 }
 
-lb_status lb_stage_muon(lb_inquiry *q, bool *found, lb_err *err)
+lb_status lb_stage_muon(lb_bisect_session *q, bool *found, lb_err *err)
 {
     static const char *const arguments[] = {"f32", "adamw"};
     static const char *const hows[] = {"its iteration in f32", "AdamW in its place"};

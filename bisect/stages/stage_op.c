@@ -47,7 +47,7 @@ static lb_status add_kind(broken_list *list, const lb_program *p, uint32_t i, lb
     return lb_sites_add(&list->sites, &form, body, err);
 }
 
-static lb_status list_broken(lb_inquiry *q, broken_list *list, lb_err *err)
+static lb_status list_broken(lb_bisect_session *q, broken_list *list, lb_err *err)
 {
     for (uint32_t s = 0; s < lb_steps_until_failure(q); s++) {
         const lb_trace_row *row = lb_trace_find(q->trace, q->failure.rank, q->steps[s]);
@@ -59,7 +59,7 @@ static lb_status list_broken(lb_inquiry *q, broken_list *list, lb_err *err)
 }
 
 /* The same with the very ops named: enough where the fault does not come back in a later step. */
-static lb_status try_single_ops(lb_inquiry *q, const broken_list *list, const uint32_t *found, uint32_t n,
+static lb_status try_single_ops(lb_bisect_session *q, const broken_list *list, const uint32_t *found, uint32_t n,
                                 lb_err *err)
 {
     lb_sites single = {0};
@@ -80,7 +80,7 @@ static lb_status try_single_ops(lb_inquiry *q, const broken_list *list, const ui
     return status;
 }
 
-static lb_status blame(lb_inquiry *q, const broken_kind *k, uint32_t besides, lb_err *err)
+static lb_status blame(lb_bisect_session *q, const broken_kind *k, uint32_t besides, lb_err *err)
 {
     char others[80] = "";
     lb_culprit *c;
@@ -99,7 +99,7 @@ static lb_status blame(lb_inquiry *q, const broken_kind *k, uint32_t besides, lb
 }
 
 /* The op that broke did what its state asked for: that came in as it is. */
-static lb_status blame_state(lb_inquiry *q, const lb_program *p, uint32_t broken, lb_err *err)
+static lb_status blame_state(lb_bisect_session *q, const lb_program *p, uint32_t broken, lb_err *err)
 {
     const lb_origin *origin = &q->out->origin;
     lb_culprit *c;
@@ -111,7 +111,7 @@ static lb_status blame_state(lb_inquiry *q, const lb_program *p, uint32_t broken
 }
 
 /* What breaks in backward beside an op of forward is that op's own derivative, or led to: it is no culprit. */
-static lb_status blame_all(lb_inquiry *q, const broken_list *list, const uint32_t *found, uint32_t n,
+static lb_status blame_all(lb_bisect_session *q, const broken_list *list, const uint32_t *found, uint32_t n,
                            lb_err *err)
 {
     bool forward = false;
@@ -150,7 +150,7 @@ static lb_status list_own_op(const lb_program *p, uint32_t op, bool kind, lb_sit
 
 /* An op of the optimizer that made numbers that are not finite of finite ones, or the state from which it did: no block and no data are
  * asked before it. */
-lb_status lb_stage_own_op(lb_inquiry *q, bool *found, lb_err *err)
+lb_status lb_stage_own_op(lb_bisect_session *q, bool *found, lb_err *err)
 {
     const lb_origin *origin = &q->out->origin;
     const lb_trace_row *row = origin->op == LB_NONE ? NULL : lb_trace_find(q->trace, origin->rank, origin->step);
@@ -180,7 +180,7 @@ lb_status lb_stage_own_op(lb_inquiry *q, bool *found, lb_err *err)
     return status;
 }
 
-lb_status lb_stage_op(lb_inquiry *q, bool *found, lb_err *err)
+lb_status lb_stage_op(lb_bisect_session *q, bool *found, lb_err *err)
 {
     broken_list *list = calloc(1, sizeof *list);
     uint32_t *rows = NULL, n = 0;

@@ -17,7 +17,7 @@ static bool is_collective(const lb_program *p, const lb_op *op)
     return op->flags & LB_OP_COLLECTIVE;
 }
 
-static lb_status try_order(lb_inquiry *q, const lb_region *region, const char *noun, bool *found, lb_err *err)
+static lb_status try_order(lb_bisect_session *q, const lb_region *region, const char *noun, bool *found, lb_err *err)
 {
     lb_sites whole = {0};
     lb_outcome outcome = LB_OUTCOME_SAME;
@@ -39,7 +39,7 @@ static lb_status try_order(lb_inquiry *q, const lb_region *region, const char *n
 
 /* Exact sums of large products take minutes. f64 inside them rounds a billion times less than f32: what that does not cure exact
  * sums do not, either. */
-static lb_status wide_sums_cure(lb_inquiry *q, bool *cure, lb_err *err)
+static lb_status wide_sums_cure(lb_bisect_session *q, bool *cure, lb_err *err)
 {
     lb_sites wide = {0};
     lb_outcome outcome = LB_OUTCOME_SAME;
@@ -51,7 +51,7 @@ static lb_status wide_sums_cure(lb_inquiry *q, bool *cure, lb_err *err)
     return status;
 }
 
-lb_status lb_stage_order(lb_inquiry *q, bool *found, lb_err *err)
+lb_status lb_stage_order(lb_bisect_session *q, bool *found, lb_err *err)
 {
     static const lb_region sums = {LB_SWAP_ORDER, "exact", "summed exactly", LB_AXIS_ORDER, may_sum, may_sum};
     static const lb_region collectives = {LB_SWAP_ORDER, "wide",        "summed in f64",

@@ -57,7 +57,7 @@ static bool short_of_range(const lb_program *p, const lb_op *op)
 }
 
 /* The same region in bf16: does range alone cure? */
-static lb_status weigh_range(lb_inquiry *q, const lb_program *p, const uint32_t *ops, uint32_t n, lb_err *err)
+static lb_status weigh_range(lb_bisect_session *q, const lb_program *p, const uint32_t *ops, uint32_t n, lb_err *err)
 {
     lb_sites same = {0};
     lb_outcome outcome = LB_OUTCOME_INVALID;
@@ -84,7 +84,7 @@ static lb_status weigh_range(lb_inquiry *q, const lb_program *p, const uint32_t 
     return status;
 }
 
-static lb_status try_format(lb_inquiry *q, const char *format, const char *noun, const char *purpose,
+static lb_status try_format(lb_bisect_session *q, const char *format, const char *noun, const char *purpose,
                             lb_outcome *outcome, lb_err *err)
 {
     lb_sites whole = {0};
@@ -96,20 +96,20 @@ static lb_status try_format(lb_inquiry *q, const char *format, const char *noun,
     return status;
 }
 
-static lb_status narrow_format(lb_inquiry *q, const char *format, const char *how, bool weigh, lb_err *err)
+static lb_status narrow_format(lb_bisect_session *q, const char *format, const char *how, bool weigh, lb_err *err)
 {
     lb_region region = {LB_SWAP_PRECISION, format, how, LB_AXIS_PRECISION, narrow_op, gives_narrow};
     int64_t step;
     uint32_t *ops, n;
     lb_status status = lb_region_narrow(q, &region, &step, &ops, &n, err);
     if (status == LB_OK && weigh)
-        status = weigh_range(q, lb_inquiry_program(q, q->failure.rank, step), ops, n, err);
+        status = weigh_range(q, lb_bisect_session_program(q, q->failure.rank, step), ops, n, err);
     free(ops);
     return status;
 }
 
 /* f64 everywhere is a note, whatever it says. It takes longer than all else: it is asked for when the first op that broke is no answer. */
-lb_status lb_precision_note(lb_inquiry *q, lb_err *err)
+lb_status lb_precision_note(lb_bisect_session *q, lb_err *err)
 {
     lb_outcome f64 = LB_OUTCOME_SAME;
     lb_sites before = q->cure;
@@ -129,14 +129,14 @@ lb_status lb_precision_note(lb_inquiry *q, lb_err *err)
     return status;
 }
 
-static lb_status end_cleared(lb_inquiry *q, const char *outcome, const char *note, lb_err *err)
+static lb_status end_cleared(lb_bisect_session *q, const char *outcome, const char *note, lb_err *err)
 {
     (void)err;
     lb_stage_end(q, outcome, "%s", note);
     return LB_OK;
 }
 
-static lb_status run_precision(lb_inquiry *q, bool *found, lb_err *err)
+static lb_status run_precision(lb_bisect_session *q, bool *found, lb_err *err)
 {
     lb_region region = {LB_SWAP_PRECISION, "f32", "in f32", LB_AXIS_PRECISION, narrow_op, gives_narrow};
     lb_outcome wide = LB_OUTCOME_SAME, bf16 = LB_OUTCOME_SAME;
@@ -162,7 +162,7 @@ static lb_status run_precision(lb_inquiry *q, bool *found, lb_err *err)
                        "fails with f32 in place of every float below it, and with bf16 everywhere", err);
 }
 
-lb_status lb_stage_precision(lb_inquiry *q, bool *found, lb_err *err)
+lb_status lb_stage_precision(lb_bisect_session *q, bool *found, lb_err *err)
 {
     lb_status status = lb_trace_new(q->capture, q->steps[0], q->steps[q->n_steps - 1], &q->changed, err);
     if (status == LB_OK) status = run_precision(q, found, err);

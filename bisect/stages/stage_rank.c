@@ -24,7 +24,7 @@ static uint8_t *after_exchange(const lb_trace_row *row)
 }
 
 /* The first op of a rank that broke its result by itself, in the steps up to the failing one; LB_NONE when nothing did. */
-static uint32_t first_broken(const lb_inquiry *q, int32_t rank, int64_t *step)
+static uint32_t first_broken(const lb_bisect_session *q, int32_t rank, int64_t *step)
 {
     uint32_t found = LB_NONE;
     for (uint32_t s = 0; s < lb_steps_until_failure(q) && found == LB_NONE; s++) {
@@ -40,7 +40,7 @@ static uint32_t first_broken(const lb_inquiry *q, int32_t rank, int64_t *step)
     return found;
 }
 
-bool lb_rank_broke(const lb_inquiry *q, uint32_t rank_row)
+bool lb_rank_broke(const lb_bisect_session *q, uint32_t rank_row)
 {
     int64_t step;
     return first_broken(q, q->ranks[rank_row], &step) != LB_NONE && step <= q->failure.step;
@@ -71,7 +71,7 @@ static uint32_t first_larger(const lb_trace_row *row, const lb_trace_row *other)
 }
 
 /* The first op, in any step, by which a rank exceeds all others. */
-static uint32_t outlying_op(const lb_inquiry *q, uint32_t rank_row, int64_t *step)
+static uint32_t outlying_op(const lb_bisect_session *q, uint32_t rank_row, int64_t *step)
 {
     for (uint32_t s = 0; s < lb_steps_until_failure(q); s++) {
         const lb_trace_row *row = lb_trace_find(q->trace, q->ranks[rank_row], q->steps[s]);
@@ -95,7 +95,7 @@ static uint32_t outlying_op(const lb_inquiry *q, uint32_t rank_row, int64_t *ste
 }
 
 /* Of a rank that is left out: the op to name, and in words why it is that one. */
-static uint32_t guilty_op(const lb_inquiry *q, uint32_t rank_row, int64_t *step, const char **why)
+static uint32_t guilty_op(const lb_bisect_session *q, uint32_t rank_row, int64_t *step, const char **why)
 {
     const lb_origin *origin = &q->out->origin;
     uint32_t op = first_broken(q, q->ranks[rank_row], step);
@@ -109,7 +109,7 @@ static uint32_t guilty_op(const lb_inquiry *q, uint32_t rank_row, int64_t *step,
     return op;
 }
 
-static lb_status add_rank_culprit(lb_inquiry *q, const lb_sites *sites, const uint32_t *found, uint32_t n,
+static lb_status add_rank_culprit(lb_bisect_session *q, const lb_sites *sites, const uint32_t *found, uint32_t n,
                                   lb_err *err)
 {
     int32_t first = q->ranks[sites->rows[found[0]].rank_row];
@@ -130,7 +130,7 @@ static lb_status add_rank_culprit(lb_inquiry *q, const lb_sites *sites, const ui
 }
 
 /* One site per rank that is suspected. */
-static lb_status list_suspects(lb_inquiry *q, const bool *suspected, lb_sites *sites, lb_err *err)
+static lb_status list_suspects(lb_bisect_session *q, const bool *suspected, lb_sites *sites, lb_err *err)
 {
     lb_site_form form = {LB_SWAP_RANK, "exclude", "rank=", "", ','};
     for (uint32_t i = 0; i < q->n_ranks; i++) {
@@ -145,7 +145,7 @@ static lb_status list_suspects(lb_inquiry *q, const bool *suspected, lb_sites *s
 }
 
 /* No rank failed by itself: one after another is left out. */
-static lb_status try_each(lb_inquiry *q, lb_sites *sites, uint32_t *guilty, bool *found, lb_err *err)
+static lb_status try_each(lb_bisect_session *q, lb_sites *sites, uint32_t *guilty, bool *found, lb_err *err)
 {
     uint64_t *set = calloc(LB_SITE_WORDS(sites->n) + 1, sizeof *set);
     lb_status status = set ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
@@ -161,7 +161,7 @@ static lb_status try_each(lb_inquiry *q, lb_sites *sites, uint32_t *guilty, bool
 }
 
 /* Where all ranks break or none does: those that exceed all others, if there are any. */
-static void suspect_outliers(const lb_inquiry *q, bool *suspected, uint32_t *n)
+static void suspect_outliers(const lb_bisect_session *q, bool *suspected, uint32_t *n)
 {
     int64_t step;
     uint32_t outliers = 0;
@@ -171,7 +171,7 @@ static void suspect_outliers(const lb_inquiry *q, bool *suspected, uint32_t *n)
     free(is);
 }
 
-lb_status lb_stage_rank(lb_inquiry *q, bool *found, lb_err *err)
+lb_status lb_stage_rank(lb_bisect_session *q, bool *found, lb_err *err)
 {
     lb_sites sites = {0};
     uint32_t *culprits = NULL, n = 0, failed = 0, single = 0;

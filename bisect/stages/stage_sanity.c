@@ -37,7 +37,7 @@ static bool note_diverged(void *context, const lb_event *event)
     return true;
 }
 
-static lb_status run_isolated(lb_inquiry *q, suspicion *s, lb_replay_summary *summary, lb_err *err)
+static lb_status run_isolated(lb_bisect_session *q, suspicion *s, lb_replay_summary *summary, lb_err *err)
 {
     lb_plan plan = LB_PLAN_INIT;
     lb_observer observer = {.context = s, .op = note_diverged};
@@ -51,7 +51,7 @@ static lb_status run_isolated(lb_inquiry *q, suspicion *s, lb_replay_summary *su
 /* ---- the stage ------------------------------------------------------------------------------------------------------ */
 
 /* The replay had not all it needed: what is missing, and how to record it. */
-static void lacks_bytes(lb_inquiry *q, const lb_failure *recorded, const lb_lack *lack)
+static void lacks_bytes(lb_bisect_session *q, const lb_failure *recorded, const lb_lack *lack)
 {
     q->out->outcome = LB_BISECT_UNDECIDED;
     q->out->again = lb_window_record_again(q, recorded->step);
@@ -59,7 +59,7 @@ static void lacks_bytes(lb_inquiry *q, const lb_failure *recorded, const lb_lack
                  lack->sources, lack->opaque, lack->first);
 }
 
-static lb_status only_recorded(lb_inquiry *q, const lb_failure *recorded, const suspicion *s, lb_err *err)
+static lb_status only_recorded(lb_bisect_session *q, const lb_failure *recorded, const suspicion *s, lb_err *err)
 {
     lb_culprit *c;
     lb_lack lack = lb_window_lack(q);
@@ -86,9 +86,9 @@ static lb_status only_recorded(lb_inquiry *q, const lb_failure *recorded, const 
 }
 
 /* The replay fails and the recording doesn't: it cannot speak for this window. */
-static void only_replayed(lb_inquiry *q, const suspicion *s)
+static void only_replayed(lb_bisect_session *q, const suspicion *s)
 {
-    const lb_program *p = s->count ? lb_inquiry_program(q, s->rank, s->step) : NULL;
+    const lb_program *p = s->count ? lb_bisect_session_program(q, s->rank, s->step) : NULL;
     q->out->outcome = LB_BISECT_UNDECIDED;
     q->out->failure = q->failure;
     if (p)
@@ -101,7 +101,7 @@ static void only_replayed(lb_inquiry *q, const suspicion *s)
 }
 
 /* The first failure in the recording: not finite before gross. */
-static lb_status recorded_failure(lb_inquiry *q, lb_failure *failure, lb_err *err)
+static lb_status recorded_failure(lb_bisect_session *q, lb_failure *failure, lb_err *err)
 {
     q->mode = q->options->predicate ? LB_MONITOR_PREDICATE : LB_MONITOR_NONFINITE;
     LB_TRY(lb_monitor_recording(q->monitor, q->mode, err));
@@ -118,7 +118,7 @@ static lb_status recorded_failure(lb_inquiry *q, lb_failure *failure, lb_err *er
 }
 
 /* Neither the recording nor its replay fails: was enough of them seen to say so? */
-static bool judged_enough(lb_inquiry *q, const suspicion *aa, const lb_replay_summary *isolated)
+static bool judged_enough(lb_bisect_session *q, const suspicion *aa, const lb_replay_summary *isolated)
 {
     const bool nothing = !isolated->compared, unseen = q->blind && q->unrecorded;
     if (!nothing && !unseen && (q->judged || !q->options->predicate)) return true;
@@ -140,7 +140,7 @@ static bool judged_enough(lb_inquiry *q, const suspicion *aa, const lb_replay_su
     return false;
 }
 
-static lb_status judge_sanity(lb_inquiry *q, const lb_failure *recorded, const suspicion *aa,
+static lb_status judge_sanity(lb_bisect_session *q, const lb_failure *recorded, const suspicion *aa,
                               const lb_replay_summary *isolated, bool *found, lb_err *err)
 {
     uint32_t unseen = 0;
@@ -179,7 +179,7 @@ static lb_status judge_sanity(lb_inquiry *q, const lb_failure *recorded, const s
     return LB_OK;
 }
 
-lb_status lb_stage_sanity(lb_inquiry *q, bool *found, lb_err *err)
+lb_status lb_stage_sanity(lb_bisect_session *q, bool *found, lb_err *err)
 {
     lb_failure recorded;
     suspicion aa;
@@ -190,7 +190,7 @@ lb_status lb_stage_sanity(lb_inquiry *q, bool *found, lb_err *err)
         lb_say(q, "recorded   step %" PRId64 " rank %d%s%s: %s", recorded.step, recorded.rank,
                *recorded.layer ? " " : "", recorded.layer, recorded.what);
     LB_TRY(run_isolated(q, &aa, &isolated, err));
-    LB_TRY(lb_inquiry_retrace(q, &chained, err));
+    LB_TRY(lb_bisect_session_retrace(q, &chained, err));
     if (chained.undecided && q->failure.kind == LB_FAILURE_NONE) {
         *found = true;
         q->out->outcome = LB_BISECT_UNDECIDED;
@@ -204,7 +204,7 @@ lb_status lb_stage_sanity(lb_inquiry *q, bool *found, lb_err *err)
 /* ---- one look ------------------------------------------------------------------------------------------------------- */
 
 /* The changes given become the background; a rank that they leave out is not judged. */
-static lb_status take_changes(lb_inquiry *q, lb_err *err)
+static lb_status take_changes(lb_bisect_session *q, lb_err *err)
 {
     lb_sites_name(&q->background, "the changes given");
     for (uint32_t i = 0; i < q->options->n_changes; i++) {
@@ -215,7 +215,7 @@ static lb_status take_changes(lb_inquiry *q, lb_err *err)
         if (swap->kind != LB_SWAP_RANK || strcmp(swap->argument, "exclude")) continue;
         LB_TRY(lb_selector_new(swap->selector, &selector, err));
         for (uint32_t r = 0; r < q->n_ranks; r++) {
-            const lb_program *p = lb_inquiry_program(q, q->ranks[r], q->steps[q->n_steps - 1]);
+            const lb_program *p = lb_bisect_session_program(q, q->ranks[r], q->steps[q->n_steps - 1]);
             q->left_out[r] |= p && lb_selector_scope(selector, p, 0, NULL);
         }
         lb_selector_free(selector);
@@ -223,7 +223,7 @@ static lb_status take_changes(lb_inquiry *q, lb_err *err)
     return LB_OK;
 }
 
-lb_status lb_stage_check(lb_inquiry *q, lb_err *err)
+lb_status lb_stage_check(lb_bisect_session *q, lb_err *err)
 {
     lb_failure recorded;
     lb_replay_summary chained = {0};
@@ -231,7 +231,7 @@ lb_status lb_stage_check(lb_inquiry *q, lb_err *err)
     LB_TRY(lb_stage_begin(q, "check", err));
     LB_TRY(recorded_failure(q, &recorded, err));
     LB_TRY(take_changes(q, err));
-    LB_TRY(lb_inquiry_retrace(q, &chained, err));
+    LB_TRY(lb_bisect_session_retrace(q, &chained, err));
     q->out->failure = q->failure;
     lb_lack lack = q->failure.kind == LB_FAILURE_NONE && q->blind ? lb_window_lack(q) : (lb_lack){0};
     if (q->failure.kind != LB_FAILURE_NONE) {

@@ -13,7 +13,7 @@
 
 enum stage_number { MUON, PRECISION, RANK, BLOCK, STAGES };
 
-static lb_status (*const run_stage[STAGES])(lb_inquiry *, bool *, lb_err *) = {
+static lb_status (*const run_stage[STAGES])(lb_bisect_session *, bool *, lb_err *) = {
     lb_stage_muon, lb_stage_precision, lb_stage_rank, lb_stage_block};
 
 typedef struct changes {
@@ -23,7 +23,7 @@ typedef struct changes {
 } changes;
 
 /* Whether that stage had something to change. */
-static bool applies(const lb_inquiry *q, const char *name)
+static bool applies(const lb_bisect_session *q, const char *name)
 {
     for (uint32_t i = 0; i < q->out->n_stages; i++)
         if (!strcmp(q->out->stages[i].name, name)) return strcmp(q->out->stages[i].outcome, "none") != 0;
@@ -38,7 +38,7 @@ static lb_status add(changes *c, enum stage_number stage, const lb_site_form *fo
 }
 
 /* Ranks that fail by themselves, unless all do: without any rank there is nothing left to fail. */
-static lb_status add_ranks(lb_inquiry *q, changes *c, lb_err *err)
+static lb_status add_ranks(lb_bisect_session *q, changes *c, lb_err *err)
 {
     uint32_t failed = 0;
     lb_site_form form = {LB_SWAP_RANK, "exclude", "rank=", "", ','};
@@ -53,7 +53,7 @@ static lb_status add_ranks(lb_inquiry *q, changes *c, lb_err *err)
     return LB_OK;
 }
 
-static lb_status add_changes(lb_inquiry *q, changes *c, lb_err *err)
+static lb_status add_changes(lb_bisect_session *q, changes *c, lb_err *err)
 {
     static const char *const classes[] = {"E", "R", "M", "A", "D"};
     lb_site_form adamw = {LB_SWAP_MUON, "adamw", "", "", ','}, f32 = {LB_SWAP_PRECISION, "f32", "", "", ','},
@@ -82,7 +82,7 @@ static lb_status append_later(const changes *c, uint32_t from, lb_sites *to, lb_
 }
 
 /* Runs the stage of sites [from, to) against what fails while all other changes are made; its cure joins the narrowed ones. */
-static lb_status run_beside(lb_inquiry *q, const changes *c, uint32_t from, uint32_t to, lb_sites *narrowed,
+static lb_status run_beside(lb_bisect_session *q, const changes *c, uint32_t from, uint32_t to, lb_sites *narrowed,
                             lb_err *err)
 {
     lb_replay_summary summary = {0};
@@ -91,7 +91,7 @@ static lb_status run_beside(lb_inquiry *q, const changes *c, uint32_t from, uint
     lb_sites_release(&q->background);
     LB_TRY(lb_sites_append(&q->background, narrowed, NULL, err));
     LB_TRY(append_later(c, to, &q->background, err));
-    LB_TRY(lb_inquiry_retrace(q, &summary, err));
+    LB_TRY(lb_bisect_session_retrace(q, &summary, err));
     if (q->failure.kind != LB_FAILURE_NONE) LB_TRY(run_stage[c->stage[from]](q, &found, err));
     if (found) return lb_sites_append(narrowed, &q->cure, NULL, err);
     for (uint32_t i = from; i < to; i++) { /* narrower is not to be had */
@@ -107,7 +107,7 @@ static lb_status run_beside(lb_inquiry *q, const changes *c, uint32_t from, uint
     return status;
 }
 
-static lb_status run_each(lb_inquiry *q, const changes *c, lb_err *err)
+static lb_status run_each(lb_bisect_session *q, const changes *c, lb_err *err)
 {
     lb_sites narrowed = {0};
     lb_replay_summary summary = {0};
@@ -122,10 +122,10 @@ static lb_status run_each(lb_inquiry *q, const changes *c, lb_err *err)
     lb_sites_release(&q->background);
     lb_sites_release(&q->cure);
     q->cure = narrowed;
-    return status == LB_OK ? lb_inquiry_retrace(q, &summary, err) : status;
+    return status == LB_OK ? lb_bisect_session_retrace(q, &summary, err) : status;
 }
 
-lb_status lb_stage_several(lb_inquiry *q, bool *found, lb_err *err)
+lb_status lb_stage_several(lb_bisect_session *q, bool *found, lb_err *err)
 {
     changes c = {0};
     uint32_t *rows = NULL, n = 0;

@@ -79,11 +79,11 @@ static bool writes(const lb_program *p, uint32_t op, int64_t storage)
 }
 
 /* The last op of the window before that source which left something in its storage. */
-static lb_remedy last_write(const lb_inquiry *q, const source_row *row)
+static lb_remedy last_write(const lb_bisect_session *q, const source_row *row)
 {
-    int64_t storage = value_of(lb_inquiry_program(q, row->rank, row->step), row->op)->storage;
+    int64_t storage = value_of(lb_bisect_session_program(q, row->rank, row->step), row->op)->storage;
     for (uint32_t s = q->n_steps; s-- > 0;) {
-        const lb_program *p = lb_inquiry_program(q, row->rank, q->steps[s]);
+        const lb_program *p = lb_bisect_session_program(q, row->rank, q->steps[s]);
         if (!p || q->steps[s] > row->step) continue;
         for (uint32_t i = q->steps[s] == row->step ? row->op : p->n_ops; i-- > 0;)
             if (writes(p, i, storage)) return (lb_remedy){row->rank, q->steps[s], storage, i};
@@ -92,7 +92,7 @@ static lb_remedy last_write(const lb_inquiry *q, const source_row *row)
 }
 
 /* Which of the sources must be other than they are; *found when changing them cures. */
-static lb_status narrow_sources(lb_inquiry *q, const source_list *list, uint32_t **guilty, uint32_t *n,
+static lb_status narrow_sources(lb_bisect_session *q, const source_list *list, uint32_t **guilty, uint32_t *n,
                                 bool *found, lb_err *err)
 {
     LB_TRY(lb_narrow(q, &list->sites, false, guilty, n, err));
@@ -102,11 +102,11 @@ static lb_status narrow_sources(lb_inquiry *q, const source_list *list, uint32_t
 
 /* ---- unseen writes ------------------------------------------------------------------------------------------------- */
 
-static lb_status list_unseen(lb_inquiry *q, source_list *list, lb_err *err)
+static lb_status list_unseen(lb_bisect_session *q, source_list *list, lb_err *err)
 {
     for (uint32_t s = 0; s < lb_steps_until_failure(q); s++)
         for (uint32_t r = 0; r < q->n_ranks; r++) {
-            const lb_program *p = lb_inquiry_program(q, q->ranks[r], q->steps[s]);
+            const lb_program *p = lb_bisect_session_program(q, q->ranks[r], q->steps[s]);
             for (uint32_t i = 0; p && i < p->n_ops; i++)
                 if (is_source(p, i) && value_of(p, i)->source == LB_SOURCE_UNSEEN)
                     LB_TRY(add_source(list, q->ranks[r], q->steps[s], i, "own", err));
@@ -115,7 +115,7 @@ static lb_status list_unseen(lb_inquiry *q, source_list *list, lb_err *err)
     return LB_OK;
 }
 
-lb_status lb_stage_unseen(lb_inquiry *q, uint32_t *count, bool *found, lb_err *err)
+lb_status lb_stage_unseen(lb_bisect_session *q, uint32_t *count, bool *found, lb_err *err)
 {
     source_list list = {0};
     uint32_t *guilty = NULL, n = 0;
@@ -125,7 +125,7 @@ lb_status lb_stage_unseen(lb_inquiry *q, uint32_t *count, bool *found, lb_err *e
     if (status == LB_OK && list.sites.n) status = narrow_sources(q, &list, &guilty, &n, found, err);
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         const source_row *row = &list.rows[guilty[i]];
-        const lb_program *p = lb_inquiry_program(q, row->rank, row->step);
+        const lb_program *p = lb_bisect_session_program(q, row->rank, row->step);
         status = lb_culprit_add(q, LB_AXIS_SOURCE, row->rank, row->step, row->op, &c, err);
         if (status != LB_OK) break;
         snprintf(c->why, sizeof c->why,
@@ -142,7 +142,7 @@ lb_status lb_stage_unseen(lb_inquiry *q, uint32_t *count, bool *found, lb_err *e
 
 /* ---- data ---------------------------------------------------------------------------------------------------------- */
 
-static lb_statistics statistics_of(const lb_inquiry *q, const lb_program *p, const lb_value *v)
+static lb_statistics statistics_of(const lb_bisect_session *q, const lb_program *p, const lb_value *v)
 {
     lb_tensor tensor;
     if (v->statistics != LB_NONE) return p->statistics[v->statistics];
@@ -159,7 +159,7 @@ static bool from_outside(const lb_value *v)
 }
 
 /* -inf alone may be a mask. */
-static bool spoilt(const lb_inquiry *q, const lb_program *p, uint32_t op, bool masks_too)
+static bool spoilt(const lb_bisect_session *q, const lb_program *p, uint32_t op, bool masks_too)
 {
     const lb_value *v = value_of(p, op);
     if (!lb_dtype_is_float(v->dtype)) return false;
@@ -167,13 +167,13 @@ static bool spoilt(const lb_inquiry *q, const lb_program *p, uint32_t op, bool m
     return s.nan || s.pos_inf || (masks_too && s.neg_inf);
 }
 
-lb_status lb_stage_hidden(lb_inquiry *q, bool *found, lb_err *err)
+lb_status lb_stage_hidden(lb_bisect_session *q, bool *found, lb_err *err)
 {
     lb_culprit *c;
     *found = false;
     for (uint32_t s = 0; s < q->n_steps; s++)
         for (uint32_t r = 0; r < q->n_ranks; r++) {
-            const lb_program *p = lb_inquiry_program(q, q->ranks[r], q->steps[s]);
+            const lb_program *p = lb_bisect_session_program(q, q->ranks[r], q->steps[s]);
             for (uint32_t i = 0; p && i < p->n_ops; i++) {
                 if (!is_source(p, i) || !(value_of(p, i)->flags & LB_VALUE_PARAMETER) || !spoilt(q, p, i, false)) continue;
                 LB_TRY(lb_culprit_add(q, LB_AXIS_SOURCE, p->rank, p->step, i, &c, err));
@@ -191,11 +191,11 @@ lb_status lb_stage_hidden(lb_inquiry *q, bool *found, lb_err *err)
     return LB_OK;
 }
 
-static lb_status list_spoilt(lb_inquiry *q, bool masks_too, source_list *list, lb_err *err)
+static lb_status list_spoilt(lb_bisect_session *q, bool masks_too, source_list *list, lb_err *err)
 {
     for (uint32_t s = 0; s < lb_steps_until_failure(q); s++)
         for (uint32_t r = 0; r < q->n_ranks; r++) {
-            const lb_program *p = lb_inquiry_program(q, q->ranks[r], q->steps[s]);
+            const lb_program *p = lb_bisect_session_program(q, q->ranks[r], q->steps[s]);
             for (uint32_t i = 0; p && i < p->n_ops; i++)
                 if (is_source(p, i) && from_outside(value_of(p, i)) && spoilt(q, p, i, masks_too))
                     LB_TRY(add_source(list, p->rank, p->step, i, "finite", err));
@@ -221,9 +221,9 @@ static bool alike(const lb_program *p, const lb_value *a, const lb_program *q, c
 
 /* The source of the window's first step that a swap by "step:N" takes: same name, or same place among the nameless ones that
  * look alike; LB_NONE when there is none. */
-static uint32_t twin_of(const lb_inquiry *q, const lb_program *p, uint32_t op)
+static uint32_t twin_of(const lb_bisect_session *q, const lb_program *p, uint32_t op)
 {
-    const lb_program *first = lb_inquiry_program(q, p->rank, q->steps[0]);
+    const lb_program *first = lb_bisect_session_program(q, p->rank, q->steps[0]);
     const lb_value *mine = value_of(p, op);
     uint32_t place = 0;
     bool named = *lb_program_text(p, mine->name) != 0;
@@ -234,12 +234,12 @@ static uint32_t twin_of(const lb_inquiry *q, const lb_program *p, uint32_t op)
 }
 
 /* Every step's batch is that of the first step of the window. */
-static lb_status list_batches(lb_inquiry *q, source_list *list, lb_err *err)
+static lb_status list_batches(lb_bisect_session *q, source_list *list, lb_err *err)
 {
     char argument[40];
     snprintf(argument, sizeof argument, "step:%" PRId64, q->steps[0]);
     for (uint32_t s = 1; s < lb_steps_until_failure(q); s++) {
-        const lb_program *p = lb_inquiry_program(q, q->failure.rank, q->steps[s]);
+        const lb_program *p = lb_bisect_session_program(q, q->failure.rank, q->steps[s]);
         for (uint32_t i = 0; p && i < p->n_ops; i++)
             if (is_source(p, i) && is_data(value_of(p, i)) && twin_of(q, p, i) != LB_NONE)
                 LB_TRY(add_source(list, p->rank, p->step, i, argument, err));
@@ -258,9 +258,9 @@ static bool after_optimizer(const lb_program *p, uint32_t op)
     return false;
 }
 
-static void say_what(const lb_inquiry *q, const source_row *row, bool finite, lb_culprit *c)
+static void say_what(const lb_bisect_session *q, const source_row *row, bool finite, lb_culprit *c)
 {
-    const lb_program *p = lb_inquiry_program(q, row->rank, row->step);
+    const lb_program *p = lb_bisect_session_program(q, row->rank, row->step);
     const lb_value *v = value_of(p, row->op);
     lb_statistics s = statistics_of(q, p, v);
     int64_t bad = lb_dtype_is_float(v->dtype) ? lb_statistics_nonfinite(&s) : 0;
@@ -281,12 +281,12 @@ static void say_what(const lb_inquiry *q, const source_row *row, bool finite, lb
 }
 
 /* Ranks that hold the same source, spoilt alike, are one culprit. */
-static bool join_rank(lb_inquiry *q, const source_row *row, lb_err *err)
+static bool join_rank(lb_bisect_session *q, const source_row *row, lb_err *err)
 {
-    const lb_program *p = lb_inquiry_program(q, row->rank, row->step);
+    const lb_program *p = lb_bisect_session_program(q, row->rank, row->step);
     for (uint32_t i = 0; i < q->out->n_culprits; i++) {
         lb_culprit *c = &q->out->culprits[i];
-        const lb_program *first = lb_inquiry_program(q, c->ranks[0], c->step);
+        const lb_program *first = lb_bisect_session_program(q, c->ranks[0], c->step);
         if (c->axis != LB_AXIS_SOURCE || c->step != row->step || c->ranks[0] == row->rank ||
             !alike(p, value_of(p, row->op), first, value_of(first, c->row)))
             continue;
@@ -301,10 +301,10 @@ static bool join_rank(lb_inquiry *q, const source_row *row, lb_err *err)
 
 /* Is a source unlike its twin in the window's first step? Not finite, a hundred times as large or small, all the same number,
  * or whole numbers out of the range. Any data cure what only some data meet: then what met them is the cause. */
-static bool stands_out(const lb_inquiry *q, const source_row *row)
+static bool stands_out(const lb_bisect_session *q, const source_row *row)
 {
-    const lb_program *p = lb_inquiry_program(q, row->rank, row->step);
-    const lb_program *first = lb_inquiry_program(q, row->rank, q->steps[0]);
+    const lb_program *p = lb_bisect_session_program(q, row->rank, row->step);
+    const lb_program *first = lb_bisect_session_program(q, row->rank, q->steps[0]);
     const uint32_t twin = twin_of(q, p, row->op);
     const lb_statistics a = statistics_of(q, p, value_of(p, row->op));
     const lb_statistics b = statistics_of(q, first, value_of(first, twin));
@@ -315,7 +315,7 @@ static bool stands_out(const lb_inquiry *q, const source_row *row)
     return large > 100 * before || before > 100 * large;
 }
 
-static lb_status try_sources(lb_inquiry *q, source_list *list, bool finite, bool *found, lb_err *err)
+static lb_status try_sources(lb_bisect_session *q, source_list *list, bool finite, bool *found, lb_err *err)
 {
     uint32_t *guilty = NULL, n = 0;
     lb_status status = list->sites.n ? narrow_sources(q, list, &guilty, &n, found, err) : LB_OK;
@@ -336,8 +336,8 @@ static lb_status try_sources(lb_inquiry *q, source_list *list, bool finite, bool
     }
     if (status == LB_OK && n && !finite) {
         const source_row *row = &list->rows[guilty[0]];
-        const lb_program *p = lb_inquiry_program(q, row->rank, row->step);
-        const lb_program *first = lb_inquiry_program(q, row->rank, q->steps[0]);
+        const lb_program *p = lb_bisect_session_program(q, row->rank, row->step);
+        const lb_program *first = lb_bisect_session_program(q, row->rank, q->steps[0]);
         uint32_t twin = twin_of(q, p, row->op);
         q->remedy = (lb_remedy){row->rank, q->steps[0], value_of(first, twin)->storage, twin};
     }
@@ -345,7 +345,7 @@ static lb_status try_sources(lb_inquiry *q, source_list *list, bool finite, bool
     return status;
 }
 
-lb_status lb_stage_spoilt(lb_inquiry *q, bool *found, lb_err *err)
+lb_status lb_stage_spoilt(lb_bisect_session *q, bool *found, lb_err *err)
 {
     source_list bad = {0};
     lb_status status = list_spoilt(q, false, &bad, err);
@@ -361,7 +361,7 @@ lb_status lb_stage_spoilt(lb_inquiry *q, bool *found, lb_err *err)
     return status;
 }
 
-lb_status lb_stage_source(lb_inquiry *q, bool *found, lb_err *err)
+lb_status lb_stage_source(lb_bisect_session *q, bool *found, lb_err *err)
 {
     source_list bad = {0}, batches = {0};
     LB_TRY(lb_stage_begin(q, "source", err));

@@ -40,10 +40,10 @@ static bool by_optimizer(const lb_origin *origin)
     return origin->updates;
 }
 
-static lb_status blame(lb_inquiry *q, const char *change, lb_err *err)
+static lb_status blame(lb_bisect_session *q, const char *change, lb_err *err)
 {
     const lb_origin *origin = &q->out->origin;
-    const lb_program *p = lb_inquiry_program(q, origin->rank, origin->step);
+    const lb_program *p = lb_bisect_session_program(q, origin->rank, origin->step);
     const lb_group *group = by_optimizer(origin) ? group_of(p, origin->storage) : NULL;
     char rate[60] = "";
     lb_culprit *c;
@@ -61,7 +61,7 @@ static lb_status blame(lb_inquiry *q, const char *change, lb_err *err)
 }
 
 /* The steps whose updates must be smaller. The culprit's is the first in which the parameter leaves what it was. */
-static lb_status narrow(lb_inquiry *q, const char *factor, char *change, size_t size, lb_err *err)
+static lb_status narrow(lb_bisect_session *q, const char *factor, char *change, size_t size, lb_err *err)
 {
     lb_sites steps = {0};
     lb_site_form form = {LB_SWAP_UPDATE, factor, "step=", "", ','};
@@ -92,15 +92,15 @@ static lb_status list_change(const lb_origin *origin, const char *factor, lb_sit
     return lb_sites_add(whole, &form, body, err);
 }
 
-static bool writes_parameter(const lb_inquiry *q, const lb_origin *origin)
+static bool writes_parameter(const lb_bisect_session *q, const lb_origin *origin)
 {
-    const lb_program *p = lb_inquiry_program(q, origin->rank, origin->step);
+    const lb_program *p = lb_bisect_session_program(q, origin->rank, origin->step);
     for (uint32_t v = 0; p && v < p->n_values; v++)
         if (p->values[v].storage == origin->storage && p->values[v].flags & LB_VALUE_PARAMETER) return true;
     return false;
 }
 
-static lb_status run_update(lb_inquiry *q, bool *found, lb_err *err)
+static lb_status run_update(lb_bisect_session *q, bool *found, lb_err *err)
 {
     const lb_origin *origin = &q->out->origin;
     lb_sites whole = {0};
@@ -124,14 +124,14 @@ static lb_status run_update(lb_inquiry *q, bool *found, lb_err *err)
     return status;
 }
 
-lb_status lb_stage_update(lb_inquiry *q, bool *found, lb_err *err)
+lb_status lb_stage_update(lb_bisect_session *q, bool *found, lb_err *err)
 {
     const lb_origin *origin = &q->out->origin;
     const bool any = origin->op != LB_NONE && origin->written;
     return any && (by_optimizer(origin) || isinf(origin->growth) || !writes_parameter(q, origin)) ? run_update(q, found, err) : LB_OK;
 }
 
-lb_status lb_stage_loaded(lb_inquiry *q, bool *found, lb_err *err)
+lb_status lb_stage_loaded(lb_bisect_session *q, bool *found, lb_err *err)
 {
     const lb_origin *origin = &q->out->origin;
     const bool any = origin->op != LB_NONE && origin->written;

@@ -10,14 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint32_t lb_rank_row(const lb_inquiry *q, int32_t rank)
+uint32_t lb_rank_row(const lb_bisect_session *q, int32_t rank)
 {
     for (uint32_t i = 0; i < q->n_ranks; i++)
         if (q->ranks[i] == rank) return i;
     return LB_NONE;
 }
 
-uint32_t lb_steps_until_failure(const lb_inquiry *q)
+uint32_t lb_steps_until_failure(const lb_bisect_session *q)
 {
     uint32_t n = 0;
     while (n < q->n_steps && q->steps[n] <= q->failure.step) n++;
@@ -63,9 +63,9 @@ static uint32_t scope_called(const lb_program *p, const char *path)
     return 0;
 }
 
-lb_status lb_culprit_of_storage(lb_inquiry *q, lb_culprit *c, int32_t rank, int64_t storage, lb_err *err)
+lb_status lb_culprit_of_storage(lb_bisect_session *q, lb_culprit *c, int32_t rank, int64_t storage, lb_err *err)
 {
-    const lb_program *p = lb_inquiry_program(q, rank, c->step);
+    const lb_program *p = lb_bisect_session_program(q, rank, c->step);
     lb_flow *flow;
     lb_owners *owners;
     if (!p) return LB_OK;
@@ -93,7 +93,7 @@ static bool stands_behind(const lb_trace_row *row, uint32_t op)
     return before;
 }
 
-void lb_culprit_between(const lb_inquiry *q, lb_culprit *c)
+void lb_culprit_between(const lb_bisect_session *q, lb_culprit *c)
 {
     const lb_trace_row *row = c->row == LB_NONE ? NULL : lb_trace_find(q->trace, c->ranks[0], c->step);
     if (!row || !stands_behind(row, c->row)) return;
@@ -121,7 +121,7 @@ static void fill_in(const lb_program *p, lb_culprit *c, lb_err *err)
     lb_flow_free(flow);
 }
 
-lb_status lb_culprit_add(lb_inquiry *q, lb_axis axis, int32_t rank, int64_t step, uint32_t row,
+lb_status lb_culprit_add(lb_bisect_session *q, lb_axis axis, int32_t rank, int64_t step, uint32_t row,
                          lb_culprit **culprit, lb_err *err)
 {
     lb_bisection *b = q->out;
@@ -135,13 +135,13 @@ lb_status lb_culprit_add(lb_inquiry *q, lb_axis axis, int32_t rank, int64_t step
     c->ranks[0] = rank, c->n_ranks = 1;
     b->n_culprits++;
     b->outcome = LB_BISECT_FOUND;
-    const lb_program *p = lb_inquiry_program(q, rank, step);
+    const lb_program *p = lb_bisect_session_program(q, rank, step);
     if (p && row != LB_NONE) fill_in(p, c, err);
     *culprit = c;
     return LB_OK;
 }
 
-lb_status lb_cure_set(lb_inquiry *q, const lb_sites *sites, const uint32_t *found, uint32_t n, lb_err *err)
+lb_status lb_cure_set(lb_bisect_session *q, const lb_sites *sites, const uint32_t *found, uint32_t n, lb_err *err)
 {
     uint64_t *set = calloc(LB_SITE_WORDS(sites->n) + 1, sizeof *set);
     if (!set) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
@@ -152,7 +152,7 @@ lb_status lb_cure_set(lb_inquiry *q, const lb_sites *sites, const uint32_t *foun
     return status;
 }
 
-lb_status lb_sites_add_steps(const lb_inquiry *q, const lb_site_form *form, uint32_t n, lb_sites *sites,
+lb_status lb_sites_add_steps(const lb_bisect_session *q, const lb_site_form *form, uint32_t n, lb_sites *sites,
                              lb_err *err)
 {
     for (uint32_t s = 0; s < n; s++) {
@@ -163,7 +163,7 @@ lb_status lb_sites_add_steps(const lb_inquiry *q, const lb_site_form *form, uint
     return LB_OK;
 }
 
-void lb_step_list(const lb_inquiry *q, const uint32_t *rows, uint32_t n, char *list, size_t size)
+void lb_step_list(const lb_bisect_session *q, const uint32_t *rows, uint32_t n, char *list, size_t size)
 {
     list[0] = '\0';
     for (uint32_t i = 0; i < n; i++) {
@@ -172,7 +172,7 @@ void lb_step_list(const lb_inquiry *q, const uint32_t *rows, uint32_t n, char *l
     }
 }
 
-double lb_value_largest(const lb_inquiry *q, const lb_program *p, uint32_t value)
+double lb_value_largest(const lb_bisect_session *q, const lb_program *p, uint32_t value)
 {
     lb_tensor tensor;
     lb_statistics s = {0};
@@ -183,7 +183,7 @@ double lb_value_largest(const lb_inquiry *q, const lb_program *p, uint32_t value
     return s.elements > lb_statistics_nonfinite(&s) ? fmax(fabs(s.min), fabs(s.max)) : 0;
 }
 
-lb_status lb_culprit_all_ranks(lb_inquiry *q, lb_culprit *c, lb_err *err)
+lb_status lb_culprit_all_ranks(lb_bisect_session *q, lb_culprit *c, lb_err *err)
 {
     int32_t *more = realloc(c->ranks, q->n_ranks * sizeof *more);
     if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");

@@ -5,72 +5,72 @@
 
 #include "trial.h"
 
-/* A/A of every op, the unchanged chained replay (whose failure and trace become the inquiry's), unseen writes. *found also
+/* A/A of every op, the unchanged chained replay (whose failure and trace become the bisection's), unseen writes. *found also
  * when there is nothing to bisect: the outcome says why. */
-lb_status lb_stage_sanity(lb_inquiry *inquiry, bool *found, lb_err *err);
+lb_status lb_stage_sanity(lb_bisect_session *session, bool *found, lb_err *err);
 /* Instead of all stages: replays once with options->changes, and says whether that fails. */
-lb_status lb_stage_check(lb_inquiry *inquiry, lb_err *err);
+lb_status lb_stage_check(lb_bisect_session *session, lb_err *err);
 /* Of stage 0: undoes the unseen writes of the window; `count` of them there are. */
 /* A parameter that is not finite, in a window where nothing that is watched shows it. */
-lb_status lb_stage_hidden(lb_inquiry *inquiry, bool *found, lb_err *err);
-lb_status lb_stage_unseen(lb_inquiry *inquiry, uint32_t *count, bool *found, lb_err *err);
-lb_status lb_stage_muon(lb_inquiry *inquiry, bool *found, lb_err *err);
-lb_status lb_stage_precision(lb_inquiry *inquiry, bool *found, lb_err *err);
-lb_status lb_stage_rank(lb_inquiry *inquiry, bool *found, lb_err *err);
-lb_status lb_stage_block(lb_inquiry *inquiry, bool *found, lb_err *err);
+lb_status lb_stage_hidden(lb_bisect_session *session, bool *found, lb_err *err);
+lb_status lb_stage_unseen(lb_bisect_session *session, uint32_t *count, bool *found, lb_err *err);
+lb_status lb_stage_muon(lb_bisect_session *session, bool *found, lb_err *err);
+lb_status lb_stage_precision(lb_bisect_session *session, bool *found, lb_err *err);
+lb_status lb_stage_rank(lb_bisect_session *session, bool *found, lb_err *err);
+lb_status lb_stage_block(lb_bisect_session *session, bool *found, lb_err *err);
 /* Sources that hold NaN or +inf, before anything is blamed for what it made of them. No stage when there are none. */
-lb_status lb_stage_spoilt(lb_inquiry *inquiry, bool *found, lb_err *err);
+lb_status lb_stage_spoilt(lb_bisect_session *session, bool *found, lb_err *err);
 /* What wrote a mask that leaves a row of attention no key. No stage when the numbers did not go bad in such a softmax. */
-lb_status lb_stage_mask(lb_inquiry *inquiry, bool *found, lb_err *err);
+lb_status lb_stage_mask(lb_bisect_session *session, bool *found, lb_err *err);
 /* The data, when no change of the program cures. */
-lb_status lb_stage_source(lb_inquiry *inquiry, bool *found, lb_err *err);
+lb_status lb_stage_source(lb_bisect_session *session, bool *found, lb_err *err);
 /* When no stage alone cures: several changes together, then each culprit while the others are cured. */
-lb_status lb_stage_several(lb_inquiry *inquiry, bool *found, lb_err *err);
+lb_status lb_stage_several(lb_bisect_session *session, bool *found, lb_err *err);
 /* Last: single ops, in no block or beside one, that make numbers of finite ones that are not. */
-lb_status lb_stage_op(lb_inquiry *inquiry, bool *found, lb_err *err);
+lb_status lb_stage_op(lb_bisect_session *session, bool *found, lb_err *err);
 /* Writes over what outlives a step, where the origin is one: too large a learning rate, a state or a buffer that was changed. */
-lb_status lb_stage_update(lb_inquiry *inquiry, bool *found, lb_err *err);
+lb_status lb_stage_update(lb_bisect_session *session, bool *found, lb_err *err);
 /* The same for a parameter that an op outside every optimizer wrote: when no block cures. */
-lb_status lb_stage_loaded(lb_inquiry *inquiry, bool *found, lb_err *err);
+lb_status lb_stage_loaded(lb_bisect_session *session, bool *found, lb_err *err);
 /* Before blocks: an op of the optimizer that broke by itself, where the origin is one. */
-lb_status lb_stage_own_op(lb_inquiry *inquiry, bool *found, lb_err *err);
+lb_status lb_stage_own_op(lb_bisect_session *session, bool *found, lb_err *err);
 /* Whether f64 in place of f32 would cure, as a note in the precision stage's row. Once: a second call finds its trial. */
-lb_status lb_precision_note(lb_inquiry *inquiry, lb_err *err);
+lb_status lb_precision_note(lb_bisect_session *session, lb_err *err);
 /* Sums in another order. */
-lb_status lb_stage_order(lb_inquiry *inquiry, bool *found, lb_err *err);
+lb_status lb_stage_order(lb_bisect_session *session, bool *found, lb_err *err);
 
 /* ---- for the stages ------------------------------------------------------------------------------------------------ */
 
 /* Adds a culprit with what the op row says (layer, op, phase; block from the program's blocks). `row` may be LB_NONE. */
-lb_status lb_culprit_add(lb_inquiry *inquiry, lb_axis axis, int32_t rank, int64_t step, uint32_t row,
+lb_status lb_culprit_add(lb_bisect_session *session, lb_axis axis, int32_t rank, int64_t step, uint32_t row,
                          lb_culprit **culprit, lb_err *err);
 /* Of an op that writes several things the one in `storage`: its owner becomes the culprit's parameter and layer. */
-lb_status lb_culprit_of_storage(lb_inquiry *inquiry, lb_culprit *culprit, int32_t rank, int64_t storage, lb_err *err);
+lb_status lb_culprit_of_storage(lb_bisect_session *session, lb_culprit *culprit, int32_t rank, int64_t storage, lb_err *err);
 /* All ranks run the same code: a culprit that is not of one rank names those that take part. */
-lb_status lb_culprit_all_ranks(lb_inquiry *inquiry, lb_culprit *culprit, lb_err *err);
+lb_status lb_culprit_all_ranks(lb_bisect_session *session, lb_culprit *culprit, lb_err *err);
 /* What Python does between two steps is recorded with the first, and acts in the second: marks a culprit whose op stands behind what the
  * optimizer of its step does. */
-void lb_culprit_between(const lb_inquiry *inquiry, lb_culprit *culprit);
+void lb_culprit_between(const lb_bisect_session *session, lb_culprit *culprit);
 /* Sets the cure to the chosen sites (`found` NULL: all). */
-lb_status lb_cure_set(lb_inquiry *inquiry, const lb_sites *sites, const uint32_t *found, uint32_t n,
+lb_status lb_cure_set(lb_bisect_session *session, const lb_sites *sites, const uint32_t *found, uint32_t n,
                       lb_err *err);
 /* One site per step of the window, the first n. */
-lb_status lb_sites_add_steps(const lb_inquiry *inquiry, const lb_site_form *form, uint32_t n, lb_sites *sites,
+lb_status lb_sites_add_steps(const lb_bisect_session *session, const lb_site_form *form, uint32_t n, lb_sites *sites,
                              lb_err *err);
 /* Did some op of that rank (by its row) break its result in the unchanged replay, up to the failing step? */
-bool lb_rank_broke(const lb_inquiry *inquiry, uint32_t rank_row);
+bool lb_rank_broke(const lb_bisect_session *session, uint32_t rank_row);
 /* Largest finite magnitude that was recorded of a value, 0 when nothing is known. */
-double lb_value_largest(const lb_inquiry *inquiry, const lb_program *program, uint32_t value);
+double lb_value_largest(const lb_bisect_session *session, const lb_program *program, uint32_t value);
 /* What was left as it was, in a sentence about a change that cures. */
-static inline const char *lb_besides(const lb_inquiry *inquiry)
+static inline const char *lb_besides(const lb_bisect_session *session)
 {
-    return inquiry->background.n ? "and the other culprits cured" : "and nothing else changed";
+    return session->background.n ? "and the other culprits cured" : "and nothing else changed";
 }
 /* Steps by their rows, as a selector's list: "2,3". */
-void lb_step_list(const lb_inquiry *inquiry, const uint32_t *rows, uint32_t n, char *list, size_t size);
-/* Rows of `inquiry->ranks` and the like from values. */
-uint32_t lb_rank_row(const lb_inquiry *inquiry, int32_t rank);
+void lb_step_list(const lb_bisect_session *session, const uint32_t *rows, uint32_t n, char *list, size_t size);
+/* Rows of `bisection->ranks` and the like from values. */
+uint32_t lb_rank_row(const lb_bisect_session *session, int32_t rank);
 /* The window's last step that can matter: the failing one. */
-uint32_t lb_steps_until_failure(const lb_inquiry *inquiry);
+uint32_t lb_steps_until_failure(const lb_bisect_session *session);
 
 #endif

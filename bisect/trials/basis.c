@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void lb_basis_lacks(lb_inquiry *q, const char *format, ...)
+void lb_basis_lacks(lb_bisect_session *q, const char *format, ...)
 {
     char text[700];
     va_list args;
@@ -27,11 +27,11 @@ static bool is_source(const lb_program *p, const lb_op *op)
     return !strcmp(lb_op_name(p, op), "lb::source");
 }
 
-static bool has_steps(const lb_inquiry *q)
+static bool has_steps(const lb_bisect_session *q)
 {
     for (uint32_t s = 0; s < q->n_steps; s++)
         for (uint32_t r = 0; r < q->n_ranks; r++) {
-            const lb_program *p = lb_inquiry_program(q, q->ranks[r], q->steps[s]);
+            const lb_program *p = lb_bisect_session_program(q, q->ranks[r], q->steps[s]);
             for (uint32_t i = 0; p && i < p->n_ops; i++)
                 if (!is_source(p, &p->ops[i])) return true;
         }
@@ -67,7 +67,7 @@ static void say_where(const lb_tensor *tensor, char *text, size_t size)
 }
 
 /* One tensor of a file, where it is not finite: "; layers.3.weight: 1 of 16 elements is NaN, first at [1, 2]". */
-static bool say_spoilt(const lb_inquiry *q, const lb_program *p, uint32_t v, bool in_words, char *text, size_t size)
+static bool say_spoilt(const lb_bisect_session *q, const lb_program *p, uint32_t v, bool in_words, char *text, size_t size)
 {
     lb_tensor tensor;
     char where[120];
@@ -83,7 +83,7 @@ static bool say_spoilt(const lb_inquiry *q, const lb_program *p, uint32_t v, boo
     return true;
 }
 
-bool lb_basis_has_steps(lb_inquiry *q)
+bool lb_basis_has_steps(lb_bisect_session *q)
 {
     enum { SHOWN = 3 };
     char spoilt[480] = "";
@@ -91,7 +91,7 @@ bool lb_basis_has_steps(lb_inquiry *q)
     if (has_steps(q)) return true;
     for (uint32_t s = 0; s < q->n_steps; s++)
         for (uint32_t r = 0; r < q->n_ranks; r++) {
-            const lb_program *p = lb_inquiry_program(q, q->ranks[r], q->steps[s]);
+            const lb_program *p = lb_bisect_session_program(q, q->ranks[r], q->steps[s]);
             for (uint32_t i = 0; p && i < p->n_ops; i++)
                 for (uint32_t k = 0; k < p->ops[i].results; k++)
                     n += say_spoilt(q, p, lb_op_results(p, &p->ops[i])[k], n < SHOWN, spoilt, sizeof spoilt);
@@ -135,7 +135,7 @@ static void add_note(lb_bisection *b, const char *text)
 }
 
 /* The capture is damaged: nothing is known of what stood there. */
-static void give_up(lb_inquiry *q, const char *message, uint64_t more)
+static void give_up(lb_bisect_session *q, const char *message, uint64_t more)
 {
     char others[60] = "";
     lb_bisection *b = q->out;
@@ -149,7 +149,7 @@ static void give_up(lb_inquiry *q, const char *message, uint64_t more)
                    others);
 }
 
-lb_status lb_basis_settle(lb_inquiry *q, lb_status status, lb_err *err)
+lb_status lb_basis_settle(lb_bisect_session *q, lb_status status, lb_err *err)
 {
     first_damage damage = {.n = 0};
     lb_verification result;

@@ -181,7 +181,7 @@ static bool far_write(const lb_trace_row *row, int64_t storage, uint32_t until, 
 }
 
 /* The first write of the window, up to op `until` of step `last`, that took the storage far from what it was when the window began. */
-static bool first_jump(const lb_inquiry *q, const lb_trace_row *last, int64_t storage, uint32_t until, jump *j)
+static bool first_jump(const lb_bisect_session *q, const lb_trace_row *last, int64_t storage, uint32_t until, jump *j)
 {
     double first = NAN;
     for (uint32_t s = 0; s < q->n_steps && q->steps[s] <= last->program->step; s++) {
@@ -214,7 +214,7 @@ static bool is_earlier(const jump *a, const jump *b)
 }
 
 /* The earliest jump of anything that the op was computed from, or that it writes itself. *reader: who reads it in that step. */
-static bool earliest_jump(const lb_inquiry *q, const lb_trace_row *row, uint32_t op, uint32_t *reader, jump *found)
+static bool earliest_jump(const lb_bisect_session *q, const lb_trace_row *row, uint32_t op, uint32_t *reader, jump *found)
 {
     const lb_program *p = row->program;
     uint8_t *marks = ancestors(row, op);
@@ -258,7 +258,7 @@ static uint32_t *twins(const lb_program *p, const lb_program *q)
 
 /* Did an op of forward or backward, among those that `op` was computed from, give over a hundred times what it gave in the step
  * before? Then an update is as large as its gradient. */
-static bool gradient_grew(const lb_inquiry *q, const lb_trace_row *row, uint32_t op)
+static bool gradient_grew(const lb_bisect_session *q, const lb_trace_row *row, uint32_t op)
 {
     const lb_trace_row *before = NULL;
     for (uint32_t s = 0; s < q->n_steps && q->steps[s] < row->program->step; s++)
@@ -338,7 +338,7 @@ static void take_largest(jump *j)
     }
 }
 
-bool lb_growth_read(const lb_inquiry *q, const lb_trace_row *row, uint32_t broken, lb_origin *origin)
+bool lb_growth_read(const lb_bisect_session *q, const lb_trace_row *row, uint32_t broken, lb_origin *origin)
 {
     const lb_program *p = row->program;
     uint32_t reader = broken, again;
@@ -362,7 +362,7 @@ bool lb_growth_read(const lb_inquiry *q, const lb_trace_row *row, uint32_t broke
     return true;
 }
 
-void lb_growth_find(const lb_inquiry *q, lb_origin *origin)
+void lb_growth_find(const lb_bisect_session *q, lb_origin *origin)
 {
     const lb_trace_row *earlier = NULL, *failing = lb_trace_find(q->trace, q->failure.rank, q->failure.step);
     if (failing && q->failure.op < failing->program->n_ops && lb_growth_read(q, failing, q->failure.op, origin)) return;

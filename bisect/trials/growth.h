@@ -10,10 +10,10 @@
 
 #include "trial.h"
 
-/* Fills `origin` from the inquiry's trace; leaves it as it is when nothing grew so much. */
-void lb_growth_find(const lb_inquiry *inquiry, lb_origin *origin);
+/* Fills `origin` from the bisection's trace; leaves it as it is when nothing grew so much. */
+void lb_growth_find(const lb_bisect_session *session, lb_origin *origin);
 /* What op `broken` of that step made of its numbers may be the fault of who wrote what it was computed from, in that step or an earlier
  * one: fills `origin` then. False: nobody is, or a gradient that grew explains it. */
-bool lb_growth_read(const lb_inquiry *inquiry, const lb_trace_row *row, uint32_t broken, lb_origin *origin);
+bool lb_growth_read(const lb_bisect_session *session, const lb_trace_row *row, uint32_t broken, lb_origin *origin);
 
 #endif

@@ -61,7 +61,7 @@ static uint32_t last_write(const lb_trace_row *row, int64_t storage, condition b
     return LB_NONE;
 }
 
-static const lb_trace_row *step_before(const lb_inquiry *q, const lb_trace_row *row)
+static const lb_trace_row *step_before(const lb_bisect_session *q, const lb_trace_row *row)
 {
     const lb_trace_row *before = NULL;
     for (uint32_t s = 0; s < q->n_steps && q->steps[s] < row->program->step; s++)
@@ -185,7 +185,7 @@ static uint32_t writer_of_constant(const lb_trace_row *row, uint32_t op)
 }
 
 /* A gradient that fails may have broken by itself; when the loss of its step is bad too, that came first. */
-static uint32_t start_of(const lb_inquiry *q, const lb_trace_row *row)
+static uint32_t start_of(const lb_bisect_session *q, const lb_trace_row *row)
 {
     const uint8_t *marks = lb_monitor_marks(q->monitor, row->program->rank, row->program->step);
     for (uint32_t i = 0; marks && q->failure.kind == LB_FAILURE_GRADIENT && i < row->program->n_ops; i++)
@@ -232,7 +232,7 @@ static void describe_negative(const lb_trace_row *row, uint32_t source, char *te
 /* ---- all of it ------------------------------------------------------------------------------------------------------ */
 
 /* What stands in no module is where the parameter is that it serves. */
-static void place(const lb_inquiry *q, lb_origin *origin)
+static void place(const lb_bisect_session *q, lb_origin *origin)
 {
     const lb_trace_row *row = lb_trace_find(q->trace, origin->rank, origin->step);
     lb_owners *owners;
@@ -241,7 +241,7 @@ static void place(const lb_inquiry *q, lb_origin *origin)
     lb_owners_free(owners);
 }
 
-static void find(lb_inquiry *q)
+static void find(lb_bisect_session *q)
 {
     lb_origin *origin = &q->out->origin;
     const lb_trace_row *row = lb_trace_find(q->trace, q->failure.rank, q->failure.step), *before;
@@ -282,7 +282,7 @@ static void find(lb_inquiry *q)
         origin->by_zero = describe_op(row, op, origin->text, sizeof origin->text);
 }
 
-void lb_origin_find(lb_inquiry *q)
+void lb_origin_find(lb_bisect_session *q)
 {
     q->out->origin.broken = LB_NONE;
     find(q);

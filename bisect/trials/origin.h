@@ -6,8 +6,8 @@
 
 #include "trial.h"
 
-/* Fills inquiry->out->origin from the trace of the unchanged replay and the recorded statistics. `step` stays below the
+/* Fills bisection->out->origin from the trace of the unchanged replay and the recorded statistics. `step` stays below the
  * window when nothing non-finite leads to the failure (a gross magnitude, a predicate). */
-void lb_origin_find(lb_inquiry *inquiry);
+void lb_origin_find(lb_bisect_session *session);
 
 #endif

@@ -9,7 +9,7 @@
 
 /* ---- what is run -------------------------------------------------------------------------------------------------- */
 
-lb_status lb_inquiry_swaps(const lb_inquiry *q, const lb_sites *sites, const uint64_t *set, lb_swap **swaps,
+lb_status lb_bisect_session_swaps(const lb_bisect_session *q, const lb_sites *sites, const uint64_t *set, lb_swap **swaps,
                            uint32_t *n, lb_err *err)
 {
     uint32_t more = 0;
@@ -22,7 +22,7 @@ lb_status lb_inquiry_swaps(const lb_inquiry *q, const lb_sites *sites, const uin
     return status;
 }
 
-void lb_rerun_plan(const lb_inquiry *q, lb_plan *plan)
+void lb_rerun_plan(const lb_bisect_session *q, lb_plan *plan)
 {
     plan->mode = LB_REPLAY_CHAINED;
     plan->first_step = q->steps[0], plan->last_step = q->steps[q->n_steps - 1];
@@ -40,7 +40,7 @@ static void exclude_ranks(const lb_sites *sites, const uint64_t *set, bool *excl
             excluded[sites->rows[i].rank_row] = true;
 }
 
-static bool *ranks_excluded(const lb_inquiry *q, const lb_sites *sites, const uint64_t *set)
+static bool *ranks_excluded(const lb_bisect_session *q, const lb_sites *sites, const uint64_t *set)
 {
     bool *excluded = calloc(q->n_ranks + 1, sizeof *excluded);
     if (!excluded) return NULL;
@@ -53,7 +53,7 @@ static bool *ranks_excluded(const lb_inquiry *q, const lb_sites *sites, const ui
 /* ---- who watches -------------------------------------------------------------------------------------------------- */
 
 typedef struct watcher {
-    lb_inquiry *q;
+    lb_bisect_session *q;
     lb_trace *trace; /* NULL: none */
     lb_status status; /* of keeping and resuming what the monitor knows */
     lb_err err;
@@ -62,7 +62,7 @@ typedef struct watcher {
 /* Of a changed run what is asked for stands where the numbers went bad, or where they fail. */
 static bool is_traced(const watcher *w, int64_t step)
 {
-    const lb_inquiry *q = w->q;
+    const lb_bisect_session *q = w->q;
     return w->trace == q->trace || step == q->failure.step || (q->out->origin.op != LB_NONE && step == q->out->origin.step);
 }
 
@@ -94,7 +94,7 @@ static void resume_monitor(void *context, uint32_t checkpoint)
     if (w->status == LB_OK) w->status = lb_monitor_resume(w->q->monitor, checkpoint, &w->err);
 }
 
-static lb_status run_watched(lb_inquiry *q, const lb_plan *plan, lb_trace *trace, lb_replay_summary *summary,
+static lb_status run_watched(lb_bisect_session *q, const lb_plan *plan, lb_trace *trace, lb_replay_summary *summary,
                              lb_err *err)
 {
     watcher w = {.q = q, .trace = trace, .err = LB_ERR_INIT};
@@ -119,7 +119,7 @@ static uint64_t available_bytes(void)
 }
 
 /* The run of this plan will keep checkpoints. */
-static lb_status begin_keeping(lb_inquiry *q, const bool *excluded, lb_plan *plan, lb_err *err)
+static lb_status begin_keeping(lb_bisect_session *q, const bool *excluded, lb_plan *plan, lb_err *err)
 {
     lb_past *past = &q->past;
     uint64_t room = q->options->memory_bytes ? q->options->memory_bytes : available_bytes() / 2;
@@ -136,7 +136,7 @@ static lb_status begin_keeping(lb_inquiry *q, const bool *excluded, lb_plan *pla
     return LB_OK;
 }
 
-void lb_rerun_release(lb_inquiry *q)
+void lb_rerun_release(lb_bisect_session *q)
 {
     lb_checkpoints_free(q->past.checkpoints);
     free(q->past.excluded);
@@ -145,7 +145,7 @@ void lb_rerun_release(lb_inquiry *q)
     if (q->monitor) lb_monitor_forget(q->monitor);
 }
 
-void lb_rerun_resume(const lb_inquiry *q, lb_plan *plan)
+void lb_rerun_resume(const lb_bisect_session *q, lb_plan *plan)
 {
     const lb_past *past = &q->past;
     if (!past->checkpoints || !lb_checkpoints_count(past->checkpoints) || plan->n_swaps < past->n_swaps) return;
@@ -155,7 +155,7 @@ void lb_rerun_resume(const lb_inquiry *q, lb_plan *plan)
 }
 
 /* What is judged otherwise has another past, whatever is computed. */
-static bool same_judge(const lb_inquiry *q, const bool *excluded)
+static bool same_judge(const lb_bisect_session *q, const bool *excluded)
 {
     return q->past.checkpoints && q->mode == q->past.mode &&
            !memcmp(excluded, q->past.excluded, q->n_ranks * sizeof *excluded);
@@ -163,7 +163,7 @@ static bool same_judge(const lb_inquiry *q, const bool *excluded)
 
 /* ---- changed ------------------------------------------------------------------------------------------------------ */
 
-static lb_outcome judge(const lb_inquiry *q, lb_status status, const lb_replay_summary *summary,
+static lb_outcome judge(const lb_bisect_session *q, lb_status status, const lb_replay_summary *summary,
                         const lb_err *err, char *what, size_t size)
 {
     const lb_failure *f = lb_monitor_failure(q->monitor);
@@ -190,7 +190,7 @@ static lb_outcome judge(const lb_inquiry *q, lb_status status, const lb_replay_s
 }
 
 /* Bytes that checkpoints hold are not the replay's; where it needs them it gets them, and runs from the first step. */
-static lb_status run_within(lb_inquiry *q, lb_plan *plan, const bool *excluded, lb_replay_summary *summary,
+static lb_status run_within(lb_bisect_session *q, lb_plan *plan, const bool *excluded, lb_replay_summary *summary,
                             lb_err *err)
 {
     lb_err why = LB_ERR_INIT;
@@ -211,13 +211,13 @@ static lb_status run_within(lb_inquiry *q, lb_plan *plan, const bool *excluded, 
     return status == LB_OK ? LB_OK : lb_fail(err, status, "%s", why.message);
 }
 
-lb_status lb_rerun(lb_inquiry *q, const lb_sites *sites, const uint64_t *set, lb_outcome *outcome, char *what,
+lb_status lb_rerun(lb_bisect_session *q, const lb_sites *sites, const uint64_t *set, lb_outcome *outcome, char *what,
                    size_t size, lb_err *err)
 {
     lb_plan plan = LB_PLAN_INIT;
     lb_swap *swaps = NULL;
     bool *excluded = ranks_excluded(q, sites, set);
-    lb_status status = excluded ? lb_inquiry_swaps(q, sites, set, &swaps, &plan.n_swaps, err)
+    lb_status status = excluded ? lb_bisect_session_swaps(q, sites, set, &swaps, &plan.n_swaps, err)
                                 : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) {
         lb_replay_summary summary = {0};
@@ -238,13 +238,13 @@ lb_status lb_rerun(lb_inquiry *q, const lb_sites *sites, const uint64_t *set, lb
 
 /* ---- unchanged ---------------------------------------------------------------------------------------------------- */
 
-lb_status lb_inquiry_retrace(lb_inquiry *q, lb_replay_summary *summary, lb_err *err)
+lb_status lb_bisect_session_retrace(lb_bisect_session *q, lb_replay_summary *summary, lb_err *err)
 {
     lb_plan plan = LB_PLAN_INIT;
     lb_sites nothing = {0};
     lb_swap *swaps = NULL;
     bool *excluded = ranks_excluded(q, &nothing, NULL);
-    lb_status status = excluded ? lb_inquiry_swaps(q, &nothing, NULL, &swaps, &plan.n_swaps, err)
+    lb_status status = excluded ? lb_bisect_session_swaps(q, &nothing, NULL, &swaps, &plan.n_swaps, err)
                                 : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) {
         lb_rerun_plan(q, &plan);

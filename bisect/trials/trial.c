@@ -18,7 +18,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-void lb_say(const lb_inquiry *q, const char *format, ...)
+void lb_say(const lb_bisect_session *q, const char *format, ...)
 {
     char line[1024];
     va_list args;
@@ -29,17 +29,17 @@ void lb_say(const lb_inquiry *q, const char *format, ...)
     q->options->say(q->options->context, line);
 }
 
-const lb_program *lb_inquiry_program(const lb_inquiry *q, int32_t rank, int64_t step)
+const lb_program *lb_bisect_session_program(const lb_bisect_session *q, int32_t rank, int64_t step)
 {
     const lb_program *p;
     return lb_capture_program(q->capture, rank, step, &p, NULL) == LB_OK ? p : NULL;
 }
 
-char *lb_change_text(const lb_inquiry *q, const lb_sites *sites, const uint64_t *set)
+char *lb_change_text(const lb_bisect_session *q, const lb_sites *sites, const uint64_t *set)
 {
     lb_swap *swaps;
     uint32_t n;
-    lb_status status = lb_inquiry_swaps(q, sites, set, &swaps, &n, NULL);
+    lb_status status = lb_bisect_session_swaps(q, sites, set, &swaps, &n, NULL);
     char *text = status == LB_OK ? lb_swaps_text(swaps, n) : NULL;
     lb_swaps_free(swaps, n);
     return text;
@@ -47,7 +47,7 @@ char *lb_change_text(const lb_inquiry *q, const lb_sites *sites, const uint64_t 
 
 /* ---- stages ----------------------------------------------------------------------------------------------------- */
 
-lb_status lb_stage_begin(lb_inquiry *q, const char *name, lb_err *err)
+lb_status lb_stage_begin(lb_bisect_session *q, const char *name, lb_err *err)
 {
     lb_bisection *b = q->out;
     lb_stage *more = realloc(b->stages, (b->n_stages + 1) * sizeof *more);
@@ -57,7 +57,7 @@ lb_status lb_stage_begin(lb_inquiry *q, const char *name, lb_err *err)
     return LB_OK;
 }
 
-static void end_stage(lb_inquiry *q, lb_stage *s, const char *outcome, const char *note, va_list args)
+static void end_stage(lb_bisect_session *q, lb_stage *s, const char *outcome, const char *note, va_list args)
 {
     snprintf(s->outcome, sizeof s->outcome, "%s", outcome);
     vsnprintf(s->note, sizeof s->note, note, args);
@@ -69,7 +69,7 @@ static void end_stage(lb_inquiry *q, lb_stage *s, const char *outcome, const cha
     lb_say(q, "%-10s %s%s%s", s->name, s->outcome, *s->note ? ": " : "", s->note);
 }
 
-void lb_stage_end(lb_inquiry *q, const char *outcome, const char *note, ...)
+void lb_stage_end(lb_bisect_session *q, const char *outcome, const char *note, ...)
 {
     va_list args;
     va_start(args, note);
@@ -77,7 +77,7 @@ void lb_stage_end(lb_inquiry *q, const char *outcome, const char *note, ...)
     va_end(args);
 }
 
-void lb_stage_end_row(lb_inquiry *q, uint32_t row, const char *outcome, const char *note, ...)
+void lb_stage_end_row(lb_bisect_session *q, uint32_t row, const char *outcome, const char *note, ...)
 {
     va_list args;
     va_start(args, note);
@@ -95,7 +95,7 @@ static bool tried_before(const lb_bisection *b, const char *text, lb_outcome *ou
     return false;
 }
 
-lb_status lb_try(lb_inquiry *q, const lb_sites *sites, const uint64_t *set, const char *purpose,
+lb_status lb_try(lb_bisect_session *q, const lb_sites *sites, const uint64_t *set, const char *purpose,
                  lb_outcome *outcome, lb_err *err)
 {
     lb_bisection *b = q->out;
@@ -134,7 +134,7 @@ lb_status lb_try(lb_inquiry *q, const lb_sites *sites, const uint64_t *set, cons
 }
 
 /* What a search says about its assumption stays until the stage ends. */
-static void note_search(lb_inquiry *q, const lb_search_verdict *verdict)
+static void note_search(lb_bisect_session *q, const lb_search_verdict *verdict)
 {
     const char *note =
         *verdict->note || verdict->monotone ? verdict->note : "in some trial changing more undid a cure";
@@ -156,7 +156,7 @@ static lb_status tell_whole(lb_search *search, uint32_t n, lb_err *err)
     return status;
 }
 
-lb_status lb_narrow(lb_inquiry *q, const lb_sites *sites, bool cures, uint32_t **found, uint32_t *n,
+lb_status lb_narrow(lb_bisect_session *q, const lb_sites *sites, bool cures, uint32_t **found, uint32_t *n,
                     lb_err *err)
 {
     lb_search_options options = LB_SEARCH_OPTIONS_INIT;
@@ -192,7 +192,7 @@ lb_status lb_narrow(lb_inquiry *q, const lb_sites *sites, bool cures, uint32_t *
 }
 
 /* Changes rows [from, to) alone. */
-static lb_status try_range(lb_inquiry *q, const lb_sites *sites, uint32_t from, uint32_t to,
+static lb_status try_range(lb_bisect_session *q, const lb_sites *sites, uint32_t from, uint32_t to,
                            lb_outcome *outcome, lb_sites *copy, lb_err *err)
 {
     uint64_t *set = calloc(LB_SITE_WORDS(sites->n) + 1, sizeof *set);
@@ -204,7 +204,7 @@ static lb_status try_range(lb_inquiry *q, const lb_sites *sites, uint32_t from, 
     return status;
 }
 
-lb_status lb_narrow_late_steps(lb_inquiry *q, const lb_sites *sites, uint32_t **found, uint32_t *n, bool *late,
+lb_status lb_narrow_late_steps(lb_bisect_session *q, const lb_sites *sites, uint32_t **found, uint32_t *n, bool *late,
                                lb_err *err)
 {
     uint32_t failing = 0;
@@ -225,7 +225,7 @@ lb_status lb_narrow_late_steps(lb_inquiry *q, const lb_sites *sites, uint32_t **
     return status;
 }
 
-lb_status lb_narrow_steps(lb_inquiry *q, const lb_sites *sites, bool cures, uint32_t **found, uint32_t *n,
+lb_status lb_narrow_steps(lb_bisect_session *q, const lb_sites *sites, bool cures, uint32_t **found, uint32_t *n,
                           lb_err *err)
 {
     bool late;

@@ -1,6 +1,6 @@
 /* Trials: one change, one chained replay of the window, one outcome. And the search that drives them.
  *
- * An inquiry is what all stages of one bisection share. A change is a set of swaps together with the ranks whose local values
+ * An bisection is what all stages of one bisection share. A change is a set of swaps together with the ranks whose local values
  * are not judged (they are left out). Its text, as one would type it for `lastbit replay`, identifies it in the journal.
  */
 #ifndef LB_BISECT_TRIAL_H
@@ -8,7 +8,7 @@
 
 #include "failure.h"
 #include "journal.h"
-#include "search.h"
+#include "group_search.h"
 #include "sites.h"
 #include "slice.h"
 #include "trace.h"
@@ -29,7 +29,7 @@ typedef struct lb_past {
     lb_monitor_mode mode;
 } lb_past;
 
-typedef struct lb_inquiry {
+typedef struct lb_bisect_session {
     lb_capture *capture;
     lb_replay *replay;
     const lb_bisect_options *options;
@@ -56,42 +56,42 @@ typedef struct lb_inquiry {
     lb_status (*bisect)(lb_capture *capture, const lb_bisect_options *options, lb_bisection **bisection, lb_err *err);
     lb_sites cure;         /* the smallest change so far that cures */
     char search_note[200]; /* what the last search had to say about its assumption, "" when it held */
-} lb_inquiry;
+} lb_bisect_session;
 
 /* Begins a stage in the report; its row. */
-lb_status lb_stage_begin(lb_inquiry *inquiry, const char *name, lb_err *err);
-void lb_stage_end(lb_inquiry *inquiry, const char *outcome, const char *note, ...) LB_PRINTF(3, 4);
+lb_status lb_stage_begin(lb_bisect_session *session, const char *name, lb_err *err);
+void lb_stage_end(lb_bisect_session *session, const char *outcome, const char *note, ...) LB_PRINTF(3, 4);
 /* The same for a stage inside which others ran. */
-void lb_stage_end_row(lb_inquiry *inquiry, uint32_t row, const char *outcome, const char *note, ...)
+void lb_stage_end_row(lb_bisect_session *session, uint32_t row, const char *outcome, const char *note, ...)
     LB_PRINTF(4, 5);
 
 /* Runs the window with the sites of `set` changed (NULL: all). The trial is entered in the report, said and journaled. */
-lb_status lb_try(lb_inquiry *inquiry, const lb_sites *sites, const uint64_t *set, const char *purpose,
+lb_status lb_try(lb_bisect_session *session, const lb_sites *sites, const uint64_t *set, const char *purpose,
                  lb_outcome *outcome, lb_err *err);
 
 /* The smallest set of sites that cures; `found` gets their rows (malloc'ed), *n 0 when changing all of them does not cure.
  * `cures`: that changing all of them does is known already. */
-lb_status lb_narrow(lb_inquiry *inquiry, const lb_sites *sites, bool cures, uint32_t **found, uint32_t *n,
+lb_status lb_narrow(lb_bisect_session *session, const lb_sites *sites, bool cures, uint32_t **found, uint32_t *n,
                     lb_err *err);
 
 /* The same for sites that are one per step of the window. Where changing the steps from the failing one on cures and changing
  * those before it does not, only the former are searched: their trials begin at the failing step. */
-lb_status lb_narrow_steps(lb_inquiry *inquiry, const lb_sites *sites, bool cures, uint32_t **found, uint32_t *n,
+lb_status lb_narrow_steps(lb_bisect_session *session, const lb_sites *sites, bool cures, uint32_t **found, uint32_t *n,
                           lb_err *err);
 /* That first part of it alone: `*late` false where it does not hold. */
-lb_status lb_narrow_late_steps(lb_inquiry *inquiry, const lb_sites *sites, uint32_t **found, uint32_t *n,
+lb_status lb_narrow_late_steps(lb_bisect_session *session, const lb_sites *sites, uint32_t **found, uint32_t *n,
                                bool *late, lb_err *err);
 
 /* Replays the window with the background changed alone: its first failure (kind NONE: there is none) and its trace become the
- * inquiry's. */
-lb_status lb_inquiry_retrace(lb_inquiry *inquiry, lb_replay_summary *summary, lb_err *err);
+ * bisection's. */
+lb_status lb_bisect_session_retrace(lb_bisect_session *session, lb_replay_summary *summary, lb_err *err);
 
 /* Command-line text of the swaps of `set` (NULL: all) beside the background's; malloc'ed. */
-char *lb_change_text(const lb_inquiry *inquiry, const lb_sites *sites, const uint64_t *set);
+char *lb_change_text(const lb_bisect_session *session, const lb_sites *sites, const uint64_t *set);
 
 /* The program of a rank and step of the window, NULL when there is none. */
-const lb_program *lb_inquiry_program(const lb_inquiry *inquiry, int32_t rank, int64_t step);
+const lb_program *lb_bisect_session_program(const lb_bisect_session *session, int32_t rank, int64_t step);
 
-void lb_say(const lb_inquiry *inquiry, const char *format, ...) LB_PRINTF(2, 3);
+void lb_say(const lb_bisect_session *session, const char *format, ...) LB_PRINTF(2, 3);
 
 #endif

@@ -18,12 +18,12 @@ static void note_first(lb_lack *lack, const lb_program *p, const lb_op *op, cons
 }
 
 /* The chain brings what an earlier step of the window left. */
-static bool carried(const lb_inquiry *q, const lb_program *p, const lb_value *v)
+static bool carried(const lb_bisect_session *q, const lb_program *p, const lb_value *v)
 {
     return v->source == LB_SOURCE_CARRIED && p->step > q->steps[0];
 }
 
-static void look_at(const lb_inquiry *q, lb_lack *lack, const lb_program *p, const lb_op *op)
+static void look_at(const lb_bisect_session *q, lb_lack *lack, const lb_program *p, const lb_op *op)
 {
     bool source = !strcmp(lb_op_name(p, op), "lb::source"), opaque = !lb_replay_knows(lb_op_name(p, op));
     if (!source && !opaque) return;
@@ -40,20 +40,20 @@ static void look_at(const lb_inquiry *q, lb_lack *lack, const lb_program *p, con
     }
 }
 
-lb_lack lb_window_lack(const lb_inquiry *q)
+lb_lack lb_window_lack(const lb_bisect_session *q)
 {
     lb_lack lack = {0};
     for (uint32_t s = 0; s < q->n_steps; s++)
         for (uint32_t r = 0; r < q->n_ranks; r++) {
-            const lb_program *p = lb_inquiry_program(q, q->ranks[r], q->steps[s]);
+            const lb_program *p = lb_bisect_session_program(q, q->ranks[r], q->steps[s]);
             for (uint32_t i = 0; p && i < p->n_ops; i++) look_at(q, &lack, p, &p->ops[i]);
         }
     return lack;
 }
 
-char *lb_window_record_again(const lb_inquiry *q, int64_t failing)
+char *lb_window_record_again(const lb_bisect_session *q, int64_t failing)
 {
-    const lb_program *p = lb_inquiry_program(q, q->ranks[0], q->steps[0]);
+    const lb_program *p = lb_bisect_session_program(q, q->ranks[0], q->steps[0]);
     char *program = lb_recorded_program(q->capture, q->ranks[0], p ? (uint32_t)p->world : 1);
     /* A culprit may act steps before the failure: an optimizer step shows in the next forward, momentum one later. */
     int64_t first = failing - 2 > q->steps[0] ? failing - 2 : q->steps[0];

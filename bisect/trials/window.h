@@ -10,10 +10,10 @@ typedef struct lb_lack {
 } lb_lack;
 
 /* What a chained replay of the window would need and the capture does not have. */
-lb_lack lb_window_lack(const lb_inquiry *inquiry);
+lb_lack lb_window_lack(const lb_bisect_session *session);
 
 /* The command that records the steps that matter again with their sources, from what the receipt knows of the program;
  * malloc'ed. "YOUR PROGRAM" stands for what it doesn't know. `all_ranks`: ranks were left out, too. */
-char *lb_window_record_again(const lb_inquiry *inquiry, int64_t failing_step);
+char *lb_window_record_again(const lb_bisect_session *session, int64_t failing_step);
 
 #endif

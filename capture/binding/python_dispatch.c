@@ -176,7 +176,7 @@ static bool has_mask(const lb_operand *indices)
     return false;
 }
 
-static bool take_call(lb_taking *taking, const lb_plan *p, PyObject *args, PyObject *kwargs, lb_call *call)
+static bool take_call(lb_cross_feed *taking, const lb_plan *p, PyObject *args, PyObject *kwargs, lb_call *call)
 {
     const Py_ssize_t n = py.PyTuple_Size(args);
     lb_operand *operands = lb_taking_room(taking, (p->n_args + 1) * sizeof *operands);
@@ -200,7 +200,7 @@ static bool take_call(lb_taking *taking, const lb_plan *p, PyObject *args, PyObj
     return !py.PyErr_Occurred();
 }
 
-static lb_pending *begin_taken(lb_taking *taking, lb_call *call)
+static lb_pending *begin_taken(lb_cross_feed *taking, lb_call *call)
 {
     lb_binding *b = taking->binding;
     lb_err err = LB_ERR_INIT;
@@ -220,7 +220,7 @@ lb_pending *lb_op_begin(lb_binding *b, lb_plan *plan, PyObject *args, PyObject *
     lb_thread *thread = lb_thread_get(b);
     lb_call call = LB_CALL_INIT;
     if (!thread || !lb_place_op(b, thread, plan, &call)) return NULL;
-    lb_taking taking = lb_taking_begin(b, thread);
+    lb_cross_feed taking = lb_taking_begin(b, thread);
     lb_pending *pending = take_call(&taking, plan, args, kwargs, &call) ? begin_taken(&taking, &call) : NULL;
     lb_taking_end(&taking);
     return pending;
@@ -233,9 +233,9 @@ typedef struct results {
     uint32_t n, room;
 } results;
 
-static bool add_result(lb_taking *taking, results *r, PyObject *object, int depth);
+static bool add_result(lb_cross_feed *taking, results *r, PyObject *object, int depth);
 
-static bool add_sequence(lb_taking *taking, results *r, PyObject *sequence, bool tuple, int depth)
+static bool add_sequence(lb_cross_feed *taking, results *r, PyObject *sequence, bool tuple, int depth)
 {
     Py_ssize_t n = tuple ? py.PyTuple_Size(sequence) : py.PyList_Size(sequence);
     for (Py_ssize_t i = 0; i < n; i++)
@@ -245,7 +245,7 @@ static bool add_sequence(lb_taking *taking, results *r, PyObject *sequence, bool
     return n >= 0;
 }
 
-static lb_operand *result_room(lb_taking *taking, results *r, uint32_t more)
+static lb_operand *result_room(lb_cross_feed *taking, results *r, uint32_t more)
 {
     if (r->n + more > r->room) {
         uint32_t room = 2 * r->room + more + 8;
@@ -259,7 +259,7 @@ static lb_operand *result_room(lb_taking *taking, results *r, uint32_t more)
 }
 
 /* Tensors and what is not there, in order; lists are flattened, as their schema has it, and sparse tensors into their parts. */
-static bool add_result(lb_taking *taking, results *r, PyObject *object, int depth)
+static bool add_result(lb_cross_feed *taking, results *r, PyObject *object, int depth)
 {
     const lb_binding *b = taking->binding;
     if (!object || depth > 8) return false;
@@ -291,7 +291,7 @@ static lb_status add_numbers(lb_recorder *recorder, const results *r, lb_err *er
 }
 
 /* `pending` is gone whatever happens. */
-static bool end_pending(lb_taking *taking, lb_pending *pending, PyObject *out, bool defer, uint32_t *row)
+static bool end_pending(lb_cross_feed *taking, lb_pending *pending, PyObject *out, bool defer, uint32_t *row)
 {
     lb_binding *b = taking->binding;
     results r = {NULL, 0, 0};
@@ -315,7 +315,7 @@ bool lb_op_end(lb_binding *b, lb_pending *pending, PyObject *result, bool defer,
 {
     lb_thread *thread = lb_thread_get(b);
     if (!thread) return false;
-    lb_taking taking = lb_taking_begin(b, thread);
+    lb_cross_feed taking = lb_taking_begin(b, thread);
     bool fine = end_pending(&taking, pending, result, defer, row);
     lb_taking_end(&taking);
     return fine;

@@ -46,7 +46,7 @@ static lb_scratch *scratch_new(size_t size)
     return scratch;
 }
 
-lb_taking lb_taking_begin(lb_binding *binding, lb_thread *thread)
+lb_cross_feed lb_taking_begin(lb_binding *binding, lb_thread *thread)
 {
     lb_scratch **scratch = lb_thread_scratch(thread);
     lb_thread_set_busy(thread, true);
@@ -55,10 +55,10 @@ lb_taking lb_taking_begin(lb_binding *binding, lb_thread *thread)
         (*scratch)->next = NULL;
         (*scratch)->used = 0;
     }
-    return (lb_taking){binding, thread, scratch, 0, false};
+    return (lb_cross_feed){binding, thread, scratch, 0, false};
 }
 
-void lb_taking_end(lb_taking *taking)
+void lb_taking_end(lb_cross_feed *taking)
 {
     lb_scratch *s = *taking->scratch;
     while (s && s->n_kept) py.Py_DecRef(s->kept[--s->n_kept]);
@@ -66,7 +66,7 @@ void lb_taking_end(lb_taking *taking)
 }
 
 /* Pointers into it stay valid until the next call begins. */
-void *lb_taking_room(lb_taking *taking, size_t bytes)
+void *lb_taking_room(lb_cross_feed *taking, size_t bytes)
 {
     lb_scratch *s = *taking->scratch;
     bytes = (bytes + 15) & ~(size_t)15;
@@ -93,7 +93,7 @@ void *lb_taking_room(lb_taking *taking, size_t bytes)
 }
 
 /* The call points into `object`, which nobody else holds. */
-static bool keep(lb_taking *taking, PyObject *object)
+static bool keep(lb_cross_feed *taking, PyObject *object)
 {
     if (!*taking->scratch && !lb_taking_room(taking, 1)) return false;
     lb_scratch *s = *taking->scratch;
@@ -329,7 +329,7 @@ static uint64_t bytes_of(const lb_seen *seen)
     return n;
 }
 
-static bool take_text(lb_taking *taking, PyObject *text, lb_operand *operand)
+static bool take_text(lb_cross_feed *taking, PyObject *text, lb_operand *operand)
 {
     const char *bytes = py.PyUnicode_AsUTF8AndSize(text, NULL);
     if (!bytes) py.PyErr_Clear(); /* surrogates */
@@ -340,7 +340,7 @@ static bool take_text(lb_taking *taking, PyObject *text, lb_operand *operand)
 
 /* Sparse, quantized, fake, distributed, too many dimensions …: Python says what stands in for it. (The ops that it runs to find
  * that out are none of the host's.) */
-static bool take_instead(lb_taking *taking, PyObject *t, int depth, lb_operand *operand)
+static bool take_instead(lb_cross_feed *taking, PyObject *t, int depth, lb_operand *operand)
 {
     lb_binding *b = taking->binding;
     if (py.PyErr_Occurred()) {
@@ -370,7 +370,7 @@ static bool take_plain(lb_binding *b, PyObject *t, lb_seen *seen)
     return lb_take_storage(b, t, &key) && key == seen->storage;
 }
 
-static bool take_tensor(lb_taking *taking, PyObject *t, int depth, lb_operand *operand)
+static bool take_tensor(lb_cross_feed *taking, PyObject *t, int depth, lb_operand *operand)
 {
     lb_seen *seen = lb_taking_room(taking, sizeof *seen);
     if (!seen) return false;
@@ -387,7 +387,7 @@ static bool take_tensor(lb_taking *taking, PyObject *t, int depth, lb_operand *o
     return true;
 }
 
-bool lb_take_tensor(lb_taking *taking, PyObject *tensor, lb_operand *operand)
+bool lb_take_tensor(lb_cross_feed *taking, PyObject *tensor, lb_operand *operand)
 {
     return take_tensor(taking, tensor, 0, operand);
 }
@@ -411,7 +411,7 @@ static bool take_integer(PyObject *number, lb_operand *operand)
     return !py.PyErr_Occurred();
 }
 
-static bool take_complex(lb_taking *taking, PyObject *number, lb_operand *operand)
+static bool take_complex(lb_cross_feed *taking, PyObject *number, lb_operand *operand)
 {
     lb_operand *parts = lb_taking_room(taking, 2 * sizeof *parts);
     if (!parts) return false;
@@ -421,7 +421,7 @@ static bool take_complex(lb_taking *taking, PyObject *number, lb_operand *operan
     return true;
 }
 
-static bool take_items(lb_taking *taking, PyObject *sequence, bool tuple, int depth, lb_operand *operand)
+static bool take_items(lb_cross_feed *taking, PyObject *sequence, bool tuple, int depth, lb_operand *operand)
 {
     Py_ssize_t n = tuple ? py.PyTuple_Size(sequence) : py.PyList_Size(sequence);
     if (n < 0) return false;
@@ -435,7 +435,7 @@ static bool take_items(lb_taking *taking, PyObject *sequence, bool tuple, int de
     return true;
 }
 
-static bool take_stranger(lb_taking *taking, PyObject *object, int depth, lb_operand *operand)
+static bool take_stranger(lb_cross_feed *taking, PyObject *object, int depth, lb_operand *operand)
 {
     lb_binding *b = taking->binding;
     int is_tensor = py.PyObject_IsInstance(object, b->of.tensor);
@@ -450,7 +450,7 @@ static bool take_stranger(lb_taking *taking, PyObject *object, int depth, lb_ope
     return lb_take_operand(taking, other, depth + 1, operand);
 }
 
-bool lb_take_operand(lb_taking *taking, PyObject *object, int depth, lb_operand *operand)
+bool lb_take_operand(lb_cross_feed *taking, PyObject *object, int depth, lb_operand *operand)
 {
     lb_binding *b = taking->binding;
     PyObject *type = py.PyObject_Type(object);
@@ -489,9 +489,9 @@ typedef struct found {
     uint32_t n;
 } found;
 
-static bool find(lb_taking *taking, PyObject *object, int depth, found *f);
+static bool find(lb_cross_feed *taking, PyObject *object, int depth, found *f);
 
-static bool find_in_sequence(lb_taking *taking, PyObject *sequence, bool tuple, int depth, found *f)
+static bool find_in_sequence(lb_cross_feed *taking, PyObject *sequence, bool tuple, int depth, found *f)
 {
     Py_ssize_t n = tuple ? py.PyTuple_Size(sequence) : py.PyList_Size(sequence);
     bool fine = n >= 0;
@@ -502,7 +502,7 @@ static bool find_in_sequence(lb_taking *taking, PyObject *sequence, bool tuple, 
     return fine;
 }
 
-static bool find_in_dict(lb_taking *taking, PyObject *dict, int depth, found *f)
+static bool find_in_dict(lb_cross_feed *taking, PyObject *dict, int depth, found *f)
 {
     PyObject *key, *value;
     bool fine = true;
@@ -512,7 +512,7 @@ static bool find_in_dict(lb_taking *taking, PyObject *dict, int depth, found *f)
 }
 
 /* Named tuples, output classes, data classes, what unwraps itself. */
-static bool find_in_stranger(lb_taking *taking, PyObject *object, int depth, found *f)
+static bool find_in_stranger(lb_cross_feed *taking, PyObject *object, int depth, found *f)
 {
     PyObject *held = py.PyObject_CallFunctionObjArgs(taking->binding->of.fields, object, NULL);
     if (!held) return false;
@@ -521,7 +521,7 @@ static bool find_in_stranger(lb_taking *taking, PyObject *object, int depth, fou
     return fine;
 }
 
-static bool find(lb_taking *taking, PyObject *object, int depth, found *f)
+static bool find(lb_cross_feed *taking, PyObject *object, int depth, found *f)
 {
     const lb_binding *b = taking->binding;
     PyObject *type = py.PyObject_Type(object);
@@ -546,7 +546,7 @@ static bool find(lb_taking *taking, PyObject *object, int depth, found *f)
     return true;
 }
 
-bool lb_take_tensors(lb_taking *taking, PyObject *const *objects, int n, lb_seen **seen, uint32_t *count)
+bool lb_take_tensors(lb_cross_feed *taking, PyObject *const *objects, int n, lb_seen **seen, uint32_t *count)
 {
     found f = {lb_taking_room(taking, LB_MAX_TENSORS * sizeof(lb_seen)), 0};
     bool fine = f.seen != NULL;

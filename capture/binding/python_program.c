@@ -98,7 +98,7 @@ CALL(role, 4)
     lb_operand operand;
     lb_err err = LB_ERR_INIT;
     lb_status status = LB_OK;
-    lb_taking taking = lb_taking_begin(b, thread);
+    lb_cross_feed taking = lb_taking_begin(b, thread);
     bool fine = lb_take_operand(&taking, args[0], 0, &operand);
     const lb_seen *numbers = fine ? lb_numbers_of(&operand) : NULL;
     if (numbers) {
@@ -122,7 +122,7 @@ static bool same_seen(const lb_seen *a, const lb_seen *b)
 }
 
 /* Whether the short way gives what Python gives, for every one of these: [(tensor, its address, its storage's)]. */
-static bool shortcut_holds(lb_taking *taking, lb_shortcut *found, PyObject *samples, size_t object_bytes)
+static bool shortcut_holds(lb_cross_feed *taking, lb_shortcut *found, PyObject *samples, size_t object_bytes)
 {
     const Py_ssize_t n = py.PyList_Size(samples);
     for (Py_ssize_t i = 0; i < n; i++) {
@@ -148,7 +148,7 @@ CALL(shortcut, 2)
     const size_t object_bytes = (size_t)natural(args[1]);
     if (!thread || py.PyErr_Occurred()) return NULL;
     lb_shortcut found = {0};
-    lb_taking taking = lb_taking_begin(b, thread);
+    lb_cross_feed taking = lb_taking_begin(b, thread);
     found.works = shortcut_holds(&taking, &found, args[0], object_bytes);
     lb_taking_end(&taking);
     if (py.PyErr_Occurred()) return NULL;
@@ -168,7 +168,7 @@ CALL(routing, 7)
     const lb_seen *seen[5] = {NULL};
     lb_err err = LB_ERR_INIT;
     lb_status status = LB_OK;
-    lb_taking taking = lb_taking_begin(b, thread);
+    lb_cross_feed taking = lb_taking_begin(b, thread);
     bool fine = true;
     for (int i = 0; i < 5 && fine; i++) {
         fine = lb_take_operand(&taking, args[2 + i], 0, &parts[i]);
@@ -186,7 +186,7 @@ CALL(routing, 7)
 }
 
 /* The storage that holds its numbers; -1: none does. */
-static bool take_key(lb_taking *taking, PyObject *tensor, int64_t *key)
+static bool take_key(lb_cross_feed *taking, PyObject *tensor, int64_t *key)
 {
     lb_operand operand;
     *key = -1;
@@ -198,7 +198,7 @@ static bool take_key(lb_taking *taking, PyObject *tensor, int64_t *key)
 }
 
 /* The members of a group: [(name, tensor, gradient or None)]. */
-static bool take_members(lb_taking *taking, PyObject *list, lb_member *members, Py_ssize_t n)
+static bool take_members(lb_cross_feed *taking, PyObject *list, lb_member *members, Py_ssize_t n)
 {
     lb_binding *b = taking->binding;
     for (Py_ssize_t i = 0; i < n; i++) {
@@ -234,7 +234,7 @@ CALL(group, 5)
     if (!thread || py.PyErr_Occurred()) return NULL;
     lb_err err = LB_ERR_INIT;
     lb_status status = LB_OK;
-    lb_taking taking = lb_taking_begin(b, thread);
+    lb_cross_feed taking = lb_taking_begin(b, thread);
     lb_member *members = lb_taking_room(&taking, (size_t)(n_members + 1) * sizeof *members);
     lb_option *options = lb_taking_room(&taking, (size_t)(n_options + 1) * sizeof *options);
     bool fine = members && options && take_members(&taking, args[3], members, n_members) &&

@@ -345,7 +345,7 @@ CALL(enter, 3)
     lb_seen *seen = NULL;
     uint32_t count = 0;
     const bool again = lb_place_recomputes(thread, lb_place_depth(thread));
-    lb_taking taking = lb_taking_begin(b, thread);
+    lb_cross_feed taking = lb_taking_begin(b, thread);
     bool fine = lb_take_tensors(&taking, args + 1, 2, &seen, &count);
     lb_err err = LB_ERR_INIT;
     lb_status status = LB_OK;
@@ -376,7 +376,7 @@ CALL(leave, 3)
     if (recorded && fine) {
         lb_seen *seen = NULL;
         uint32_t count = 0;
-        lb_taking taking = lb_taking_begin(b, thread);
+        lb_cross_feed taking = lb_taking_begin(b, thread);
         fine = lb_take_tensors(&taking, args + 1, 1, &seen, &count);
         if (fine) {
             void *state = lb_binding_enter(b, taking.bytes);
@@ -402,7 +402,7 @@ CALL(tap, 2)
     lb_place place;
     lb_err err = LB_ERR_INIT;
     lb_status status = LB_OK;
-    lb_taking taking = lb_taking_begin(b, thread);
+    lb_cross_feed taking = lb_taking_begin(b, thread);
     bool fine = lb_take_tensors(&taking, args + 1, 1, &seen, &count);
     if (fine) {
         void *state = lb_binding_enter(b, taking.bytes);

@@ -39,7 +39,7 @@ void lb_map_release(lb_map *map);
 
 /* ---- storages ------------------------------------------------------------------------------------------------------ */
 
-typedef struct lb_promise lb_promise; /* of a window that is still being measured: contents.c */
+typedef struct lb_promise lb_promise; /* of a window that is still being measured: value_bytes.c */
 
 typedef struct lb_window {
     uint64_t hash; /* of layout and dtype */
@@ -88,8 +88,8 @@ typedef struct lb_known {
     bool of_gradient;  /* this program computed it from gradients, outside backward, */
     bool of_parameter; /* or from parameters after backward */
     bool partial;   /* written in parts by this program */
-    lb_digest left; /* of what the last program left there: left.c; none: nobody knows */
-    lb_digest fresh; /* of bytes that nobody has written, as they were when they were allocated: left.c; none: nobody looked */
+    lb_digest left; /* of what the last program left there: leftover_digest.c; none: nobody knows */
+    lb_digest fresh; /* of bytes that nobody has written, as they were when they were allocated: leftover_digest.c; none: nobody looked */
     lb_promise *promises; /* its bytes are being read: settle before they change, move or go */
     struct lb_known *next; /* of the same bucket */
 } lb_known;

@@ -33,7 +33,7 @@ void lb_recorder_note(lb_recorder *recorder, const char *kind, const char *messa
 
 static lb_status write_table(lb_recorder *recorder, const char *name, const char *json, lb_err *err)
 {
-    return recorder->spool ? lb_spool_table(recorder->spool, name, json, err)
+    return recorder->spool ? lb_write_queue_table(recorder->spool, name, json, err)
                            : lb_writer_table(recorder->writer, name, json, err);
 }
 
@@ -85,7 +85,7 @@ lb_status lb_recorder_die(lb_recorder *recorder, const lb_err *err)
     recorder->dead = true;
     recorder->why = *err;
     lb_contents_drop(recorder);
-    if (lb_spool_free(recorder->spool)) recorder->spool = NULL;
+    if (lb_write_queue_free(recorder->spool)) recorder->spool = NULL;
     lb_stage_free(recorder->stage);
     recorder->stage = NULL;
     lb_program_free(recorder->program);
@@ -195,7 +195,7 @@ lb_status lb_recorder_close(lb_recorder *recorder, lb_err *err)
     lb_status status = LB_OK;
     if (!recorder->dead && recorder->program) status = lb_recorder_step_end(recorder, false, err);
     if (!recorder->dead && status == LB_OK) status = write_coverage(recorder, true, err);
-    lb_spool_free(recorder->spool);
+    lb_write_queue_free(recorder->spool);
     if (recorder->ring && recorder->ring_files == 1) remove_ring_files(recorder);
     lb_status closed = lb_writer_close(recorder->writer, status == LB_OK ? err : NULL);
     recorder_free(recorder);
@@ -205,7 +205,7 @@ lb_status lb_recorder_close(lb_recorder *recorder, lb_err *err)
 void lb_recorder_abandon(lb_recorder *recorder)
 {
     if (!recorder) return;
-    if (lb_spool_free(recorder->spool)) lb_writer_abandon(recorder->writer);
+    if (lb_write_queue_free(recorder->spool)) lb_writer_abandon(recorder->writer);
     recorder_free(recorder);
 }
 
@@ -225,12 +225,12 @@ const char *lb_recorder_path(const lb_recorder *recorder)
 
 void lb_recorder_flush(lb_recorder *recorder)
 {
-    lb_spool_drain(recorder->spool, NULL);
+    lb_write_queue_drain(recorder->spool, NULL);
 }
 
 uint64_t lb_recorder_bytes(const lb_recorder *recorder)
 {
-    lb_spool_drain(recorder->spool, NULL);
+    lb_write_queue_drain(recorder->spool, NULL);
     return lb_writer_bytes(recorder->writer) + (recorder->ring ? lb_ring_bytes(recorder->ring) : 0);
 }
 
@@ -365,12 +365,12 @@ static lb_status write_step(lb_recorder *recorder, lb_err *err)
     } else if (recorder->spool) {
         lb_program *program = recorder->program;
         recorder->program = NULL;
-        LB_TRY(lb_spool_program(recorder->spool, program, err));
+        LB_TRY(lb_write_queue_program(recorder->spool, program, err));
     } else {
         LB_TRY(lb_writer_program(recorder->writer, recorder->program, err));
     }
     if (recorder->coverage_changed || recorder->n_steps <= 2) LB_TRY(write_coverage(recorder, false, err));
-    return recorder->spool ? lb_spool_commit(recorder->spool, err) : lb_writer_commit(recorder->writer, err);
+    return recorder->spool ? lb_write_queue_commit(recorder->spool, err) : lb_writer_commit(recorder->writer, err);
 }
 
 static lb_status settle_all(lb_recorder *recorder, lb_err *err)

@@ -1,14 +1,14 @@
-/* Inside of the recorder: what recorder.c (life, steps), surroundings.c (scopes), reading.c (identity of what an op reads and writes) and
+/* Inside of the recorder: what recorder.c (life, steps), op_context.c (scopes), value_intake.c (identity of what an op reads and writes) and
  * operation.c (ops) share. Every function here expects the lock to be held. */
 #ifndef LB_RECORDER_H
 #define LB_RECORDER_H
 
-#include "backlog.h"
+#include "measure_queue.h"
 #include "identity.h"
 #include "keep.h"
 #include "like.h"
 #include "ring.h"
-#include "spool.h"
+#include "write_queue.h"
 #include "stage.h"
 
 #include <jansson.h>
@@ -44,7 +44,7 @@ struct lb_recorder {
     int32_t rank, world;
     char *path;
     lb_writer *writer;
-    lb_spool *spool; /* NULL: blobs go to the writer at once */
+    lb_write_queue *spool; /* NULL: blobs go to the writer at once */
     lb_stage *stage; /* level AUTO, while a step is open: what it keeps above its sources */
     uint64_t budget_bytes;
     lb_ring *ring;   /* NULL: off, or triggered */
@@ -68,7 +68,7 @@ struct lb_recorder {
     lb_row_range *loose; /* ops of the open step whose phase is not certain yet, with the sources before them: phase.c */
     uint32_t n_loose, cap_loose;
     bool beside; /* the host holds what is measured late: see lb_recorder_beside */
-    lb_backlog *backlog;
+    lb_measure_queue *backlog;
     int64_t *unheld; /* storages with work that the host was not told of */
     uint32_t n_unheld, cap_unheld;
     uint64_t n_promised, n_fulfilled;
@@ -107,7 +107,7 @@ lb_status lb_recorder_bound_ring(lb_recorder *recorder, uint8_t phase, lb_err *e
 lb_status lb_recorder_die(lb_recorder *recorder, const lb_err *err);
 void lb_recorder_note(lb_recorder *recorder, const char *kind, const char *message);
 
-/* ---- surroundings.c */
+/* ---- op_context.c */
 uint32_t lb_recorder_scope_row(lb_recorder *recorder, uint32_t scope);
 const char *lb_recorder_scope_path(const lb_recorder *recorder, uint32_t scope);
 /* Of the innermost module that was met and owns what is called so ("layers.0.up.weight", "optimizer.exp_avg:layers.0.up.weight");
@@ -133,7 +133,7 @@ lb_status lb_phase_settle(lb_recorder *recorder, lb_err *err);
 /* ---- operation.c */
 void lb_pending_free(lb_pending *pending);
 
-/* ---- contents.c */
+/* ---- value_bytes.c */
 bool lb_contents_readable(const lb_known *storage, const lb_seen *seen);
 lb_measuring lb_contents_measuring(const lb_known *storage, const lb_seen *seen, int64_t first, int64_t last, unsigned what);
 lb_status lb_contents_measure(lb_recorder *recorder, const lb_known *storage, lb_window *window, const lb_seen *seen,
@@ -163,7 +163,7 @@ void lb_contents_settle_all(lb_recorder *recorder);
 /* Nobody wants to know any more. */
 void lb_contents_drop(lb_recorder *recorder);
 
-/* ---- left.c */
+/* ---- leftover_digest.c */
 /* Now, when the storage is alive and the program that wrote it in parts is about to end. */
 void lb_left_remember(lb_known *storage);
 /* `serial`: of the program that is about to touch it. */
@@ -175,7 +175,7 @@ bool lb_left_was_filled(const lb_known *storage);
 /* Bytes [first, last) are about to be written. */
 void lb_left_before_part(lb_known *storage, uint64_t first, uint64_t last);
 
-/* ---- reading.c */
+/* ---- value_intake.c */
 enum lb_reading_how {
     LB_READ_LAYOUT = 1,     /* a view is taken: bytes are not needed */
     LB_READ_OVERWRITTEN = 2 /* bytes will be overwritten unread */

@@ -52,7 +52,7 @@ LB_API bool lb_composite_kind_parse(const char *name, lb_composite_kind *kind);
 enum {
     LB_NORM_X = 0,
     LB_NORM_WEIGHT = 1, /* may be absent; one number per element of a row */
-    LB_NORM_RESIDUAL = 2, /* add_rms_norm, allreduce_norm: the other summand */
+    LB_NORM_RESIDUAL = 2, /* add_rms_norm, allreduce_norm: the other term */
     LB_NORM_OWN = 3,    /* allreduce_norm: what this rank gave; x is what the collective made of all. A program knows its own rank: who
                            has the others' contributions puts all of them into `list`, in group order, and x is not looked at */
     LB_NORM_Y = 0,

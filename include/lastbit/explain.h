@@ -1,7 +1,7 @@
 /* Explain: two recordings differ; which kernel, precision or order turns one into the other?
  *
- * Explanations are local. For each pair of aligned ops, and for each stretch of ops that do not align one by one but begin and
- * end at values that both sides have, A's program of that stretch is run on B's recorded input bits under one candidate
+ * Explanations are local. For each pair of aligned ops, and for each matched region of ops that do not align one by one but begin and
+ * end at values that both sides have, A's program of that matched region is run on B's recorded input bits under one candidate
  * after the other, and B's recorded output bits are asked for, all of them:
  *
  *   input        A's program as it is gives B's bits on B's inputs: the difference came in from upstream
@@ -74,7 +74,7 @@ typedef struct lb_explain_finding {
     int32_t rank;              /* of a collective: the first that was given this */
     lb_phase phase;
     const char *layer;         /* in A */
-    const char *op, *other_op; /* "aten::mm"; of a stretch: its ops, "aten::mm x4, aten::add.Tensor x3" */
+    const char *op, *other_op; /* "aten::mm"; of a matched region: its ops, "aten::mm x4, aten::add.Tensor x3" */
     uint32_t index, other;     /* the op that gives the output, in each program; LB_NONE */
     lb_cause cause;
     const char

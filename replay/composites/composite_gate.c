@@ -3,7 +3,7 @@
 #include "recogniser.h"
 
 #include "ops.h"
-#include "written_gate.h"
+#include "gate_pattern.h"
 
 #include <string.h>
 
@@ -24,7 +24,7 @@ static bool activation(const lb_recogniser *t, uint32_t op, double *act)
 }
 
 /* gate and up by `mm` from the same x, seen in the shape of the product or another. */
-static lb_status with_products(lb_recogniser *t, const lb_composite *gated, const lb_written_gate *w)
+static lb_status with_products(lb_recogniser *t, const lb_composite *gated, const lb_gate_pattern *w)
 {
     const uint32_t g = lb_recogniser_maker(t, w->gate), u = lb_recogniser_maker(t, w->up);
     if (g == LB_NONE || u == LB_NONE || g == u || !lb_recogniser_is(t, g, "mm") ||
@@ -42,13 +42,13 @@ static lb_status with_products(lb_recogniser *t, const lb_composite *gated, cons
     c.inputs[LB_GATE_X] = x.value;
     c.inputs[LB_GATE_U] = lb_recogniser_arg(t, g, 1).value,
     c.inputs[LB_GATE_W] = lb_recogniser_arg(t, u, 1).value;
-    uint32_t all[LB_WRITTEN_GATE_OPS + 2] = {g, u};
+    uint32_t all[LB_GATE_PATTERN_OPS + 2] = {g, u};
     memcpy(all + 2, w->ops, w->n_ops * sizeof *all);
     return lb_recogniser_add(t, &c, all, w->n_ops + 2);
 }
 
 /* act(gate) up, with the activation as an op of torch. */
-static bool by_an_op(const lb_recogniser *t, uint32_t mul, uint32_t operand, lb_written_gate *w)
+static bool by_an_op(const lb_recogniser *t, uint32_t mul, uint32_t operand, lb_gate_pattern *w)
 {
     const lb_reading a = lb_recogniser_arg(t, mul, operand);
     const uint32_t act = a.op == LB_NONE ? LB_NONE : lb_recogniser_maker(t, a);
@@ -60,7 +60,7 @@ static bool by_an_op(const lb_recogniser *t, uint32_t mul, uint32_t operand, lb_
     return true;
 }
 
-static bool fits(const lb_recogniser *t, uint32_t mul, const lb_written_gate *w)
+static bool fits(const lb_recogniser *t, uint32_t mul, const lb_gate_pattern *w)
 {
     const lb_value *gate = lb_recogniser_value(t, w->gate.value), *up = lb_recogniser_value(t, w->up.value),
                    *y = lb_recogniser_value(t, lb_recogniser_result(t, mul));
@@ -70,9 +70,9 @@ static bool fits(const lb_recogniser *t, uint32_t mul, const lb_written_gate *w)
 
 static lb_status written_out(lb_recogniser *t, uint32_t mul)
 {
-    lb_written_gate w;
+    lb_gate_pattern w;
     if (!(by_an_op(t, mul, 0, &w) && fits(t, mul, &w)) && !(by_an_op(t, mul, 1, &w) && fits(t, mul, &w)) &&
-        !(lb_written_gate_read(t, mul, &w) && fits(t, mul, &w)))
+        !(lb_gate_pattern_read(t, mul, &w) && fits(t, mul, &w)))
         return LB_OK;
     lb_composite c = lb_recogniser_composite(t, LB_COMPOSITE_SWIGLU);
     c.numbers[LB_GATE_ACT] = w.act;

@@ -1,8 +1,8 @@
 /* Running the recorded ops of a composite: see eager.h. */
 #include "eager.h"
 
-#include "complex.h"
-#include "memory.h"
+#include "complex_rows.h"
+#include "value_memory.h"
 #include "operands.h"
 #include "ops.h"
 

@@ -11,7 +11,7 @@
  *
  * `order:last` adds from the last slot to the first. f32 sums start from 0 and add slot by slot; of the recorded sum torch's order differs from it for more than four slots. */
 #include "fused.h"
-#include "memory.h"
+#include "value_memory.h"
 
 #include <math.h>
 #include <string.h>

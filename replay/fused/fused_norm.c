@@ -11,7 +11,7 @@
 #include "fused.h"
 
 #include "elementary.h"
-#include "memory.h"
+#include "value_memory.h"
 #include "schedule.h"
 
 #include <math.h>

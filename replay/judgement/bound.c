@@ -1,7 +1,7 @@
 /* Running error bounds: see bound.h. */
 #include "bound.h"
 
-#include "complex.h"
+#include "complex_rows.h"
 
 #include <lastbit/statistics.h>
 

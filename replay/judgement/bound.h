@@ -13,7 +13,7 @@
 #ifndef LB_REPLAY_BOUND_H
 #define LB_REPLAY_BOUND_H
 
-#include "memory.h"
+#include "value_memory.h"
 #include "ops.h"
 
 typedef struct lb_bound {

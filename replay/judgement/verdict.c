@@ -1,7 +1,7 @@
 /* Local verdicts: see verdict.h. */
 #include "verdict.h"
 
-#include "complex.h"
+#include "complex_rows.h"
 
 #include <math.h>
 

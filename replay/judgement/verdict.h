@@ -3,7 +3,7 @@
 #define LB_REPLAY_VERDICT_H
 
 #include "bound.h"
-#include "memory.h"
+#include "value_memory.h"
 #include "ops.h"
 
 /* 0 is innocent. Identical, reordered, opaque, noise, rounding, swapped, missing, diverged. */

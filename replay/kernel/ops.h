@@ -87,7 +87,7 @@ enum lb_row_flags {
     LB_ROW_UNDEFINED = 1 << 7,    /* result bytes are whatever they are: empty_like */
     LB_ROW_DECISION = 1 << 8,
     LB_ROW_HOST = 1 << 9,         /* no numeric effect: profiler marks, barriers */
-    LB_ROW_COLLECTIVE = 1 << 10,  /* collective.c does it */
+    LB_ROW_COLLECTIVE = 1 << 10,  /* collective_sum.c does it */
     LB_ROW_WRITES = 1 << 11,      /* a custom op that writes args without a name that says so: LB_FORM_MUTATES */
     LB_ROW_OUT = 1 << 12,         /* … whose written args stand last and are not read: LB_FORM_OUT */
     LB_ROW_ZERO = 1 << 13,        /* every byte of the result is 0: fresh memory needs no kernel */
@@ -133,7 +133,7 @@ typedef struct lb_factors {
     uint8_t a, sum_a, b, sum_b;
 } lb_factors;
 
-/* After the name of an arg in a row: what has to stand there before a kernel is called (required.h).
+/* After the name of an arg in a row: what has to stand there before a kernel is called (required_arguments.h).
  *
  *      self!       a dense tensor; a row that is elementwise takes a number, too
  *      tensors[]   a list of dense tensors, which may be empty

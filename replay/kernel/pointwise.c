@@ -1,7 +1,7 @@
 /* The driver of elementwise kernels, see pointwise.h.
  *
- * The result decides the order in which elements are visited; chunks of every operand are gathered in that order (walk.h). */
-#include "walk.h"
+ * The result decides the order in which elements are visited; chunks of every operand are gathered in that order (strided_walk.h). */
+#include "strided_walk.h"
 #include "pointwise.h"
 
 #include <math.h>
@@ -68,7 +68,7 @@ typedef struct job {
     lb_lane_loop loop;
     compute type;
     lb_method method;
-    lb_walk w;
+    lb_strided_walk w;
     int n_in, n_out;
     bool out_wanted[LB_LANES_OUTPUTS];
     lb_lanes lanes; /* scalars filled in */
@@ -231,7 +231,7 @@ static lb_status read_call(lb_call *call, const lb_pointwise *op, bool twin, job
     }
     j->n_out = (int)call->n_results;
     if (!first) return LB_OK;
-    j->w = lb_walk_of(&first->layout);
+    j->w = lb_strided_walk_of(&first->layout);
     const lb_dtype common = common_dtype(call, op->pattern);
     j->type = twin ? COMPUTE_F64 : compute_of(call, op, common);
     j->lanes.common = common;

@@ -2,7 +2,7 @@
  *
  * Dense to dense is one conversion; a transposed source is copied in tiles; everything else goes through chunks that are gathered and
  * scattered by runs of constant stride. */
-#include "walk.h"
+#include "strided_walk.h"
 #include "pointwise.h"
 
 #ifdef _OPENMP
@@ -149,7 +149,7 @@ static void copy_all(copy_job *j, int64_t n)
 lb_status lb_pointwise_copy(lb_call *call, const lb_tensor *result, const lb_tensor *source)
 {
     if (!result->data) return LB_OK;
-    const lb_walk w = lb_walk_of(&result->layout);
+    const lb_strided_walk w = lb_strided_walk_of(&result->layout);
     copy_job j = {.cast = call->method.cast, .compute = call->method.compute};
     if (lb_dtype_bits(result->dtype) < 8 || lb_dtype_bits(source->dtype) < 8)
         return lb_fail(call->err, LB_ERR_UNSUPPORTED, "copy between %s and %s", lb_dtype_name(source->dtype),

@@ -1,6 +1,6 @@
 /* Dense products in a stated order: which engine runs which schedule. See product.h. */
 #include "product.h"
-#include "folded.h"
+#include "gemv_orders.h"
 #include "schedule.h"
 #include "schedule_tree.h"
 #include "tensor_core.h"

@@ -2,7 +2,7 @@
 #define _GNU_SOURCE /* open_memstream */
 #include "backend.h"
 
-#include "memory.h"
+#include "value_memory.h"
 #include "python_child.h"
 
 #include <inttypes.h>

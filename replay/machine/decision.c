@@ -1,7 +1,7 @@
 /* Decisions that hold, change or are forced: see decision.h. */
 #include "decision.h"
 
-#include "anchor.h"
+#include "rebase.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -26,11 +26,11 @@ static bool changed(lb_machine *machine, uint32_t value)
 {
     if (machine->state[value] == LB_STATE_EXACT) return false;
     lb_tensor recorded;
-    lb_anchor_recorded(machine, value, &recorded);
+    lb_rebase_recorded(machine, value, &recorded);
     const lb_value *row = &machine->prepared->program->values[value];
     const lb_storage *storage = lb_storage_of(machine, value);
     if (!recorded.data || !storage->base || storage->held == storage->recorded)
-        return lb_anchor_compare(machine, value, &recorded) == LB_LIKE_DIFFERENT;
+        return lb_rebase_compare(machine, value, &recorded) == LB_LIKE_DIFFERENT;
     lb_tensor window = lb_storage_window(storage, row);
     lb_tensor rounded = {NULL, row->dtype, lb_layout_contiguous(row->layout.ndim, row->layout.shape)};
     rounded.data = lb_machine_scratch(machine, lb_dtype_bytes(row->dtype, (size_t)lb_layout_numel(&row->layout)));
@@ -54,7 +54,7 @@ static void weigh_input(void *context, uint32_t value)
         return;
     }
     bool loaded = false;
-    if (w->machine->run->plan->force_decisions) w->status = lb_anchor_load(w->machine, value, &loaded);
+    if (w->machine->run->plan->force_decisions) w->status = lb_rebase_load(w->machine, value, &loaded);
     if (loaded) w->soft = true;
     else w->hard = true;
 }
@@ -139,9 +139,9 @@ lb_status lb_decision_take(lb_machine *machine, lb_execution *e, bool *taken)
 {
     *taken = false;
     lb_tensor decided;
-    if (e->outputs.n != 2 || e->outputs.values[1] == LB_NONE || !lb_anchor_decided(machine, e->outputs.values[1], &decided))
+    if (e->outputs.n != 2 || e->outputs.values[1] == LB_NONE || !lb_rebase_decided(machine, e->outputs.values[1], &decided))
         return LB_OK;
-    LB_TRY(lb_anchor_put(machine, e->outputs.values[1], &decided));
+    LB_TRY(lb_rebase_put(machine, e->outputs.values[1], &decided));
     uint32_t v = e->outputs.values[1];
     e->outputs.tensors[1] = lb_storage_window(lb_storage_of(machine, v), &machine->prepared->program->values[v]);
     *taken = select_values(e);
@@ -164,10 +164,10 @@ static lb_status force_part(lb_machine *machine, uint32_t value, bool *loaded)
     if (observer && observer->routed &&
         observer->routed(observer->context, machine->rank, program->step, value, &other)) {
         *loaded = machine->conditional = true;
-        return lb_anchor_put(machine, value, &other);
+        return lb_rebase_put(machine, value, &other);
     }
     if (changed(machine, value)) machine->conditional = true;
-    return lb_anchor_load(machine, value, loaded);
+    return lb_rebase_load(machine, value, loaded);
 }
 
 lb_status lb_decision_route(lb_machine *machine, lb_execution *e)
@@ -204,7 +204,7 @@ lb_status lb_decision_force(lb_machine *machine, const lb_op *op, lb_execution *
         machine->state[v] = LB_STATE_UNKNOWN;
         if (!index || !changed(machine, v)) continue;
         bool loaded;
-        LB_TRY(lb_anchor_load(machine, v, &loaded));
+        LB_TRY(lb_rebase_load(machine, v, &loaded));
         if (!loaded) continue; /* lb_decision_results or a later decision will end the chain */
         e->outputs.tensors[i] = lb_storage_window(lb_storage_of(machine, v), &machine->prepared->program->values[v]);
         forced = true;

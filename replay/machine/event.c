@@ -1,7 +1,7 @@
 /* Comparing, judging, telling: see event.h. */
 #include "event.h"
 
-#include "anchor.h"
+#include "rebase.h"
 #include "decision.h"
 #include "factorisation.h"
 #include "verdict.h"
@@ -194,13 +194,13 @@ static void compare_outputs(lb_machine *machine, const lb_execution *e, account 
 {
     *c = (comparison){false, true, false, false};
     for (uint32_t i = 0; i < a->n; i++)
-        if (a->values[i] != LB_NONE) lb_anchor_recorded(machine, a->values[i], &a->recorded[i]);
+        if (a->values[i] != LB_NONE) lb_rebase_recorded(machine, a->values[i], &a->recorded[i]);
     for (uint32_t j = 0; j < e->outputs.n; j++) {
         likes[j] = LB_LIKE_UNKNOWN;
         uint32_t v = e->outputs.values[j];
         if (v == LB_NONE) continue;
         const lb_tensor *recorded = recorded_of(a, v);
-        likes[j] = lb_anchor_compare(machine, v, recorded);
+        likes[j] = lb_rebase_compare(machine, v, recorded);
         if (likes[j] == LB_LIKE_UNKNOWN) {
             c->unknown = true;
             continue;
@@ -280,7 +280,7 @@ lb_status lb_event_computed(lb_machine *machine, const lb_op *op, const lb_execu
         if (v == LB_NONE) continue;
         lb_likeness like = watch ? likes[i] : LB_LIKE_UNKNOWN;
         bool exact = like == LB_LIKE_SAME || (like == LB_LIKE_UNKNOWN && watch && carried);
-        lb_anchor_written(machine, v, exact, cannot_be_exact(machine, v), exact ? LB_VERDICT_IDENTICAL : j.verdict);
+        lb_rebase_written(machine, v, exact, cannot_be_exact(machine, v), exact ? LB_VERDICT_IDENTICAL : j.verdict);
     }
     if (op->flags & LB_OP_DECISION && !isolated && !machine->is_shadow && c.compared && !c.same) lb_decision_results(machine, a.values, a.n);
     count(machine, j.verdict, true, c.compared, c.same);
@@ -292,7 +292,7 @@ lb_status lb_event_computed(lb_machine *machine, const lb_op *op, const lb_execu
     for (uint32_t i = 0; isolated && i < e->outputs.n; i++) {
         bool loaded;
         if (e->outputs.values[i] != LB_NONE && likes[i] == LB_LIKE_DIFFERENT)
-            LB_TRY(lb_anchor_load(machine, e->outputs.values[i], &loaded));
+            LB_TRY(lb_rebase_load(machine, e->outputs.values[i], &loaded));
     }
     return LB_OK;
 }
@@ -305,12 +305,12 @@ static lb_status stand_in(lb_machine *machine, const lb_op *op, lb_verdict verdi
     lb_inputs inputs = LB_INPUTS_INIT;
     double ratio = NAN;
     LB_TRY(open_account(machine, op, &a));
-    LB_TRY(lb_anchor_outputs(machine, op));
-    if (machine->is_shadow) LB_TRY(lb_anchor_decisions(machine, op));
+    LB_TRY(lb_rebase_outputs(machine, op));
+    if (machine->is_shadow) LB_TRY(lb_rebase_decisions(machine, op));
     bool missing = false;
     for (uint32_t i = 0; i < a.n; i++) {
         if (a.values[i] == LB_NONE) continue;
-        lb_anchor_recorded(machine, a.values[i], &a.recorded[i]);
+        lb_rebase_recorded(machine, a.values[i], &a.recorded[i]);
         missing |= lb_storage_of(machine, a.values[i])->missing;
     }
     if (args && !missing) ratio = lb_factorisation_ratio(lb_op_name(machine->prepared->program, op), args, n_args, a.recorded, a.n);
@@ -340,13 +340,13 @@ lb_status lb_event_missing(lb_machine *machine, const lb_op *op)
         uint32_t v = a.values[i];
         bool loaded = false;
         if (v == LB_NONE) continue;
-        if (machine->run->plan->mode == LB_REPLAY_ISOLATED) LB_TRY(lb_anchor_load(machine, v, &loaded));
-        lb_anchor_recorded(machine, v, &a.recorded[i]);
+        if (machine->run->plan->mode == LB_REPLAY_ISOLATED) LB_TRY(lb_rebase_load(machine, v, &loaded));
+        lb_rebase_recorded(machine, v, &a.recorded[i]);
         if (loaded) continue;
         lb_storage *storage = lb_storage_of(machine, v);
         LB_TRY(lb_storage_allocate(machine->memory, storage, storage->recorded, true, machine->err));
         if (storage->borrowed) LB_TRY(lb_storage_convert(machine->memory, storage, storage->held, NULL, machine->err));
-        lb_anchor_written(machine, v, false, !(program->values[v].flags & LB_VALUE_UNDEFINED), LB_VERDICT_MISSING);
+        lb_rebase_written(machine, v, false, !(program->values[v].flags & LB_VALUE_UNDEFINED), LB_VERDICT_MISSING);
     }
     count(machine, LB_VERDICT_MISSING, true, false, false);
     lb_tensor none = {0};

@@ -1,16 +1,16 @@
 /* The interpreter's loop: see machine.h. What an event says is event.c's business. */
 #include "machine.h"
 
-#include "anchor.h"
+#include "rebase.h"
 #include "backend.h"
-#include "complex.h"
+#include "complex_rows.h"
 #include "decision.h"
 #include "event.h"
 #include "factorisation.h"
 #include "operand_rounding.h"
 #include "operands.h"
 #include "regenerate.h"
-#include "required.h"
+#include "required_arguments.h"
 #include "substitute.h"
 #include "verdict.h"
 
@@ -163,7 +163,7 @@ const lb_choice *lb_machine_choice(const lb_machine *machine)
 static lb_status add_input(lb_machine *machine, uint32_t value, lb_inputs *inputs)
 {
     bool exact, missing;
-    LB_TRY(lb_anchor_input(machine, value, &exact, &missing));
+    LB_TRY(lb_rebase_input(machine, value, &exact, &missing));
     inputs->exact &= exact;
     inputs->missing |= missing;
     if (!exact) inputs->taint = lb_verdict_worse(inputs->taint, lb_storage_of(machine, value)->taint);
@@ -259,7 +259,7 @@ static lb_status take_given(lb_machine *machine, const lb_prepared_op *prepared,
 {
     uint32_t first = LB_ROW_GIVEN_FIRST(prepared->row->flags), end = first + LB_ROW_GIVEN_COUNT(prepared->row->flags);
     for (uint32_t i = first; i < end && i < outputs->n; i++) {
-        if (outputs->values[i] != LB_NONE) LB_TRY(lb_anchor_output(machine, outputs->values[i]));
+        if (outputs->values[i] != LB_NONE) LB_TRY(lb_rebase_output(machine, outputs->values[i]));
         outputs->values[i] = LB_NONE;
     }
     return LB_OK;
@@ -279,7 +279,7 @@ static bool shadow_takes_recorded(lb_machine *machine, const lb_op *op, const lb
     for (uint32_t i = 0; i < op->results + op->written; i++) {
         uint32_t v = lb_op_outcome(program, op, i);
         lb_tensor recorded;
-        if (v != LB_NONE && !lb_anchor_recorded(machine, v, &recorded)) return false;
+        if (v != LB_NONE && !lb_rebase_recorded(machine, v, &recorded)) return false;
     }
     return true;
 }
@@ -303,7 +303,7 @@ static bool chooses_as_decided(lb_machine *machine, const lb_outputs *outputs)
     for (uint32_t i = 0; i < outputs->n; i++) {
         lb_tensor recorded;
         if (!outputs->tensors[i].data || lb_dtype_is_float(outputs->tensors[i].dtype)) continue;
-        if (!lb_anchor_decided(machine, outputs->values[i], &recorded)) return false;
+        if (!lb_rebase_decided(machine, outputs->values[i], &recorded)) return false;
         if (!lb_digest_equal(lb_digest_tensor(&outputs->tensors[i]), lb_digest_tensor(&recorded))) return false;
     }
     return true;
@@ -318,7 +318,7 @@ static bool is_given(lb_machine *machine, const lb_op *op)
         uint32_t v = lb_op_outcome(program, op, i);
         lb_tensor recorded;
         if (v == LB_NONE || !lb_dtype_is_float(program->values[v].dtype)) continue;
-        if (!observer || !observer->decided || !lb_anchor_recorded(machine, v, &recorded)) return false;
+        if (!observer || !observer->decided || !lb_rebase_recorded(machine, v, &recorded)) return false;
         if (!observer->decided(observer->context, machine->rank, program->step, v, &recorded)) return false;
     }
     return true;
@@ -329,7 +329,7 @@ static bool recorded_args(lb_machine *machine, const lb_op *op, lb_operand *args
 {
     for (uint32_t i = 0; i < n_args; i++) {
         const lb_arg *arg = &lb_op_args(machine->prepared->program, op)[i];
-        if (args[i].tag == LB_OPERAND_TENSOR && (arg->tag != LB_ARG_VALUE || !lb_anchor_recorded(machine, arg->u.value, &args[i].tensor)))
+        if (args[i].tag == LB_OPERAND_TENSOR && (arg->tag != LB_ARG_VALUE || !lb_rebase_recorded(machine, arg->u.value, &args[i].tensor)))
             return false;
     }
     return true;
@@ -456,8 +456,8 @@ static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared
         return stand_in_because(machine, op, "it writes through a view that is conjugated or negated when it is read");
     LB_TRY(take_given(machine, prepared, &e.outputs));
     LB_TRY(lb_outputs_open(machine, op, &e.outputs));
-    if (draws_from_recording(prepared)) LB_TRY(lb_anchor_outputs(machine, op));
-    if (draws_from_recording(prepared) && machine->is_shadow) LB_TRY(lb_anchor_decisions(machine, op));
+    if (draws_from_recording(prepared)) LB_TRY(lb_rebase_outputs(machine, op));
+    if (draws_from_recording(prepared) && machine->is_shadow) LB_TRY(lb_rebase_decisions(machine, op));
     LB_TRY(lb_operands_build(machine, op, prepared->form, prepared->row, &e.outputs, watch, &e.args, &e.n_args));
     LB_TRY(lb_round_operands(machine, op, &e));
     lb_err local = LB_ERR_INIT;
@@ -528,7 +528,7 @@ static lb_status compute_pseudo(lb_machine *machine, const lb_op *op, const lb_p
     LB_TRY(lb_outputs_list(machine, op, LB_FORM_PLAIN, &e.outputs));
     if (!e.outputs.n || e.outputs.values[0] == LB_NONE) return LB_OK;
     if (prepared->action == LB_ACT_STATE && lb_storage_of(machine, e.outputs.values[0])->base) {
-        lb_anchor_written(machine, e.outputs.values[0], false, false, LB_VERDICT_IDENTICAL);
+        lb_rebase_written(machine, e.outputs.values[0], false, false, LB_VERDICT_IDENTICAL);
         return LB_OK;
     }
     LB_TRY(lb_outputs_open(machine, op, &e.outputs));
@@ -560,16 +560,16 @@ static lb_status take_source(lb_machine *machine, const lb_op *op)
         bool loaded;
         LB_TRY(lb_substitute_source(machine, v, lb_machine_choice(machine), &loaded));
         if (loaded || (chained && value->source == LB_SOURCE_CARRIED && lb_storage_holds(storage, value))) continue;
-        if (observer && observer->source && lb_anchor_recorded(machine, v, &other) &&
+        if (observer && observer->source && lb_rebase_recorded(machine, v, &other) &&
             observer->source(observer->context, machine->rank, program->step, v, &other)) {
-            LB_TRY(lb_anchor_put(machine, v, &other));
+            LB_TRY(lb_rebase_put(machine, v, &other));
             continue;
         }
-        LB_TRY(lb_anchor_source(machine, v, &loaded));
+        LB_TRY(lb_rebase_source(machine, v, &loaded));
         if (loaded) continue;
         LB_TRY(lb_storage_allocate(machine->memory, storage, storage->recorded, true, machine->err));
         bool empty = lb_layout_numel(&value->layout) == 0 || value->flags & LB_VALUE_UNDEFINED;
-        lb_anchor_written(machine, v, empty, !empty, LB_VERDICT_IDENTICAL);
+        lb_rebase_written(machine, v, empty, !empty, LB_VERDICT_IDENTICAL);
     }
     return LB_OK;
 }
@@ -582,7 +582,7 @@ static lb_status anchor_boundaries(lb_machine *machine)
         uint32_t v = prepared->program->boundaries[prepared->boundary_rows[b]].value;
         bool loaded;
         if (v == LB_NONE || machine->state[v] == LB_STATE_EXACT || lb_storage_of(machine, v)->exact) continue;
-        LB_TRY(lb_anchor_load(machine, v, &loaded));
+        LB_TRY(lb_rebase_load(machine, v, &loaded));
     }
     return LB_OK;
 }

@@ -3,7 +3,7 @@
  *   begin(program) ──▶ run ──▶ STEP_DONE ──▶ begin(next program) …
  *                       │ ▲
  *                       ▼ │ finish / stand_in
- *                   AT_COLLECTIVE      the session brings the members together (collective.c)
+ *                   AT_COLLECTIVE      the session brings the members together (collective_sum.c)
  *
  * Programs of a run are declared first, so that storages know their extent and how long they live. In chained mode what
  * an op computed is what later ops read, over steps. In isolated mode every input that is not known to equal the
@@ -16,7 +16,7 @@
 #ifndef LB_REPLAY_MACHINE_H
 #define LB_REPLAY_MACHINE_H
 
-#include "memory.h"
+#include "value_memory.h"
 #include "prepared.h"
 
 /* Where recorded bytes come from; tests have their own. */
@@ -139,7 +139,7 @@ lb_status lb_machine_input(lb_machine *machine, uint32_t value, lb_tensor *tenso
 lb_status lb_machine_output(lb_machine *machine, uint32_t value, lb_tensor *tensor, lb_err *err);
 const lb_choice *lb_machine_choice(const lb_machine *machine);
 
-/* ---- for operands.c, anchor.c and machine.c ------------------------------------------------------------------------ */
+/* ---- for operands.c, rebase.c and machine.c ------------------------------------------------------------------------ */
 
 /* Operand memory of the current op; NULL when out of memory (reported). */
 void *lb_machine_take(lb_machine *machine, size_t bytes);

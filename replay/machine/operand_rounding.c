@@ -1,10 +1,10 @@
 /* Copies of operands, rounded: see operand_rounding.h. */
 #include "operand_rounding.h"
 
-#include "anchor.h"
+#include "rebase.h"
 #include "frame.h"
 #include "quantiser.h"
-#include "role.h"
+#include "operand_role.h"
 #include "scale_history.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Operands and result windows: see operands.h. */
 #include "operands.h"
 
-#include "anchor.h"
+#include "rebase.h"
 
 #include <string.h>
 

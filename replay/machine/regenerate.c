@@ -2,9 +2,9 @@
  * call before is tried first, and where nothing served twice nothing is tried any more. */
 #include "regenerate.h"
 
-#include "anchor.h"
-#include "complex.h"
-#include "required.h"
+#include "rebase.h"
+#include "complex_rows.h"
+#include "required_arguments.h"
 #include "schedule.h"
 
 #include <stdlib.h>
@@ -73,8 +73,8 @@ static bool differs(lb_machine *machine, const lb_execution *e, bool *unkept)
         lb_tensor recorded;
         const uint32_t v = e->outputs.values[i];
         if (v == LB_NONE) continue;
-        const bool kept = lb_anchor_recorded(machine, v, &recorded);
-        if (lb_anchor_compare(machine, v, kept ? &recorded : NULL) != LB_LIKE_DIFFERENT) continue;
+        const bool kept = lb_rebase_recorded(machine, v, &recorded);
+        if (lb_rebase_compare(machine, v, kept ? &recorded : NULL) != LB_LIKE_DIFFERENT) continue;
         different = true;
         *unkept |= !kept;
     }

@@ -1,7 +1,7 @@
 /* Other contents for sources: see substitute.h. */
 #include "substitute.h"
 
-#include "anchor.h"
+#include "rebase.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -66,13 +66,13 @@ static lb_status of_step(lb_machine *machine, uint32_t value, int64_t step)
         return lb_fail(machine->err, LB_ERR_UNSUPPORTED,
                        "step %" PRId64 " has no source of the same name, dtype and shape", step);
     LB_TRY(recording->value(recording->context, other, twin, &tensor, machine->err));
-    return lb_anchor_put(machine, value, &tensor);
+    return lb_rebase_put(machine, value, &tensor);
 }
 
 static lb_status finite_only(lb_machine *machine, uint32_t value, bool *done)
 {
     lb_tensor recorded;
-    if (!lb_anchor_recorded(machine, value, &recorded) || !lb_dtype_is_float(recorded.dtype) ||
+    if (!lb_rebase_recorded(machine, value, &recorded) || !lb_dtype_is_float(recorded.dtype) ||
         lb_dtype_bits(recorded.dtype) < 8)
         return LB_OK;
     size_t count = (size_t)lb_layout_numel(&recorded.layout), size = lb_dtype_bits(recorded.dtype) / 8;
@@ -83,7 +83,7 @@ static lb_status finite_only(lb_machine *machine, uint32_t value, bool *done)
         if (!isfinite(lb_to_f64(recorded.dtype, bytes + i * size))) memset(bytes + i * size, 0, size);
     lb_tensor contents = {bytes, recorded.dtype,
                           lb_layout_contiguous(recorded.layout.ndim, recorded.layout.shape)};
-    if (status == LB_OK) status = lb_anchor_put(machine, value, &contents);
+    if (status == LB_OK) status = lb_rebase_put(machine, value, &contents);
     *done = status == LB_OK;
     free(bytes);
     return status;

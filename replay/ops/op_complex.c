@@ -1,5 +1,5 @@
-/* Complex numbers: see complex.h. A complex tensor of n dimensions is one of reals that has another dimension of two at its end. */
-#include "complex.h"
+/* Complex numbers: see complex_rows.h. A complex tensor of n dimensions is one of reals that has another dimension of two at its end. */
+#include "complex_rows.h"
 
 #include "elementary.h"
 #include "frame.h"
@@ -19,7 +19,7 @@ typedef enum manner { MOVED, BY_PARTS, ITS_OWN } manner;
 static double absolute(number z);
 
 /* (a + bi)(c + di) as torch's scalar loops have it: the first product of each part is fused with the sum. Where elements lie side by
- * side torch's vectors round all four products. Source: torch's complex.h and vec512_complex_float.h, and measured. */
+ * side torch's vectors round all four products. Source: torch's complex_rows.h and vec512_complex_float.h, and measured. */
 static number times(number a, number b, bool wide)
 {
     if (wide) return (number){fma(a.re, b.re, -(a.im * b.im)), fma(a.re, b.im, a.im * b.re)};

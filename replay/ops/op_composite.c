@@ -5,7 +5,7 @@
  * kernel for the case that the recording found the result in memory of its own. */
 #include "elements.h"
 #include "frame.h"
-#include "piece.h"
+#include "row_call.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -21,9 +21,9 @@ static lb_status unsupported(lb_call *call, const char *what)
 /* The first `n` arguments, the first result. */
 static lb_status forwarded(lb_call *call, const char *row, uint32_t n, uint32_t n_results, bool twin)
 {
-    lb_piece p = {.row = row, .n_args = n, .n_results = n_results, .results = {call->results[0]}};
+    lb_row_call p = {.row = row, .n_args = n, .n_results = n_results, .results = {call->results[0]}};
     for (uint32_t i = 0; i < n; i++) p.args[i] = lb_operand_arg(call, i);
-    return lb_piece_run(call, &p, twin);
+    return lb_row_call_run(call, &p, twin);
 }
 
 static lb_status layer_norm_run(lb_call *call, bool twin)
@@ -50,14 +50,14 @@ static lb_status group_norm_run(lb_call *call, bool twin)
     if (l->ndim < 2) return unsupported(call, "an input without channels");
     int64_t spatial = 1;
     for (int d = 2; d < l->ndim; d++) spatial *= l->shape[d];
-    lb_piece p = {.row = "aten::native_group_norm",
+    lb_row_call p = {.row = "aten::native_group_norm",
                   .args = {lb_operand_arg(call, 0), lb_operand_arg(call, 2), lb_operand_arg(call, 3),
                            lb_operand_int(l->shape[0]), lb_operand_int(l->shape[1]), lb_operand_int(spatial),
                            lb_operand_arg(call, 1), lb_operand_arg(call, 4)},
                   .n_args = 8,
                   .results = {call->results[0]},
                   .n_results = 3};
-    return lb_piece_run(call, &p, twin);
+    return lb_row_call_run(call, &p, twin);
 }
 
 /* input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled */
@@ -75,12 +75,12 @@ static lb_status softmax_of(lb_call *call, const char *row, bool twin)
     if (lb_call_given(call, 2) && lb_dtype_is_float(x->dtype) &&
         lb_dtype_precision(call->results[0].dtype) < lb_dtype_precision(x->dtype))
         return unsupported(call, "an input that is rounded first");
-    lb_piece p = {.row = row,
+    lb_row_call p = {.row = row,
                   .args = {lb_operand_arg(call, 0), lb_operand_arg(call, 1), lb_operand_flag(false)},
                   .n_args = 3,
                   .results = {call->results[0]},
                   .n_results = 1};
-    return lb_piece_run(call, &p, twin);
+    return lb_row_call_run(call, &p, twin);
 }
 
 static lb_status softmax_run(lb_call *call, bool twin)
@@ -102,20 +102,20 @@ static lb_status cross_entropy_run(lb_call *call, bool twin)
                      .layout = lb_layout_contiguous(scores->layout.ndim, scores->layout.shape)};
     log.data = malloc(lb_dtype_bytes(log.dtype, (size_t)lb_tensor_numel(&log)) + 1);
     if (!log.data) return lb_fail(call->err, LB_ERR_NOMEM, "%s: no memory for the scores", call->row->name);
-    lb_piece first = {.row = "aten::_log_softmax",
+    lb_row_call first = {.row = "aten::_log_softmax",
                       .args = {lb_operand_arg(call, 0), lb_operand_int(scores->layout.ndim == 1 ? 0 : 1),
                                lb_operand_flag(false)},
                       .n_args = 3,
                       .results = {log},
                       .n_results = 1};
-    lb_piece second = {.row = "aten::nll_loss_forward",
+    lb_row_call second = {.row = "aten::nll_loss_forward",
                        .args = {lb_operand_tensor(&log), lb_operand_arg(call, 1), lb_operand_arg(call, 2),
                                 lb_operand_arg(call, 3), lb_operand_arg(call, 4)},
                        .n_args = 5,
                        .results = {call->results[0]},
                        .n_results = 2};
-    lb_status status = lb_piece_run(call, &first, twin);
-    if (status == LB_OK) status = lb_piece_run(call, &second, twin);
+    lb_status status = lb_row_call_run(call, &first, twin);
+    if (status == LB_OK) status = lb_row_call_run(call, &second, twin);
     double *y = call->results[0].data;
     for (int64_t i = 0; twin && status == LB_OK && i < lb_tensor_numel(&call->results[0]); i++)
         y[i] *= lb_twin_scale(call, 0);
@@ -125,13 +125,13 @@ static lb_status cross_entropy_run(lb_call *call, bool twin)
 
 static lb_status elu_of(lb_call *call, double alpha, double scale, double input_scale, bool twin)
 {
-    lb_piece p = {.row = "aten::elu",
+    lb_row_call p = {.row = "aten::elu",
                   .args = {lb_operand_arg(call, 0), lb_operand_real(alpha), lb_operand_real(scale),
                            lb_operand_real(input_scale)},
                   .n_args = 4,
                   .results = {call->results[0]},
                   .n_results = 1};
-    return lb_piece_run(call, &p, twin);
+    return lb_row_call_run(call, &p, twin);
 }
 
 static lb_status selu_run(lb_call *call, bool twin)
@@ -144,23 +144,23 @@ static lb_status celu_run(lb_call *call, bool twin)
 }
 static lb_status relu6(lb_call *call)
 {
-    lb_piece p = {.row = "aten::hardtanh",
+    lb_row_call p = {.row = "aten::hardtanh",
                   .args = {lb_operand_arg(call, 0), lb_operand_int(0), lb_operand_int(6)},
                   .n_args = 3,
                   .results = {call->results[0]},
                   .n_results = 1};
-    return lb_piece_run(call, &p, false);
+    return lb_row_call_run(call, &p, false);
 }
 
 /* relu of the one result, where it lies. */
 static lb_status relu_of_result(lb_call *call)
 {
-    lb_piece relu = {.row = "aten::relu",
+    lb_row_call relu = {.row = "aten::relu",
                      .args = {lb_operand_tensor(&call->results[0])},
                      .n_args = 1,
                      .results = {call->results[0]},
                      .n_results = 1};
-    return lb_piece_run(call, &relu, false);
+    return lb_row_call_run(call, &relu, false);
 }
 
 /* self, mat1, mat2, beta, alpha, use_gelu */
@@ -221,7 +221,7 @@ static lb_status convolution_run(lb_call *call, const convolution_args *at, bool
             return unsupported(call, "padding that differs by one between its sides");
         padding = lb_operand_numbers(pads, zeros, (uint32_t)(ndim - 2));
     }
-    lb_piece p = {
+    lb_row_call p = {
         .row = "aten::convolution", .n_args = 9, .n_results = 1, .results = {batched(&call->results[0], ndim)}};
     p.args[0] = lb_operand_tensor(&in), p.args[1] = lb_operand_tensor(weight),
     p.args[2] = at->bias ? lb_operand_arg(call, at->bias - 1u) : lb_operand_none();
@@ -233,7 +233,7 @@ static lb_status convolution_run(lb_call *call, const convolution_args *at, bool
     p.args[8] = at->depthwise ? lb_operand_int(in.layout.shape[1])
                 : at->groups  ? lb_operand_arg(call, at->groups - 1u)
                               : lb_operand_int(1);
-    LB_TRY(lb_piece_run(call, &p, twin));
+    LB_TRY(lb_row_call_run(call, &p, twin));
     if (!at->relu || twin) return LB_OK;
     return relu_of_result(call);
 }

@@ -17,7 +17,7 @@
 #include "elementary.h"
 #include "expert_choice.h"
 #include "frame.h"
-#include "memory.h"
+#include "value_memory.h"
 
 #include <math.h>
 #include <string.h>

@@ -13,7 +13,7 @@
  * an approximate reciprocal (rcp.approx.ftz.f32, within 1 ulp), which may round an element the other way that lies on a border.
  */
 #include "frame.h"
-#include "memory.h"
+#include "value_memory.h"
 
 #include <math.h>
 #include <string.h>

@@ -7,7 +7,7 @@
  * tensor that a step did not touch keeps its history. A cold start has scale 1 and zeros; a calibrated one takes its first
  * scale from its first tensor. The scale is made anew every `interval` steps. Each rank keeps its own amaxes.
  *
- * One tensor is (recipe, layer, role, slot), see role.h, and is the same one in all steps of a run.
+ * One tensor is (recipe, layer, role, slot), see operand_role.h, and is the same one in all steps of a run.
  */
 #ifndef LB_REPLAY_SCALE_HISTORY_H
 #define LB_REPLAY_SCALE_HISTORY_H

@@ -15,7 +15,7 @@
 
 typedef struct task {
     uint32_t start, count; /* of order[]: terms that are one or more operands of node `parent` */
-    uint32_t witness;      /* a term below another operand of it */
+    uint32_t regenerated;      /* a term below another operand of it */
     uint32_t parent;
 } task;
 
@@ -50,17 +50,17 @@ static bool contradiction(building *b, uint32_t pivot, uint32_t size, uint32_t e
     return false;
 }
 
-static void add_task(building *b, uint32_t start, uint32_t count, uint32_t witness, uint32_t parent)
+static void add_task(building *b, uint32_t start, uint32_t count, uint32_t regenerated, uint32_t parent)
 {
     if (count == 1) b->up[b->order[start]] = parent;
-    else b->next[b->n_next++] = (task){start, count, witness, parent};
+    else b->next[b->n_next++] = (task){start, count, regenerated, parent};
 }
 
-/* The pivot's way up: `s` are the other terms of the task by size, those that met the witness last. */
+/* The pivot's way up: `s` are the other terms of the task by size, those that met the regenerated value last. */
 static bool take_task(building *b, const task *t, const lb_probe_query *answers)
 {
     const uint32_t pivot = b->order[t->start], others = t->count - 1;
-    const uint32_t all = t->count + (t->witness != LB_PROBE_NONE);
+    const uint32_t all = t->count + (t->regenerated != LB_PROBE_NONE);
     for (uint32_t k = 0; k < others; k++) {
         if (answers[k].size == LB_PROBE_NONE) {
             b->group->outcome = LB_PROBE_NO_TREE;
@@ -73,7 +73,7 @@ static bool take_task(building *b, const task *t, const lb_probe_query *answers)
     qsort(b->sizes, others, sizeof *b->sizes, by_size);
     for (uint32_t k = 0; k < others; k++) b->order[t->start + 1 + k] = b->sizes[k].term;
     uint32_t below = pivot, k = 0;
-    while (k < others && (t->witness == LB_PROBE_NONE || b->sizes[k].size < all)) {
+    while (k < others && (t->regenerated == LB_PROBE_NONE || b->sizes[k].size < all)) {
         uint32_t end = k;
         while (end < others && b->sizes[end].size == b->sizes[k].size) end++;
         if (b->sizes[k].size != end + 1) return contradiction(b, pivot, b->sizes[k].size, end + 1);
@@ -107,10 +107,10 @@ static lb_status level(building *b, bool *fine, lb_err *err)
         terms[at] = terms[0];
         terms[0] = pivot;
         for (uint32_t k = 1; k < t->count; k++)
-            b->queries[n++] = (lb_probe_query){pivot, terms[k], t->witness, t->count, terms, 0};
+            b->queries[n++] = (lb_probe_query){pivot, terms[k], t->regenerated, t->count, terms, 0};
     }
     LB_TRY(lb_prober_ask(p, b->queries, n, err));
-    if (b->now[0].witness == LB_PROBE_NONE && nothing_is_lost(b, b->queries)) {
+    if (b->now[0].regenerated == LB_PROBE_NONE && nothing_is_lost(b, b->queries)) {
         b->group->outcome = LB_PROBE_EXACT;
         snprintf(b->group->reason, sizeof b->group->reason, "units survive beside terms of %g", p->units.huge);
         *fine = false;

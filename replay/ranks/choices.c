@@ -1,10 +1,10 @@
 /* Swaps -> what each op is asked: see choices.h. */
 #include "choices.h"
 
-#include "collective.h"
+#include "collective_sum.h"
 #include "matmul.h"
 #include "recipe.h"
-#include "role.h"
+#include "operand_role.h"
 #include "schedule.h"
 #include "selector.h"
 #include "substitute.h"

@@ -33,7 +33,7 @@ lb_rendezvous lb_rendezvous_gather(const lb_rank_seat *seats, uint32_t n, uint32
     const lb_program *program = seats[first].machine->prepared->program;
     lb_rendezvous found = LB_RENDEZVOUS_COMPLETE;
     *n_members = 0;
-    if (!row || !row->ranks || row->ranks > n || !lb_exchange_knows(lb_op_name(program, &program->ops[seats[first].machine->next])))
+    if (!row || !row->ranks || row->ranks > n || !lb_collective_run_knows(lb_op_name(program, &program->ops[seats[first].machine->next])))
         return LB_RENDEZVOUS_IMPOSSIBLE;
     for (uint32_t i = 0; i < row->ranks; i++) {
         const uint32_t m = seat_of(seats, n, (int32_t)program->refs[row->first_rank + i]);
@@ -50,9 +50,9 @@ lb_status lb_rendezvous_run(const lb_rank_seat *seats, const uint32_t *members, 
     if (!machines) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     lb_status status = LB_OK;
     for (uint32_t i = 0; i < n_members; i++) machines[i] = seats[members[i]].machine->shadow;
-    if (machines[0]) status = lb_exchange_run(machines, n_members, err);
+    if (machines[0]) status = lb_collective_run_run(machines, n_members, err);
     for (uint32_t i = 0; i < n_members; i++) machines[i] = seats[members[i]].machine;
-    if (status == LB_OK) status = lb_exchange_run(machines, n_members, err);
+    if (status == LB_OK) status = lb_collective_run_run(machines, n_members, err);
     free(machines);
     return status;
 }

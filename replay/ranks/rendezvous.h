@@ -3,7 +3,7 @@
 #ifndef LB_REPLAY_RENDEZVOUS_H
 #define LB_REPLAY_RENDEZVOUS_H
 
-#include "exchange.h"
+#include "collective_run.h"
 
 typedef enum lb_rendezvous {
     LB_RENDEZVOUS_COMPLETE,  /* all members stand at it */

@@ -3,9 +3,9 @@
 #include <lastbit/routing.h>
 
 #include "eager.h"
-#include "flip.h"
-#include "gap.h"
-#include "memory.h"
+#include "expert_flip.h"
+#include "output_distance.h"
+#include "value_memory.h"
 #include "router.h"
 
 #include <math.h>
@@ -172,7 +172,7 @@ typedef struct choices {
 static bool load_ids(const lb_tensor *t, int64_t **ids)
 {
     *ids = malloc((size_t)lb_layout_numel(&t->layout) * sizeof **ids + 1);
-    return *ids && lb_flip_load_ids(t, *ids);
+    return *ids && lb_expert_flip_load_ids(t, *ids);
 }
 
 static const lb_routing_other *other_of(const maker *m)
@@ -197,7 +197,7 @@ static bool load_then(maker *m, const decision *d, choices *c)
     c->tokens = lb_layout_numel(&t.layout) / c->per_token;
     if (!recorded(m, d->program, d->router.scores, d->scores, &t) || t.layout.ndim < 1) return true;
     c->experts = t.layout.shape[t.layout.ndim - 1], c->dtype = t.dtype;
-    if (lb_layout_numel(&t.layout) == c->tokens * c->experts) c->scores = lb_flip_scores(&t);
+    if (lb_layout_numel(&t.layout) == c->tokens * c->experts) c->scores = lb_expert_flip_scores(&t);
     return true;
 }
 
@@ -261,13 +261,13 @@ static void score_upstream(maker *m, const decision *d, choices *c)
         known = load_input(m, d, i, &inputs[LB_COMPOSITE_INPUTS + i], &owned[i]);
     if (known) outputs[0] = room_for(d->program, d->router.scores);
     if (outputs[0].data && lb_eager_run(path, inputs, outputs, &quiet) == LB_OK)
-        c->upstream = lb_flip_scores(&outputs[0]);
+        c->upstream = lb_expert_flip_scores(&outputs[0]);
     for (uint32_t i = 0; owned && i < path->n_list; i++) free(owned[i]);
     free(outputs[0].data);
     free(inputs), free(owned);
 }
 
-static lb_routing_flip judge(const choices *c, int64_t token, lb_flip pair)
+static lb_routing_flip judge(const choices *c, int64_t token, lb_expert_flip pair)
 {
     lb_routing_flip f = {.kind = LB_FLIP_UNJUDGED,
                          .token = token,
@@ -278,7 +278,7 @@ static lb_routing_flip judge(const choices *c, int64_t token, lb_flip pair)
                          .rounding = NAN};
     if (!c->scores || pair.won < 0 || pair.lost >= c->experts || pair.won >= c->experts) return f;
     const double *then = c->scores + token * c->experts;
-    f.margin = then[pair.lost] - then[pair.won], f.rounding = lb_flip_rounding(then, c->experts, c->dtype);
+    f.margin = then[pair.lost] - then[pair.won], f.rounding = lb_expert_flip_rounding(then, c->experts, c->dtype);
     if (!c->upstream || isnan(f.margin)) return f;
     const double *moved = c->upstream + token * c->experts;
     f.upstream = fabs(moved[pair.lost] - then[pair.lost]) + fabs(moved[pair.won] - then[pair.won]);
@@ -324,7 +324,7 @@ static lb_status judge_layer(maker *m, uint32_t at)
             score_upstream(m, &m->decisions[at], &c);
             layer->flips = 0;
             for (int64_t t = 0; t < c.tokens && status == LB_OK; t++) {
-                lb_flip pairs[LB_MOST_CHOICES];
+                lb_expert_flip pairs[LB_MOST_CHOICES];
                 const int64_t n = lb_flips_of(c.then + t * c.per_token, c.now + t * c.per_token, c.per_token,
                                               c.scores ? c.scores + t * c.experts : NULL, pairs);
                 for (int64_t i = 0; i < n && status == LB_OK; i++) {
@@ -354,7 +354,7 @@ static bool load_reference(maker *m, const decision *d, choices *c)
 static void count_recomputed(maker *m, uint32_t at)
 {
     choices c;
-    lb_flip pairs[LB_MOST_CHOICES];
+    lb_expert_flip pairs[LB_MOST_CHOICES];
     const decision *d = &m->decisions[at];
     const lb_tensor *now = lb_snapshots_of(&m->gaps.current, d->ids);
     if (load_reference(m, d, &c) && now && load_ids(now, &c.now) && lb_layout_numel(&now->layout) == c.tokens * c.per_token) {

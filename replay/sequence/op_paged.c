@@ -8,7 +8,7 @@
  * A cache in fp8, slopes and sparse blocks are not computed. */
 #include "elementary.h"
 #include "frame.h"
-#include "memory.h"
+#include "value_memory.h"
 
 #include <math.h>
 #include <string.h>

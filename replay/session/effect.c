@@ -2,9 +2,9 @@
  * reference that is in the capture or was taken from the run without swaps: only that copy takes memory. */
 #include <lastbit/effect.h>
 
-#include "ending.h"
-#include "flip.h"
-#include "gap.h"
+#include "step_end.h"
+#include "expert_flip.h"
+#include "output_distance.h"
 #include "snapshot.h"
 
 #include <math.h>
@@ -54,7 +54,7 @@ static bool is_recorded(lb_effects *e, const lb_program *p, uint32_t value, lb_t
     return lb_capture_value(e->capture, p, value, tensor, &quiet) == LB_OK;
 }
 
-static lb_status add_leaver(lb_effects *e, const lb_program *p, part part, lb_ending end, uint32_t last_op, lb_err *err)
+static lb_status add_leaver(lb_effects *e, const lb_program *p, part part, lb_step_end end, uint32_t last_op, lb_err *err)
 {
     lb_tensor unused;
     if (end.value == LB_NONE) return LB_OK;
@@ -110,7 +110,7 @@ static lb_status add_parameters(lb_effects *e, const lb_program *p, lb_err *err)
     qsort(list, kept, sizeof *list, by_op);
     lb_status status = LB_OK;
     for (uint32_t i = 0; i < kept && status == LB_OK; i++)
-        status = add_leaver(e, p, PARAMETER, (lb_ending){list[i].value, p->n_ops}, list[i].op, err);
+        status = add_leaver(e, p, PARAMETER, (lb_step_end){list[i].value, p->n_ops}, list[i].op, err);
     free(list);
     return status;
 }
@@ -122,7 +122,7 @@ static lb_status add_program(void *context, const lb_program *p, lb_err *err)
     if (!rows) return no_memory(err);
     e->rows = rows;
     uint32_t scope = 0;
-    const lb_ending output = lb_ending_output(p, &scope), loss = lb_ending_loss(p);
+    const lb_step_end output = lb_step_end_output(p, &scope), loss = lb_step_end_loss(p);
     const lb_effect_size none = {0, 0, 0, NAN, NAN};
     rows[e->n_rows++] = (lb_effect){.step = p->step,
                                     .rank = p->rank,
@@ -166,7 +166,7 @@ static void compare(lb_effects *e, const leaver *l, const lb_tensor *now)
     tally *sum = &e->tallies[l->step][l->part];
     const int64_t n = lb_layout_numel(&now->layout);
     double *a = NULL, *b = NULL;
-    if (reference_of(e, l, &then) && lb_layout_numel(&then.layout) == n) a = lb_flip_scores(now), b = lb_flip_scores(&then);
+    if (reference_of(e, l, &then) && lb_layout_numel(&then.layout) == n) a = lb_expert_flip_scores(now), b = lb_expert_flip_scores(&then);
     if (!a || !b) {
         size->unknown++;
         free(a), free(b);

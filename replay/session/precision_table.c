@@ -1,7 +1,7 @@
 /* The table of what a precision swap does, and its effect on the loss: see lastbit/precision.h. */
 #include <lastbit/precision.h>
 
-#include "ending.h"
+#include "step_end.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -133,7 +133,7 @@ static bool same_contents(const lb_program *p, uint32_t a, uint32_t b)
 static loss_place find_loss(const lb_program *p)
 {
     loss_place place = {p, LB_NONE, 0};
-    const uint32_t value = lb_ending_loss(p).value;
+    const uint32_t value = lb_step_end_loss(p).value;
     for (uint32_t i = 0; value != LB_NONE && i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
         if (op->flags & LB_OP_VIEW) continue;

@@ -82,7 +82,7 @@ static lb_status recorded_program(lb_replay *replay, int32_t rank, int64_t step,
 bool lb_replay_knows(const char *op_name)
 {
     lb_op_form form;
-    if (!strncmp(op_name, "lb::", 4) || lb_exchange_knows(op_name)) return true;
+    if (!strncmp(op_name, "lb::", 4) || lb_collective_run_knows(op_name)) return true;
     const lb_op_row *row = lb_op_find(op_name, &form);
     return row && (row->kernel || row->flags & (LB_ROW_VIEW | LB_ROW_HOST | LB_ROW_UNDEFINED | LB_ROW_RANDOM | LB_ROW_DECISION));
 }
@@ -102,33 +102,33 @@ bool lb_replay_kernels(const char *op_name, char *kernels, size_t kernels_room, 
 /* ---- what is made per run --------------------------------------------------------------------------------------- */
 
 /* One step of one rank as it will run. */
-typedef struct scene {
+typedef struct rank_step {
     const lb_prepared *prepared;
     lb_prepared *own; /* of a transformed program; NULL: the recorded one, which the replay owns */
     lb_program *program;
     uint32_t *origin;
     uint8_t *choice_of, *selected;
     bool changed; /* a swap beyond plan.n_common concerns something in it */
-} scene;
+} rank_step;
 
 /* PAUSED: between two steps, until everyone is, so that a checkpoint can be kept. */
-typedef enum player_state { PLAYER_READY, PLAYER_WAITS, PLAYER_PAUSED, PLAYER_DONE } player_state;
+typedef enum runner_state { RUNNER_READY, RUNNER_WAITS, RUNNER_PAUSED, RUNNER_DONE } runner_state;
 
-typedef struct player {
+typedef struct runner {
     int32_t rank;
     lb_machine *machine;
-    scene *scenes;
-    uint32_t n_scenes, at;
-    player_state state;
-} player;
+    rank_step *rank_steps;
+    uint32_t n_rank_steps, at;
+    runner_state state;
+} runner;
 
 typedef struct session {
     lb_replay *replay;
     lb_run run;
     lb_choices *choices;
     lb_selector *selector; /* of plan.select; NULL: none */
-    player *players;
-    uint32_t n_players;
+    runner *runners;
+    uint32_t n_runners;
     bool rounds_operands, keeps;
 } session;
 
@@ -145,7 +145,7 @@ static void note_rate(const session *s, const lb_program *program, const lb_swap
 }
 
 /* Applies every structural swap; `origin` ends up pointing from the last program to the recorded one. */
-static lb_status transform(session *s, const lb_prepared *recorded, scene *out, lb_err *err)
+static lb_status transform(session *s, const lb_prepared *recorded, rank_step *out, lb_err *err)
 {
     const lb_plan *plan = s->run.plan;
     for (uint32_t i = 0; i < plan->n_swaps; i++) {
@@ -182,7 +182,7 @@ static lb_status find_blocks(const lb_program *program, lb_blocks *blocks, lb_er
     return status;
 }
 
-static lb_status mark_selected(const session *s, scene *out, const char *blocks, lb_err *err)
+static lb_status mark_selected(const session *s, rank_step *out, const char *blocks, lb_err *err)
 {
     if (!s->selector) return LB_OK;
     const lb_prepared *prepared = out->prepared;
@@ -205,10 +205,10 @@ static lb_status concerned(const session *s, uint64_t *sum, lb_err *err)
     return LB_OK;
 }
 
-static lb_status make_scene(session *s, const lb_prepared *recorded, scene *out, lb_err *err)
+static lb_status make_rank_step(session *s, const lb_prepared *recorded, rank_step *out, lb_err *err)
 {
     uint64_t before, after;
-    *out = (scene){.prepared = recorded};
+    *out = (rank_step){.prepared = recorded};
     LB_TRY(transform(s, recorded, out, err));
     lb_blocks blocks = {0};
     bool wanted = lb_choices_want_blocks(s->choices) || (s->selector && lb_selector_wants_blocks(s->selector));
@@ -222,13 +222,13 @@ static lb_status make_scene(session *s, const lb_prepared *recorded, scene *out,
     return status;
 }
 
-static lb_status make_player(session *s, int32_t rank, player *p, lb_err *err)
+static lb_status make_runner(session *s, int32_t rank, runner *p, lb_err *err)
 {
     const int64_t *steps;
     uint32_t n_steps = lb_capture_steps(s->replay->capture, &steps);
     p->rank = rank;
-    p->scenes = calloc(n_steps + 1, sizeof *p->scenes);
-    if (!p->scenes) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    p->rank_steps = calloc(n_steps + 1, sizeof *p->rank_steps);
+    if (!p->rank_steps) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     LB_TRY(lb_machine_new(&s->run, rank, &p->machine, err));
     if (s->rounds_operands) {
         p->machine->rounding = lb_operand_rounding_new();
@@ -241,8 +241,8 @@ static lb_status make_player(session *s, int32_t rank, player *p, lb_err *err)
         lb_status status = recorded_program(s->replay, rank, steps[i], &recorded, &local);
         if (status == LB_ERR_NOT_FOUND) continue;
         if (status != LB_OK) return lb_fail(err, status, "%s", local.message);
-        LB_TRY(make_scene(s, recorded, &p->scenes[p->n_scenes++], err));
-        LB_TRY(lb_machine_declare(p->machine, p->scenes[p->n_scenes - 1].prepared, err));
+        LB_TRY(make_rank_step(s, recorded, &p->rank_steps[p->n_rank_steps++], err));
+        LB_TRY(lb_machine_declare(p->machine, p->rank_steps[p->n_rank_steps - 1].prepared, err));
     }
     return LB_OK;
 }
@@ -255,16 +255,16 @@ static bool wanted(const lb_plan *plan, int32_t rank)
     return false;
 }
 
-static lb_status make_players(session *s, lb_err *err)
+static lb_status make_runners(session *s, lb_err *err)
 {
     const int32_t *ranks;
     uint32_t n = lb_capture_ranks(s->replay->capture, &ranks), steps = 0;
-    s->players = calloc(n + 1, sizeof *s->players);
-    if (!s->players) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    s->runners = calloc(n + 1, sizeof *s->runners);
+    if (!s->runners) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; i < n; i++) {
         if (!wanted(s->run.plan, ranks[i])) continue;
-        LB_TRY(make_player(s, ranks[i], &s->players[s->n_players++], err));
-        steps += s->players[s->n_players - 1].n_scenes;
+        LB_TRY(make_runner(s, ranks[i], &s->runners[s->n_runners++], err));
+        steps += s->runners[s->n_runners - 1].n_rank_steps;
     }
     if (!steps) return lb_capture_lacks(s->replay->capture, s->run.plan->first_step, s->run.plan->last_step, err);
     return LB_OK;
@@ -272,9 +272,9 @@ static lb_status make_players(session *s, lb_err *err)
 
 static void sum_up(const session *s, lb_replay_summary *summary)
 {
-    for (uint32_t i = 0; s->players && i < s->n_players; i++) {
-        if (!s->players[i].machine) continue;
-        const lb_memory *memory = s->players[i].machine->memory;
+    for (uint32_t i = 0; s->runners && i < s->n_runners; i++) {
+        if (!s->runners[i].machine) continue;
+        const lb_memory *memory = s->runners[i].machine->memory;
         const uint64_t peak = lb_memory_peak(memory), live = lb_memory_peak_live(memory);
         if (peak > summary->peak_bytes) summary->peak_bytes = peak;
         if (live > summary->live_bytes) summary->live_bytes = live;
@@ -283,20 +283,20 @@ static void sum_up(const session *s, lb_replay_summary *summary)
 
 static void release_session(session *s)
 {
-    for (uint32_t i = 0; s->players && i < s->n_players; i++) {
-        player *p = &s->players[i];
+    for (uint32_t i = 0; s->runners && i < s->n_runners; i++) {
+        runner *p = &s->runners[i];
         if (p->machine) lb_operand_rounding_free(p->machine->rounding);
         lb_machine_free(p->machine);
-        for (uint32_t k = 0; k < p->n_scenes; k++) {
-            lb_prepared_free(p->scenes[k].own);
-            lb_program_free(p->scenes[k].program);
-            free(p->scenes[k].origin);
-            free(p->scenes[k].choice_of);
-            free(p->scenes[k].selected);
+        for (uint32_t k = 0; k < p->n_rank_steps; k++) {
+            lb_prepared_free(p->rank_steps[k].own);
+            lb_program_free(p->rank_steps[k].program);
+            free(p->rank_steps[k].origin);
+            free(p->rank_steps[k].choice_of);
+            free(p->rank_steps[k].selected);
         }
-        free(p->scenes);
+        free(p->rank_steps);
     }
-    free(s->players);
+    free(s->runners);
     lb_choices_free(s->choices);
     lb_selector_free(s->selector);
 }
@@ -304,30 +304,30 @@ static void release_session(session *s)
 /* ---- running ---------------------------------------------------------------------------------------------------- */
 
 /* Starts the next step, or notes that there is none. */
-static lb_status next_step(session *s, player *p, lb_err *err)
+static lb_status next_step(session *s, runner *p, lb_err *err)
 {
-    if (p->at == p->n_scenes) {
-        p->state = PLAYER_DONE;
+    if (p->at == p->n_rank_steps) {
+        p->state = RUNNER_DONE;
         return LB_OK;
     }
-    scene *now = &p->scenes[p->at++];
-    p->state = PLAYER_READY;
+    rank_step *now = &p->rank_steps[p->at++];
+    p->state = RUNNER_READY;
     if (p->machine->rounding) LB_TRY(lb_operand_rounding_step(p->machine->rounding, now->prepared, err));
     LB_TRY(lb_machine_begin(p->machine, now->prepared, lb_choices_rows(s->choices), now->choice_of, err));
     p->machine->selected = now->selected;
     return LB_OK;
 }
 
-static lb_status advance(session *s, player *p, lb_err *err)
+static lb_status advance(session *s, runner *p, lb_err *err)
 {
-    while (p->state == PLAYER_READY && !s->run.stop) {
+    while (p->state == RUNNER_READY && !s->run.stop) {
         lb_machine_state state;
         LB_TRY(lb_machine_run(p->machine, &state, err));
-        if (state == LB_MACHINE_AT_COLLECTIVE) p->state = PLAYER_WAITS;
+        if (state == LB_MACHINE_AT_COLLECTIVE) p->state = RUNNER_WAITS;
         if (state != LB_MACHINE_STEP_DONE) break;
         const lb_observer *observer = s->run.observer;
         if (observer && observer->step_end) observer->step_end(observer->context, p->rank, p->machine->prepared->program->step);
-        if (s->keeps && p->at < p->n_scenes) p->state = PLAYER_PAUSED;
+        if (s->keeps && p->at < p->n_rank_steps) p->state = RUNNER_PAUSED;
         else LB_TRY(next_step(s, p, err));
     }
     return LB_OK;
@@ -342,19 +342,19 @@ static void resume(session *s)
     if (!from || s->rounds_operands || !lb_checkpoints_serve(from, s->run.plan)) return;
     for (uint32_t c = from->n; c-- > 0;) {
         const lb_checkpoint *row = &from->rows[c];
-        bool fits = row->n_machines == s->n_players;
-        for (uint32_t i = 0; i < s->n_players && fits; i++) {
-            const player *p = &s->players[i];
-            fits = row->machines[i].rank == p->rank && row->machines[i].done <= p->n_scenes;
+        bool fits = row->n_machines == s->n_runners;
+        for (uint32_t i = 0; i < s->n_runners && fits; i++) {
+            const runner *p = &s->runners[i];
+            fits = row->machines[i].rank == p->rank && row->machines[i].done <= p->n_rank_steps;
             for (uint32_t k = 0; fits && k < row->machines[i].done; k++)
-                fits = !p->scenes[k].changed && p->scenes[k].prepared->program->step < s->run.plan->from_by;
+                fits = !p->rank_steps[k].changed && p->rank_steps[k].prepared->program->step < s->run.plan->from_by;
             fits = fits && lb_checkpoint_fits(&row->machines[i], p->machine);
         }
         if (!fits) continue;
-        for (uint32_t i = 0; i < s->n_players; i++) {
-            player *p = &s->players[i];
+        for (uint32_t i = 0; i < s->n_runners; i++) {
+            runner *p = &s->runners[i];
             p->at = row->machines[i].done;
-            lb_checkpoint_resume(&row->machines[i], p->machine, p->at ? p->scenes[p->at - 1].prepared : NULL);
+            lb_checkpoint_resume(&row->machines[i], p->machine, p->at ? p->rank_steps[p->at - 1].prepared : NULL);
         }
         char note[sizeof s->run.summary->note];
         memcpy(note, s->run.summary->note, sizeof note);
@@ -368,8 +368,8 @@ static void resume(session *s)
 
 static lb_status go_on(session *s, lb_err *err)
 {
-    for (uint32_t i = 0; i < s->n_players; i++)
-        if (s->players[i].state == PLAYER_PAUSED) LB_TRY(next_step(s, &s->players[i], err));
+    for (uint32_t i = 0; i < s->n_runners; i++)
+        if (s->runners[i].state == RUNNER_PAUSED) LB_TRY(next_step(s, &s->runners[i], err));
     return LB_OK;
 }
 
@@ -377,9 +377,9 @@ static lb_status go_on(session *s, lb_err *err)
 static bool all_paused(const session *s)
 {
     bool any = false;
-    for (uint32_t i = 0; i < s->n_players; i++) {
-        if (s->players[i].state != PLAYER_PAUSED && s->players[i].state != PLAYER_DONE) return false;
-        any |= s->players[i].state == PLAYER_PAUSED;
+    for (uint32_t i = 0; i < s->n_runners; i++) {
+        if (s->runners[i].state != RUNNER_PAUSED && s->runners[i].state != RUNNER_DONE) return false;
+        any |= s->runners[i].state == RUNNER_PAUSED;
     }
     return any;
 }
@@ -389,12 +389,12 @@ static lb_status keep_checkpoint(session *s, lb_err *err)
     lb_checkpoints *keep = s->run.plan->keep;
     const lb_observer *observer = s->run.observer;
     if (observer && observer->keep && !observer->keep(observer->context, keep->next_id)) return go_on(s, err);
-    lb_machine **machines = malloc((s->n_players + 1) * sizeof *machines);
-    uint32_t *done = malloc((s->n_players + 1) * sizeof *done);
+    lb_machine **machines = malloc((s->n_runners + 1) * sizeof *machines);
+    uint32_t *done = malloc((s->n_runners + 1) * sizeof *done);
     lb_status status = machines && done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (uint32_t i = 0; i < s->n_players && status == LB_OK; i++)
-        machines[i] = s->players[i].machine, done[i] = s->players[i].at;
-    if (status == LB_OK) status = lb_checkpoints_add(keep, machines, done, s->n_players, s->run.summary, err);
+    for (uint32_t i = 0; i < s->n_runners && status == LB_OK; i++)
+        machines[i] = s->runners[i].machine, done[i] = s->runners[i].at;
+    if (status == LB_OK) status = lb_checkpoints_add(keep, machines, done, s->n_runners, s->run.summary, err);
     free(machines);
     free(done);
     return status == LB_OK ? go_on(s, err) : status;
@@ -402,49 +402,49 @@ static lb_status keep_checkpoint(session *s, lb_err *err)
 
 static void take_seats(const session *s, lb_rank_seat *seats)
 {
-    for (uint32_t i = 0; i < s->n_players; i++) {
-        const player *p = &s->players[i];
-        seats[i] = (lb_rank_seat){p->machine, p->rank, p->state == PLAYER_WAITS, p->state == PLAYER_DONE};
+    for (uint32_t i = 0; i < s->n_runners; i++) {
+        const runner *p = &s->runners[i];
+        seats[i] = (lb_rank_seat){p->machine, p->rank, p->state == RUNNER_WAITS, p->state == RUNNER_DONE};
     }
 }
 
 /* Lets every collective happen that can. When none can, the first that waits takes its recorded outputs. */
 static lb_status hold_meetings(session *s, lb_rank_seat *seats, uint32_t *members, lb_err *err)
 {
-    player *stuck = NULL;
+    runner *stuck = NULL;
     bool progress = false, paused = false;
-    for (uint32_t i = 0; i < s->n_players; i++) {
-        player *p = &s->players[i];
+    for (uint32_t i = 0; i < s->n_runners; i++) {
+        runner *p = &s->runners[i];
         uint32_t n;
-        paused |= p->state == PLAYER_PAUSED;
-        if (p->state != PLAYER_WAITS || s->run.stop) continue;
+        paused |= p->state == RUNNER_PAUSED;
+        if (p->state != RUNNER_WAITS || s->run.stop) continue;
         take_seats(s, seats);
-        const lb_rendezvous found = lb_rendezvous_gather(seats, s->n_players, i, members, &n);
+        const lb_rendezvous found = lb_rendezvous_gather(seats, s->n_runners, i, members, &n);
         if (found == LB_RENDEZVOUS_COMPLETE) LB_TRY(lb_rendezvous_run(seats, members, n, err));
-        for (uint32_t m = 0; found == LB_RENDEZVOUS_COMPLETE && m < n; m++) s->players[members[m]].state = PLAYER_READY;
+        for (uint32_t m = 0; found == LB_RENDEZVOUS_COMPLETE && m < n; m++) s->runners[members[m]].state = RUNNER_READY;
         if (found == LB_RENDEZVOUS_IMPOSSIBLE) LB_TRY(lb_machine_stand_in(p->machine, err));
-        if (found != LB_RENDEZVOUS_WAITS) p->state = PLAYER_READY;
+        if (found != LB_RENDEZVOUS_WAITS) p->state = RUNNER_READY;
         progress |= found != LB_RENDEZVOUS_WAITS;
         if (found == LB_RENDEZVOUS_WAITS && !stuck) stuck = p;
     }
     if (progress || !stuck) return LB_OK;
     if (paused) return go_on(s, err); /* they may be whom the others wait for: no checkpoint here */
     LB_TRY(lb_machine_stand_in(stuck->machine, err));
-    stuck->state = PLAYER_READY;
+    stuck->state = RUNNER_READY;
     return LB_OK;
 }
 
 static lb_status play(session *s, lb_err *err)
 {
-    lb_rank_seat *seats = calloc(s->n_players + 1, sizeof *seats);
-    uint32_t *members = calloc(s->n_players + 1, sizeof *members);
+    lb_rank_seat *seats = calloc(s->n_runners + 1, sizeof *seats);
+    uint32_t *members = calloc(s->n_runners + 1, sizeof *members);
     lb_status status = seats && members ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (uint32_t i = 0; i < s->n_players && status == LB_OK; i++) status = next_step(s, &s->players[i], err);
+    for (uint32_t i = 0; i < s->n_runners && status == LB_OK; i++) status = next_step(s, &s->runners[i], err);
     for (bool left = true; left && status == LB_OK && !s->run.stop;) {
         left = false;
-        for (uint32_t i = 0; i < s->n_players && status == LB_OK; i++) status = advance(s, &s->players[i], err);
+        for (uint32_t i = 0; i < s->n_runners && status == LB_OK; i++) status = advance(s, &s->runners[i], err);
         if (status == LB_OK) status = all_paused(s) ? keep_checkpoint(s, err) : hold_meetings(s, seats, members, err);
-        for (uint32_t i = 0; i < s->n_players; i++) left |= s->players[i].state != PLAYER_DONE;
+        for (uint32_t i = 0; i < s->n_runners; i++) left |= s->runners[i].state != RUNNER_DONE;
     }
     free(seats), free(members);
     return status;
@@ -516,7 +516,7 @@ lb_status lb_replay_run(lb_replay *replay, const lb_plan *plan, const lb_observe
     if (status == LB_OK) {
         s.rounds_operands = lb_choices_round_operands(s.choices, observer && observer->quantised);
         s.keeps = plan->keep && plan->mode == LB_REPLAY_CHAINED && !plan->shadow && !s.rounds_operands;
-        status = make_players(&s, err);
+        status = make_runners(&s, err);
     }
     if (plan->keep) lb_checkpoints_begin(plan->keep, plan);
     if (status == LB_OK) resume(&s);

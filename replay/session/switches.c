@@ -2,7 +2,7 @@
 #define _GNU_SOURCE /* strdup */
 #include <lastbit/switches.h>
 
-#include "gap.h"
+#include "output_distance.h"
 
 #include <math.h>
 #include <stdlib.h>

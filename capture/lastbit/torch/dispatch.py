@@ -33,7 +33,7 @@ _REBINDING = {"_wrap_tensor_autograd", "set_"}
 # Ops that are a few lines of Python and hide what they write: op -> where those lines are. They are run under the mode.
 _LINES = {"fsdp::all_gather_copy_in": ("torch.distributed.fsdp._fully_shard._fsdp_collectives", "all_gather_copy_in_cuda")}
 _COLLECTIVE_SPACES = {"c10d", "_c10d_functional", "_c10d_functional_autograd"}
-# Custom ops that are collectives: op -> the arguments that hold garbage before. replay/ranks/exchange.c has what they do.
+# Custom ops that are collectives: op -> the arguments that hold garbage before. replay/ranks/collective_run.c has what they do.
 _CUSTOM_COLLECTIVES = {
     **dict.fromkeys(("vllm::all_reduce", "vllm::inplace_all_reduce", "vllm::outplace_all_reduce", "vllm::all_gather", "vllm::reduce_scatter",
                      "_C::shm_allreduce", "sglang::inplace_all_reduce", "sglang::outplace_all_reduce", "sgl_kernel::shm_allreduce",

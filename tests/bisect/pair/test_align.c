@@ -40,11 +40,11 @@ static uint32_t add_source(lb_program *p, const char *name, int64_t storage, int
 static lb_alignment align(const lb_program *a, const lb_program *b, const lb_map_rules *rules)
 {
     lb_alignment al;
-    lb_side sa, sb;
-    assert_int_equal(lb_side_init(NULL, &a, 1, &sa, NULL), LB_OK);
-    assert_int_equal(lb_side_init(NULL, &b, 1, &sb, NULL), LB_OK);
+    lb_program_view sa, sb;
+    assert_int_equal(lb_program_view_init(NULL, &a, 1, &sa, NULL), LB_OK);
+    assert_int_equal(lb_program_view_init(NULL, &b, 1, &sb, NULL), LB_OK);
     assert_int_equal(lb_alignment_make(&sa, &sb, rules, NULL, NULL, &al, NULL), LB_OK);
-    lb_side_release(&sa), lb_side_release(&sb);
+    lb_program_view_release(&sa), lb_program_view_release(&sb);
     return al;
 }
 

@@ -35,21 +35,21 @@ static void rows_are_found_along_the_one_dimension_that_differs(void **state)
     assert_int_equal(DIM({8, 32}, {5, 5}, {32, 32}), 0);        /* [n*h, t, d] */
     assert_int_equal(DIM({256, 256}, {10, 40}), 1);             /* [d, n*t] */
     assert_int_equal(DIM({5, 5}, {2, 8}, {256, 256}), 1);       /* [t, n, d] */
-    assert_int_equal(DIM({256, 256}, {64, 64}), LB_JOIN_SAME);  /* a weight */
+    assert_int_equal(DIM({256, 256}, {64, 64}), LB_REASSEMBLY_SAME);  /* a weight */
 }
 
 static void values_of_another_ratio_carry_no_rows(void **state)
 {
     (void)state;
     const lb_batch_rows rows = {.few = 2, .many = 8};
-    assert_int_equal(DIM({2, 6}, {5, 5}), LB_JOIN_NONE);
-    assert_int_equal(DIM({2, 8}, {5, 9}), LB_JOIN_NONE); /* other lengths besides */
-    assert_int_equal(DIM({2, 8}, {2, 8}), LB_JOIN_NONE); /* each row against each */
-    assert_int_equal(DIM({3, 12}, {5, 5}), LB_JOIN_NONE); /* the ratio, but no whole number of elements a row */
+    assert_int_equal(DIM({2, 6}, {5, 5}), LB_REASSEMBLY_NONE);
+    assert_int_equal(DIM({2, 8}, {5, 9}), LB_REASSEMBLY_NONE); /* other lengths besides */
+    assert_int_equal(DIM({2, 8}, {2, 8}), LB_REASSEMBLY_NONE); /* each row against each */
+    assert_int_equal(DIM({3, 12}, {5, 5}), LB_REASSEMBLY_NONE); /* the ratio, but no whole number of elements a row */
     assert_int_equal(DIM({2, 8}), 0);
     const int64_t few[] = {2, 5}, many[] = {8, 5, 1};
     const lb_layout a = lb_layout_contiguous(2, few), b = lb_layout_contiguous(3, many);
-    assert_int_equal(lb_batch_rows_dim(&rows, &a, &b), LB_JOIN_NONE);
+    assert_int_equal(lb_batch_rows_dim(&rows, &a, &b), LB_REASSEMBLY_NONE);
 }
 
 static void pieces_of_a_larger_batch_stand_in_the_order_of_the_smaller(void **state)
@@ -60,11 +60,11 @@ static void pieces_of_a_larger_batch_stand_in_the_order_of_the_smaller(void **st
     const int64_t few[] = {6, 2}, many[] = {24, 2}; /* three elements of the flattened dimension are a row */
     const lb_layout whole = lb_layout_contiguous(2, few), part = lb_layout_contiguous(2, many);
     uint32_t n;
-    lb_join_piece *pieces = lb_join_pieces(&rows, &whole, 0, NULL, NULL, 1, &n);
+    lb_reassembly_piece *pieces = lb_reassembly_pieces(&rows, &whole, 0, NULL, NULL, 1, &n);
     int32_t from[48], to[12];
     for (int i = 0; i < 48; i++) from[i] = i;
     assert_int_equal(n, 2);
-    for (uint32_t i = 0; i < n; i++) lb_join_place(&whole, 0, &pieces[i], &part, sizeof *from, from, to);
+    for (uint32_t i = 0; i < n; i++) lb_reassembly_place(&whole, 0, &pieces[i], &part, sizeof *from, from, to);
     for (int i = 0; i < 6; i++) assert_int_equal(to[i], 36 + i);     /* row 6: 6 * 3 * 2 */
     for (int i = 0; i < 6; i++) assert_int_equal(to[6 + i], 6 + i);  /* row 1 */
     free(pieces);

@@ -2,7 +2,7 @@
 #ifndef LB_TESTS_SEARCH_WORLD_H
 #define LB_TESTS_SEARCH_WORLD_H
 
-#include "search.h"
+#include "group_search.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -4,7 +4,7 @@
 
 #include "choices.h"
 #include "operand_rounding.h"
-#include "role.h"
+#include "operand_role.h"
 #include "scale_history.h"
 
 #include "hand_program.h"

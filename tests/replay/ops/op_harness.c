@@ -5,10 +5,10 @@
 #include <lastbit/processor.h>
 
 #include "bound.h"
-#include "complex.h"
+#include "complex_rows.h"
 #include "factorisation.h"
 #include "ops.h"
-#include "required.h"
+#include "required_arguments.h"
 
 #include <math.h>
 #include <omp.h>

@@ -1,9 +1,9 @@
 /* Every custom op's row against calls that no stack would make: arguments missing, of other ranks and sizes, empty, of other dtypes, and
  * results that do not belong to them. A kernel computes or says why not; it neither aborts nor reads beyond a tensor, whose memory ends
  * where its elements end, for the sanitizers of the dev preset and for valgrind. */
-#include "complex.h"
+#include "complex_rows.h"
 #include "ops.h"
-#include "required.h"
+#include "required_arguments.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -437,7 +437,7 @@ def test_openblas_is_another_kernel_of_the_same_product(lastbit, plain, tmp_path
 # ---- ranks --------------------------------------------------------------------------------------------------------------
 
 def over_ranks(name, x):
-    """f32 contributions of n ranks, reduced as collective.h states it."""
+    """f32 contributions of n ranks, reduced as collective_sum.h states it."""
     n, count = len(x), x[0].size
     if name == "rank":
         return sum(x[1:], x[0])

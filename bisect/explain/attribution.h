@@ -1,0 +1,57 @@
+/* Why a place differs: what each side's bits are, and what turns one into the other. */
+#ifndef LB_BISECT_ATTRIBUTION_H
+#define LB_BISECT_ATTRIBUTION_H
+
+#include "match_site.h"
+
+#include <stdio.h>
+
+/* What was learned at earlier places is tried first at later ones. */
+typedef struct lb_attribution_memory {
+    char names[16][128]; /* latest first */
+    uint32_t n;
+    struct {
+        char name[128];
+        uint32_t places[2]; /* whose bits it gave, of each side */
+    } tally[512];
+    uint32_t n_tally;
+    lb_given_trees trees;
+    double seconds; /* for ruling out alternatives at places of one kind, once something matched */
+    double spent[256];
+} lb_attribution_memory;
+
+/* Everything of a finding but where it is. */
+typedef struct lb_attribution_found {
+    lb_cause cause;
+    lb_proof proof;
+    bool reversed;
+    bool fused; /* a kernel for a composite gives the bits */
+    bool fault; /* of a sum over ranks: `why` says which */
+    int64_t matched, elements;
+    uint32_t tried, excluded;
+    char schedule[160], first[160], also[400], why[320];
+    double local, total;   /* see lb_explain_finding; NaN: not known */
+    lb_swap_kind kinds[3]; /* swaps that make the change in A's program; of `input`: that give A's own bits */
+    char arguments[3][128];
+    uint32_t n_swaps;
+    lb_swap own
+        [2]; /* that give A's own bits where A's program as it is does not, and the cause is another than `input` */
+    char own_arguments[2][128];
+    uint32_t n_own;
+} lb_attribution_found;
+
+/* What turns the first side's bits into the second's. */
+lb_status lb_attribution_find(const lb_place *place, lb_attribution_memory *memory, lb_attribution_found *found, lb_err *err);
+/* Under what the first side's ops give its own recorded bits. `*own`: as they are; then `found` says nothing. */
+lb_status lb_attribution_identify(const lb_place *place, lb_attribution_memory *memory, bool *own, lb_attribution_found *found,
+                            lb_err *err);
+
+/* One more swap that makes the change. */
+static inline void lb_attribution_add_swap(lb_attribution_found *found, lb_swap_kind kind, const char *argument)
+{
+    if (found->n_swaps == 3) return;
+    found->kinds[found->n_swaps] = kind;
+    snprintf(found->arguments[found->n_swaps++], sizeof *found->arguments, "%s", argument);
+}
+
+#endif

@@ -1,0 +1,196 @@
+/* One step of both sides: see explain_session.h. */
+#include "explain_session.h"
+
+#include "row_numbers.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void lb_step_pair_close(lb_step_pair *s)
+{
+    for (int k = 0; k < 2; k++) {
+        for (uint32_t i = 0; s->paths[k] && i < s->sides[k].program->n_scopes; i++) free(s->paths[k][i]);
+        free(s->paths[k]);
+        if (s->bytes[k].program) lb_regenerated_release(&s->bytes[k]);
+    }
+    lb_matched_regions_release(&s->regions);
+    lb_assemblies_release(&s->assemblies);
+    lb_alignment_release(&s->alignment);
+    free(s->selected), free(s->row_numbers);
+    for (int k = 0; k < 2; k++) lb_collective_matches_release(&s->meetings[k]), lb_program_view_release(&s->sides[k]);
+}
+
+static lb_status find_paths(lb_step_pair *s, const lb_map_rules *const *rules, lb_err *err)
+{
+    for (int k = 0; k < 2; k++) {
+        const lb_program *p = s->sides[k].program;
+        s->paths[k] = calloc(p->n_scopes + 1, sizeof *s->paths[k]);
+        for (uint32_t i = 0; s->paths[k] && i < p->n_scopes; i++) {
+            s->paths[k][i] = lb_map_rules_apply(rules[k], lb_program_text(p, p->scopes[i].path));
+            if (!s->paths[k][i]) return lb_fail(err, LB_ERR_NOMEM, "out of memory for layers");
+        }
+        if (!s->paths[k]) return lb_fail(err, LB_ERR_NOMEM, "out of memory for layers");
+    }
+    return lb_names_meet(s->paths[0], s->sides[0].program->n_scopes, s->paths[1], s->sides[1].program->n_scopes,
+                         err);
+}
+
+static void want_value(void *context, uint32_t value)
+{
+    lb_regenerated_want(context, value);
+}
+
+/* Everything an op reads and gives; what was kept costs nothing. */
+static lb_status gather_bytes(lb_step_pair *s, lb_err *err)
+{
+    for (int k = 0; k < 2; k++) {
+        const lb_program *p = s->sides[k].program;
+        LB_TRY(lb_regenerated_init(&s->sides[k], &s->bytes[k], err));
+        for (uint32_t i = 0; i < p->n_ops; i++) {
+            const lb_op *op = &p->ops[i];
+            if (!lb_op_computes(p, op)) continue;
+            lb_op_each_input(p, op, want_value, &s->bytes[k]);
+            for (uint32_t r = 0; r < op->results; r++) lb_regenerated_want(&s->bytes[k], lb_op_results(p, op)[r]);
+            for (uint32_t r = 0; r < op->written; r++) lb_regenerated_want(&s->bytes[k], lb_op_written(p, op)[r]);
+        }
+        LB_TRY(lb_regenerated_run(&s->bytes[k], err));
+    }
+    return LB_OK;
+}
+
+/* Selectors ask for ranks and rows of the recorded programs. */
+static lb_status select_ops(const lb_explain_session *session, lb_step_pair *s, lb_err *err)
+{
+    const lb_program_view *side = &s->sides[0];
+    if (!session->selector) return LB_OK;
+    s->selected = calloc(side->program->n_ops + 1, 1);
+    bool room = s->selected;
+    for (uint32_t k = 0; k < side->n_parts && room; k++)
+        room = lb_selector_mark(session->selector, side->parts[k].program, NULL, NULL,
+                                s->selected + side->parts[k].first_op, 1) >= 0;
+    return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+}
+
+static lb_status open_sides(const lb_explain_session *session, const lb_program_pair *m, lb_step_pair *s, lb_err *err)
+{
+    lb_capture *captures[] = {session->a, session->b ? session->b : session->a};
+    for (int k = 0; k < 2; k++) {
+        const int from = session->turned ? !k : k;
+        LB_TRY(lb_program_view_init(captures[from], m->programs[from], m->n[from], &s->sides[k], err));
+    }
+    return LB_OK;
+}
+
+lb_status lb_step_pair_align(const lb_explain_session *session, const lb_program_pair *m, lb_step_pair *s, lb_err *err)
+{
+    s->rows = session->rows.places ? &session->rows : NULL;
+    const lb_map_rules *rules[] = {session->turned ? NULL : session->rules,
+                                   session->turned ? session->rules : NULL};
+    LB_TRY(open_sides(session, m, s, err));
+    LB_TRY(lb_alignment_make(&s->sides[0], &s->sides[1], rules[0], rules[1], s->rows, &s->alignment, err));
+    return find_paths(s, rules, err);
+}
+
+/* ---- ranks ---- */
+
+static uint32_t moved(uint32_t row, uint32_t first)
+{
+    return row == LB_NONE ? LB_NONE : row + first;
+}
+
+/* One rank's alignment becomes that of its part. Layers that one side calls more often are that rank's own business. */
+static void place_alignment(const lb_alignment *of, const lb_program_view_part *a, const lb_program_view_part *b,
+                            lb_alignment *to)
+{
+    for (uint32_t i = 0; i < a->program->n_ops; i++) {
+        const uint32_t row = a->first_op + i;
+        to->b_of_a[row] = moved(of->b_of_a[i], b->first_op);
+        to->source_b_of_a[row] = moved(of->source_b_of_a[i], b->first_op);
+        to->irregular[row] = of->irregular[i];
+        to->join_of_a[row] = LB_NONE;
+    }
+    for (uint32_t i = 0; i < b->program->n_ops; i++) {
+        const uint32_t row = b->first_op + i;
+        to->a_of_b[row] = moved(of->a_of_b[i], a->first_op);
+        to->join_of_b[row] = to->place_of_b[row] = LB_NONE;
+    }
+}
+
+static bool open_alignment(uint32_t a, uint32_t b, lb_alignment *to)
+{
+    uint32_t **of_a[] = {&to->b_of_a, &to->source_b_of_a, &to->join_of_a},
+             **of_b[] = {&to->a_of_b, &to->join_of_b, &to->place_of_b};
+    bool room = true;
+    for (int i = 0; i < 3; i++) {
+        *of_a[i] = malloc((a + 1) * sizeof **of_a[i]), *of_b[i] = malloc((b + 1) * sizeof **of_b[i]);
+        room &= *of_a[i] && *of_b[i];
+    }
+    to->irregular = calloc(a + 1, 1);
+    return room && to->irregular;
+}
+
+/* A collective corresponds when all its members' ops are members of one collective there; else none of them has a partner. */
+static void unpair_meetings(lb_step_pair *s, int side)
+{
+    uint32_t *mine = side ? s->alignment.a_of_b : s->alignment.b_of_a,
+             *theirs = side ? s->alignment.b_of_a : s->alignment.a_of_b;
+    const lb_collective_matches *m = &s->meetings[side], *other = &s->meetings[!side];
+    for (uint32_t i = 0; i < m->n; i++) {
+        const uint32_t *ops = m->ops + m->list[i].first, n = m->list[i].n;
+        const uint32_t met = mine[ops[0]] == LB_NONE ? LB_NONE : other->of_op[mine[ops[0]]];
+        bool all = met != LB_NONE && other->list[met].n == n;
+        for (uint32_t k = 0; k < n && all; k++) all = mine[ops[k]] == other->ops[other->list[met].first + k];
+        for (uint32_t k = 0; k < n && !all; k++) {
+            if (mine[ops[k]] != LB_NONE) theirs[mine[ops[k]]] = LB_NONE;
+            mine[ops[k]] = LB_NONE;
+        }
+    }
+}
+
+lb_status lb_step_pair_align_ranks(const lb_explain_session *session, const lb_program_pair *m, lb_step_pair *s, lb_err *err)
+{
+    const lb_map_rules *rules[] = {session->turned ? NULL : session->rules,
+                                   session->turned ? session->rules : NULL};
+    LB_TRY(open_sides(session, m, s, err));
+    s->ranks = true;
+    if (!open_alignment(s->sides[0].program->n_ops, s->sides[1].program->n_ops, &s->alignment))
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", s->sides[0].n_parts);
+    for (uint32_t r = 0; r < s->sides[0].n_parts; r++) {
+        const lb_program_pair one = {{&m->programs[0][r], &m->programs[1][r]}, {1, 1}};
+        lb_step_pair rank = {0};
+        lb_status status = open_sides(session, &one, &rank, err);
+        if (status == LB_OK)
+            status = lb_alignment_make(&rank.sides[0], &rank.sides[1], rules[0], rules[1], NULL,
+                                       &rank.alignment, err);
+        if (status == LB_OK)
+            place_alignment(&rank.alignment, &s->sides[0].parts[r], &s->sides[1].parts[r], &s->alignment);
+        lb_step_pair_close(&rank);
+        LB_TRY(status);
+    }
+    for (int k = 0; k < 2; k++) LB_TRY(lb_collective_matches_find(&s->sides[k], &s->meetings[k], err));
+    for (int k = 0; k < 2; k++) unpair_meetings(s, k);
+    return find_paths(s, rules, err);
+}
+
+/* ---- all that is read ---- */
+
+lb_status lb_step_pair_read(const lb_explain_session *session, lb_step_pair *s, lb_err *err)
+{
+    LB_TRY(gather_bytes(s, err));
+    LB_TRY(select_ops(session, s, err));
+    s->source = (lb_matched_region_source){.a = &s->sides[0],
+                                    .b = &s->sides[1],
+                                    .alignment = &s->alignment,
+                                    .bytes = {&s->bytes[0], &s->bytes[1]},
+                                    .paths = {s->paths[0], s->paths[1]},
+                                    .assemblies = &s->assemblies,
+                                    .all = !session->b};
+    for (int k = 0; k < 2; k++) s->source.meetings[k] = s->ranks ? &s->meetings[k] : NULL;
+    s->assemblies.how = (lb_reassembling){.b = &s->sides[1], .rows = s->rows, .bytes = &s->bytes[1]};
+    if (s->rows) {
+        s->row_numbers = lb_row_numbers_find(&s->alignment, &s->bytes[0], &s->bytes[1]);
+        if (!s->row_numbers) return lb_fail(err, LB_ERR_NOMEM, "out of memory for rows");
+        s->assemblies.wholes = &s->bytes[0], s->assemblies.numbers = s->row_numbers;
+    }
+    return lb_matched_regions_find(&s->source, &s->regions, err);
+}

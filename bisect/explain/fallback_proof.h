@@ -1,0 +1,20 @@
+/* Circumstances: what is known of a place where no candidate gives the recorded bits. Each is a proof of its own kind, weaker
+ * than bits where a kernel ran that replay has not:
+ *
+ *   bound      the same op on both sides, and each side's elements lie inside its error bound on that side's own inputs
+ *   exact      other ops, which are the same real function of the same inputs
+ *   bits       each side's own ops, run by themselves, give its own bits: then it is the ops that differ, or a constant among
+ *              their arguments, or a state that one of them reads (the amax history of delayed scaling)
+ */
+#ifndef LB_BISECT_FALLBACK_PROOF_H
+#define LB_BISECT_FALLBACK_PROOF_H
+
+#include "attribution.h"
+
+/* `known`: whether replay of each side's ops gives that side's bits; `score`: how many of B's. Nothing is set unless `*done`. */
+lb_status lb_fallback_proofs_find(const lb_place *place, bool known_a, bool known_b, const lb_score *score,
+                                lb_attribution_found *found, bool *done, lb_err *err);
+/* The dtype of eight bits that what follows from a value is cast to, `hops` results on at most; LB_NO_DTYPE: none. */
+lb_dtype lb_quantised_to(const lb_program *program, uint32_t value, uint32_t hops);
+
+#endif

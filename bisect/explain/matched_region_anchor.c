@@ -1,0 +1,438 @@
+/* Which ops and values of two programs correspond: see matched_region_finder.h.
+ * An anchor is a claim: here both sides hold one quantity. A wrong one costs more than a missing
+ * one. Missing, a matched region is longer and has fewer candidates; wrong, other quantities are compared,
+ * and an innocent op is named. So names alone are believed only in groups where every op has its
+ * partner, and elsewhere the recorded numbers have to speak for the pair. */
+#include "matched_region_finder.h"
+
+#include "value_memory.h"
+#include "moved_rows.h"
+
+#include <lastbit/compare.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* UNKNOWN is what calloc leaves: an op is asked once, since the answer may cost reading two
+ * tensors. */
+enum { UNKNOWN = 0, SURE, DOUBTED };
+
+void lb_value_list_add(void *context, uint32_t value)
+{
+    lb_value_list *v = context;
+    if (v->n == v->room) {
+        uint32_t room = v->room ? 2 * v->room : 8, *grown = realloc(v->list, room * sizeof *grown);
+        if (!grown) {
+            v->failed = true;
+            return;
+        }
+        v->list = grown, v->room = room;
+    }
+    v->list[v->n++] = value;
+}
+
+bool lb_value_list_has(const lb_value_list *v, uint32_t value)
+{
+    for (uint32_t i = 0; i < v->n; i++)
+        if (v->list[i] == value) return true;
+    return false;
+}
+
+const lb_program *lb_matched_region_program(const lb_matched_region_source *s, int side)
+{
+    return side ? s->b->program : s->a->program;
+}
+
+const lb_value *lb_matched_region_value(const lb_matched_region_source *s, int side, uint32_t value)
+{
+    return side ? lb_assemblies_row(s->assemblies, value) : &s->a->program->values[value];
+}
+
+uint32_t lb_matched_region_recorded(const lb_matched_region_source *s, int side, uint32_t value)
+{
+    const uint32_t n = lb_matched_region_program(s, side)->n_values;
+    return !side || value < n ? value : s->assemblies->list[value - n].parts[0];
+}
+
+bool lb_matched_region_bytes(const lb_matched_region_source *s, int side, uint32_t value, lb_tensor *tensor)
+{
+    bool exact;
+    /* B alone has assemblies: it is the side that was called more often, or whose batch is larger. */
+    if (side && value >= s->b->program->n_values) return lb_assemblies_bytes(s->assemblies, value, tensor);
+    return lb_regenerated_value(s->bytes[side], value, tensor, &exact) && exact;
+}
+
+bool lb_matched_region_same_place(const lb_matched_region_source *s, const lb_boundary *x, const lb_boundary *y)
+{
+    return x->output == y->output && y->value != LB_NONE && y->position == x->position && y->call == x->call &&
+           !y->recompute && !strcmp(s->paths[0][x->scope], s->paths[1][y->scope]);
+}
+
+bool lb_finder_same_shape(const lb_finder *f, uint32_t va, uint32_t vb)
+{
+    return lb_layout_same_shape(&lb_matched_region_value(f->source, 0, va)->layout,
+                                &lb_matched_region_value(f->source, 1, vb)->layout);
+}
+
+bool lb_matched_region_differs(const lb_matched_region_source *s, uint32_t va, uint32_t vb)
+{
+    const lb_value *a = lb_matched_region_value(s, 0, va), *b = lb_matched_region_value(s, 1, vb);
+    if ((a->flags | b->flags) & LB_VALUE_UNDEFINED) return false;
+    const bool known = a->dtype == b->dtype && !lb_digest_is_none(a->logical) && !lb_digest_is_none(b->logical);
+    /* Digests decide nearly all comparisons without bytes. Where they differ the bytes are still
+     * asked, because a NaN has many bit patterns. */
+    if (known && lb_digest_equal(a->logical, b->logical)) return false;
+    lb_tensor ta, tb;
+    lb_difference d;
+    /* Unknown counts as different: the matched region is then told with what lacks, instead of vanishing. */
+    if (!lb_matched_region_bytes(s, 0, va, &ta) || !lb_matched_region_bytes(s, 1, vb, &tb)) return true;
+    if (known) return !lb_tensor_same(&ta, &tb); /* NaN is NaN, whatever bits a processor gave it */
+    return lb_compare_numbers(&ta, &tb, &d, NULL) != LB_OK || d.differing > 0;
+}
+
+/* ---- ranks ---- */
+
+static uint32_t meeting_of(const lb_matched_region_source *s, int side, uint32_t op)
+{
+    return s->meetings[side] ? s->meetings[side]->of_op[op] : LB_NONE;
+}
+
+const uint32_t *lb_matched_region_members(const lb_matched_region_source *s, int side, const uint32_t *op, uint32_t *n)
+{
+    /* An op that meets nobody is its own only member, so that callers need no second way for
+     * programs of one rank. */
+    const uint32_t row = meeting_of(s, side, *op);
+    *n = 1;
+    if (row == LB_NONE) return op;
+    *n = s->meetings[side]->list[row].n;
+    return s->meetings[side]->ops + s->meetings[side]->list[row].first;
+}
+
+bool lb_matched_region_is_met(const lb_matched_region_source *s, int side, uint32_t op)
+{
+    return meeting_of(s, side, op) != LB_NONE;
+}
+
+bool lb_matched_region_meets(const lb_matched_region_source *s, const lb_matched_region *region, int side)
+{
+    const lb_matched_region_side *x = &region->sides[side];
+    for (uint32_t i = 0; i < x->n_ops; i++)
+        if (lb_matched_region_is_met(s, side, x->ops[i])) return true;
+    return false;
+}
+
+/* ---- anchors ---- */
+
+/* The same but for rounding, and, where `scaled`, for a factor.
+ * A relative distance of 0.1 is far above rounding (2^-8 in bf16) and far below that of unrelated
+ * tensors (about 1.4). A factor is allowed by the angle: the squared sine stays below 0.1^2, which
+ * is the same distance after the best scaling. */
+static bool are_alike(const lb_finder *f, uint32_t va, uint32_t vb, bool scaled)
+{
+    lb_tensor a, b;
+    lb_difference d;
+    if (va == LB_NONE || vb == LB_NONE || !lb_finder_same_shape(f, va, vb)) return false;
+    if (!lb_matched_region_differs(f->source, va, vb)) return true;
+    if (!lb_matched_region_bytes(f->source, 0, va, &a) || !lb_matched_region_bytes(f->source, 1, vb, &b)) return false;
+    if (lb_compare_numbers(&a, &b, &d, NULL) != LB_OK) return false;
+    return d.rel_l2 < LB_FINDER_NEAR || (scaled && d.cosine > 0 && 1 - d.cosine * d.cosine < LB_FINDER_NEAR * LB_FINDER_NEAR);
+}
+
+/* Gradients of a mean over more rows are smaller by a factor. */
+bool lb_finder_is_near(const lb_finder *f, uint32_t va, uint32_t vb)
+{
+    return are_alike(f, va, vb, f->source->alignment->joins.rows != NULL);
+}
+
+/* What stands for outcome `k` of op `i` of A where several ops of B make it; LB_NONE. */
+uint32_t lb_finder_joined_outcome(lb_finder *f, uint32_t i, uint32_t k)
+{
+    const lb_alignment *al = f->source->alignment;
+    /* Assemblies are made on demand and kept by number: most joined values are never looked at. */
+    if (al->join_of_a[i] == LB_NONE) return LB_NONE;
+    const lb_reassembly *join = &al->joins.list[al->join_of_a[i]];
+    uint32_t *parts = malloc(join->parts * sizeof *parts), value = LB_NONE,
+             whole = lb_op_outcome(f->p[0], &f->p[0]->ops[i], k);
+    f->failed |= !parts;
+    if (parts && whole != LB_NONE && lb_reassembly_values(&al->joins, join, f->p[1], k, parts))
+        value = lb_assemblies_value(f->source->assemblies, f->p[0], whole, parts, join->parts);
+    free(parts);
+    return value;
+}
+
+/* Input `k` of the ops of a join, put together; LB_NONE. */
+uint32_t lb_finder_joined_input(lb_finder *f, const lb_reassembly *join, uint32_t whole, uint32_t k, uint32_t count)
+{
+    uint32_t *parts = malloc(join->parts * sizeof *parts), value = LB_NONE;
+    bool all = parts && whole != LB_NONE;
+    f->failed |= !parts;
+    for (uint32_t n = 0; all && n < join->parts; n++) {
+        lb_value_list in = {0};
+        const uint32_t op = f->source->alignment->joins.part_ops[join->first + n];
+        lb_op_each_input(f->p[1], &f->p[1]->ops[op], lb_value_list_add, &in);
+        all = in.n == count && !in.failed;
+        if (all) parts[n] = in.list[k];
+        free(in.list);
+    }
+    if (all) value = lb_assemblies_value(f->source->assemblies, f->p[0], whole, parts, join->parts);
+    free(parts);
+    return value;
+}
+
+/* A join whose inputs cannot be put together (a cache that grows from part to part) is where what they do is no op's business.
+ * A decode step's attention reads t keys at step t and no slice of the whole's keys; only behind it
+ * do the parts line up again. */
+static bool has_whole_inputs(lb_finder *f, uint32_t i)
+{
+    const lb_reassembly *join = &f->source->alignment->joins.list[f->source->alignment->join_of_a[i]];
+    lb_value_list in = {0};
+    bool all = true;
+    lb_op_each_input(f->p[0], &f->p[0]->ops[i], lb_value_list_add, &in);
+    for (uint32_t k = 0; k < in.n && all; k++)
+        all = in.list[k] == LB_NONE || lb_finder_joined_input(f, join, in.list[k], k, in.n) != LB_NONE;
+    f->failed |= in.failed;
+    free(in.list);
+    return all;
+}
+
+uint32_t lb_finder_maker(const lb_finder *f, int side, uint32_t reader, uint32_t value)
+{
+    uint32_t defs[2];
+    /* Room for two is enough to know that there is not exactly one: a value of several writers is
+     * nobody's. */
+    return lb_flow_defs_of(f->flow[side], reader, value, defs, 2) == 1 ? defs[0] : LB_NONE;
+}
+
+/* Another part of what lines up: the same shape and strides, elsewhere.
+ * A contiguous value says nothing by its offset, since allocators and flat parameters place it
+ * anywhere; a window with strides is a choice among the parts of one tensor. */
+static bool is_another_part(const lb_finder *f, uint32_t va, uint32_t vb)
+{
+    const lb_layout *l = &f->p[0]->values[va].layout, *m = &f->p[1]->values[vb].layout;
+    return l->offset != m->offset && lb_layout_same_shape(l, m) && !lb_layout_is_contiguous(l) &&
+           !lb_layout_is_contiguous(m);
+}
+
+/* Each argument of a pair of ops with the op that made it, on both sides. */
+typedef struct terms {
+    lb_value_list x, y;
+} terms;
+
+static bool open_terms(lb_finder *f, uint32_t i, uint32_t j, terms *t)
+{
+    *t = (terms){{0}, {0}};
+    lb_op_each_input(f->p[0], &f->p[0]->ops[i], lb_value_list_add, &t->x);
+    lb_op_each_input(f->p[1], &f->p[1]->ops[j], lb_value_list_add, &t->y);
+    return t->x.n == t->y.n;
+}
+
+static void close_terms(lb_finder *f, terms *t)
+{
+    f->failed |= t->x.failed || t->y.failed;
+    free(t->x.list), free(t->y.list);
+}
+
+static bool is_add(const lb_finder *f, uint32_t i)
+{
+    return !strncmp(lb_op_name(f->p[0], &f->p[0]->ops[i]), "aten::add", 9);
+}
+
+/* Products that line up, but each of another part of what both sides have: one slot's output where the other side takes another's.
+ * Two loops over the slots of a router in other orders line up by name and shape, product by
+ * product, and each pair belongs to two slots. */
+static bool multiplies_other_parts(lb_finder *f, uint32_t i, uint32_t j)
+{
+    terms t;
+    bool other = false;
+    if (strncmp(lb_op_name(f->p[0], &f->p[0]->ops[i]), "aten::mul", 9)) return false;
+    const bool same = open_terms(f, i, j, &t);
+    for (uint32_t k = 0; same && k < t.x.n && !other; k++) {
+        if (t.x.list[k] == LB_NONE || t.y.list[k] == LB_NONE) continue;
+        const uint32_t from = lb_finder_maker(f, 0, i, t.x.list[k]), by = lb_finder_maker(f, 1, j, t.y.list[k]);
+        other = from != LB_NONE && by != LB_NONE && f->source->alignment->b_of_a[from] == by &&
+                is_another_part(f, t.x.list[k], t.y.list[k]);
+    }
+    close_terms(f, &t);
+    return other;
+}
+
+/* Additions that line up one by one, but add other things: the same number of terms in another order. A term is another when what
+ * gave it lines up with something else, or when it is another part of what does, or is made of one.
+ * a + b + c against c + b + a: every addition has a partner, and none of the partial sums
+ * corresponds. Were they anchors, each addition would inherit its difference, and nobody would own
+ * the order. */
+static bool adds_other_terms(lb_finder *f, uint32_t i, uint32_t j)
+{
+    terms t;
+    bool other = false;
+    if (!is_add(f, i)) return false;
+    const bool same = open_terms(f, i, j, &t);
+    for (uint32_t k = 0; same && k < t.x.n && !other; k++) {
+        if (t.x.list[k] == LB_NONE || t.y.list[k] == LB_NONE) continue;
+        const uint32_t from = lb_finder_maker(f, 0, i, t.x.list[k]), by = lb_finder_maker(f, 1, j, t.y.list[k]);
+        if (from == LB_NONE || by == LB_NONE) continue;
+        const uint32_t there = f->source->alignment->b_of_a[from];
+        other = there != LB_NONE && (there != by || is_another_part(f, t.x.list[k], t.y.list[k]) ||
+                                     multiplies_other_parts(f, from, by));
+    }
+    close_terms(f, &t);
+    return other;
+}
+
+/* Where two sums stand that have not the same terms yet, what is added next gives other partial sums, too.
+ * Only while the numbers are apart: once both sums hold the same terms they are near again, and the
+ * next addition may be trusted. */
+static bool goes_on_from_other_terms(lb_finder *f, uint32_t i, uint32_t j)
+{
+    terms t;
+    bool other = false;
+    if (!is_add(f, i)) return false;
+    const bool same = open_terms(f, i, j, &t);
+    for (uint32_t k = 0; same && k < t.x.n && !other; k++) {
+        if (t.x.list[k] == LB_NONE || t.y.list[k] == LB_NONE) continue;
+        const uint32_t from = lb_finder_maker(f, 0, i, t.x.list[k]), by = lb_finder_maker(f, 1, j, t.y.list[k]);
+        other = from != LB_NONE && by != LB_NONE && f->source->alignment->b_of_a[from] == by &&
+                is_add(f, from) && !lb_finder_is_trusted(f, from) && !lb_finder_is_near(f, t.x.list[k], t.y.list[k]);
+    }
+    close_terms(f, &t);
+    return other;
+}
+
+/* The cheap tests come first. The third asks for trust in the op before, which recurses along the
+ * chain of additions; trust is remembered, so that each op is still asked once. */
+static bool sums_otherwise(lb_finder *f, uint32_t i, uint32_t j)
+{
+    return multiplies_other_parts(f, i, j) || adds_other_terms(f, i, j) || goes_on_from_other_terms(f, i, j);
+}
+
+/* Of ops that give alike numbers: is what they read of one shape, but not alike, and not only scaled? An exp of small numbers is near to
+ * another's.
+ * Other inputs with near outputs are chance or saturation (softmax of nearly equal scores); the
+ * pair must agree on both ends. */
+static bool reads_other_numbers(lb_finder *f, uint32_t i, uint32_t j)
+{
+    terms t;
+    bool other = false;
+    const bool same = open_terms(f, i, j, &t);
+    for (uint32_t k = 0; same && k < t.x.n && !other; k++) {
+        const uint32_t x = t.x.list[k], y = t.y.list[k];
+        other = x != LB_NONE && y != LB_NONE && lb_dtype_is_float(f->p[0]->values[x].dtype) && lb_finder_same_shape(f, x, y) &&
+                !are_alike(f, x, y, true);
+    }
+    close_terms(f, &t);
+    return other;
+}
+
+/* Does an op of a larger batch give, from its rows, a value of one shape first?
+ * Nearness proves nothing there, since it must differ; what remains is its place. */
+static bool is_over_others(lb_finder *f, uint32_t i)
+{
+    const lb_alignment *al = f->source->alignment;
+    const lb_reassembly *join = &al->joins.list[al->join_of_a[i]];
+    if (!al->joins.rows || !lb_op_outcomes(&f->p[0]->ops[i])) return false;
+    const uint32_t value = lb_finder_joined_outcome(f, i, 0);
+    return value < f->p[1]->n_values &&
+           lb_alignment_reads_rows(al, f->p[0], i, f->p[1], al->joins.part_ops[join->first]);
+}
+
+/* The same rows in other places. */
+static bool have_moved(const lb_finder *f, uint32_t va, uint32_t vb)
+{
+    lb_tensor a, b;
+    return va != LB_NONE && vb != LB_NONE && lb_finder_same_shape(f, va, vb) && lb_matched_region_differs(f->source, va, vb) &&
+           lb_matched_region_bytes(f->source, 0, va, &a) && lb_matched_region_bytes(f->source, 1, vb, &b) && lb_rows_moved(&a, &b, LB_FINDER_NEAR);
+}
+
+/* Has a module of A ops without a partner, and does it give the same in spite of them?
+ * Both are needed: rows that moved in a module whose ops all have partners were mixed up by a
+ * fault, and so were those that its output still shows. */
+static bool gives_the_same(const lb_finder *f, uint32_t scope, uint8_t phase)
+{
+    const lb_program *a = f->p[0], *b = f->p[1];
+    bool other_ops = false;
+    for (uint32_t i = 0; i < a->n_ops && !other_ops; i++)
+        other_ops = a->ops[i].scope == scope && a->ops[i].phase == phase && f->source->alignment->irregular[i];
+    for (uint32_t i = 0; i < a->n_boundaries && other_ops; i++) {
+        const lb_boundary *x = &a->boundaries[i];
+        if (x->scope != scope || !x->output || x->value == LB_NONE || x->recompute) continue;
+        for (uint32_t k = 0; k < b->n_boundaries; k++)
+            if (lb_matched_region_same_place(f->source, x, &b->boundaries[k])) return lb_finder_is_near(f, x->value, b->boundaries[k].value);
+    }
+    return false;
+}
+
+bool lb_finder_is_moved(const lb_finder *f, uint32_t scope, uint8_t phase, uint32_t va, uint32_t vb)
+{
+    const uint32_t parent = f->p[0]->scopes[scope].parent;
+    return have_moved(f, va, vb) && parent != LB_NONE && gives_the_same(f, parent, phase);
+}
+
+bool lb_finder_is_trusted(lb_finder *f, uint32_t i)
+{
+    const lb_alignment *al = f->source->alignment;
+    uint32_t j = al->b_of_a[i];
+    if (j == LB_NONE && al->join_of_a[i] == LB_NONE) return false;
+    if (f->trust[i] == UNKNOWN) {
+        const lb_op *a = &f->p[0]->ops[i], *b = j == LB_NONE ? NULL : &f->p[1]->ops[j];
+        /* What gives nothing (a barrier) can be told apart by nothing but its place. */
+        bool sure = !al->irregular[i] || !lb_op_outcomes(a);
+        /* The order of asking follows cost and certainty: moved rows end it first, since nearness
+         * would only call them different; then the structure of sums, which reads no bytes in most
+         * cases; near numbers last. */
+        if (sure && lb_op_outcomes(a) &&
+            lb_finder_is_moved(f, a->scope, a->phase, lb_op_outcome(f->p[0], a, 0),
+                               b ? lb_op_outcomes(b) ? lb_op_outcome(f->p[1], b, 0) : LB_NONE : lb_finder_joined_outcome(f, i, 0))) {
+            f->trust[i] = DOUBTED;
+            return false;
+        }
+        /* Asked even of pairs in regular groups: sums in another order have a partner for each op,
+         * which is what makes them look regular. */
+        if (b ? sums_otherwise(f, i, j) : !has_whole_inputs(f, i)) {
+            f->trust[i] = DOUBTED;
+            return false;
+        }
+        const bool over_others = !b && is_over_others(f, i); /* nothing to be near to */
+        if (al->joins.rows && lb_finder_sorts(f, i)) {
+            f->trust[i] = DOUBTED;
+            return false;
+        }
+        sure |= over_others;
+        if (!sure && !b) sure = lb_finder_is_near(f, lb_op_outcome(f->p[0], a, 0), lb_finder_joined_outcome(f, i, 0));
+        if (!sure && b && lb_op_outcomes(a) == lb_op_outcomes(b))
+            sure = lb_finder_is_near(f, lb_op_outcome(f->p[0], a, 0), lb_op_outcome(f->p[1], b, 0)) && !reads_other_numbers(f, i, j);
+        f->trust[i] = sure ? SURE : DOUBTED;
+    }
+    return f->trust[i] == SURE;
+}
+
+/* The op of the other side that gives what op `i` gives; LB_NONE. */
+static bool is_inside(const lb_finder *f, int side, uint32_t i, uint32_t other)
+{
+    return f->inside[side][i] || (other != LB_NONE && f->inside[!side][other]);
+}
+
+uint32_t lb_finder_partner_op(lb_finder *f, int side, uint32_t i)
+{
+    const lb_alignment *al = f->source->alignment;
+    uint32_t a = side ? al->a_of_b[i] : i;
+    uint32_t other = side ? f->source_a_of_b[i] : al->source_b_of_a[i];
+    /* Sources are believed as they were paired: they have no inputs that could speak against it. */
+    if (a != LB_NONE && al->b_of_a[a] != LB_NONE && lb_finder_is_trusted(f, a))
+        other = side ? a : al->b_of_a[a];
+    if (side && al->joins.rows && al->join_of_b[i] != LB_NONE) { /* one op there, of fewer rows */
+        const uint32_t whole = al->joins.list[al->join_of_b[i]].whole;
+        if (lb_finder_is_trusted(f, whole)) other = whole;
+    }
+    /* While a matched region grows to a composite, its inner anchors are closed to both sides: one side's
+     * half of an anchor would leave the other's slice without a counterpart. */
+    return is_inside(f, side, i, other) ? LB_NONE : other;
+}
+
+uint32_t lb_finder_end(const lb_finder *f, int side, uint32_t i)
+{
+    return is_inside(f, side, i, f->ends[side][i]) ? LB_NONE : f->ends[side][i];
+}
+
+bool lb_finder_is_joined(lb_finder *f, uint32_t i)
+{
+    return f->source->alignment->join_of_a[i] != LB_NONE && lb_finder_is_trusted(f, i);
+}

@@ -1,0 +1,89 @@
+/* Finding meetings: see collective_match.h. */
+#include "collective_match.h"
+
+#include "collective_names.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const lb_collective *lb_side_collective(const lb_program_view *side, uint32_t op, const lb_program **recorded)
+{
+    const lb_program_view_part *part = &side->parts[lb_program_view_part_of(side, op)];
+    *recorded = part->program;
+    for (uint32_t c = 0; c < part->program->n_collectives; c++)
+        if (part->program->collectives[c].op == op - part->first_op) return &part->program->collectives[c];
+    return NULL;
+}
+
+static bool same_collective(const lb_program *p, const lb_collective *x, const lb_program *q,
+                            const lb_collective *y)
+{
+    return x->sequence == y->sequence && x->ranks == y->ranks &&
+           !strcmp(lb_program_text(p, x->group), lb_program_text(q, y->group)) &&
+           !memcmp(p->refs + x->first_rank, q->refs + y->first_rank, x->ranks * sizeof(uint32_t));
+}
+
+/* The op of `part` that is collective `row` of program `p`; LB_NONE. */
+static uint32_t op_of_part(const lb_program_view_part *part, const lb_program *p, const lb_collective *row)
+{
+    for (uint32_t c = 0; c < part->program->n_collectives; c++)
+        if (same_collective(p, row, part->program, &part->program->collectives[c]))
+            return part->first_op + part->program->collectives[c].op;
+    return LB_NONE;
+}
+
+/* The members' ops in group order; false when one of them is not there. */
+static bool gather_members(const lb_program_view *side, const lb_program *p, const lb_collective *row, uint32_t *ops)
+{
+    for (uint32_t r = 0; r < row->ranks; r++) {
+        ops[r] = LB_NONE;
+        for (uint32_t k = 0; k < side->n_parts; k++)
+            if (side->parts[k].program->rank == (int32_t)p->refs[row->first_rank + r])
+                ops[r] = op_of_part(&side->parts[k], p, row);
+        if (ops[r] == LB_NONE) return false;
+    }
+    return row->ranks > 1;
+}
+
+static uint32_t count_collectives(const lb_program_view *side)
+{
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < side->n_parts; k++) n += side->parts[k].program->n_collectives;
+    return n;
+}
+
+static void find_of_part(const lb_program_view *side, const lb_program_view_part *part, lb_collective_matches *m, uint32_t *n_ops)
+{
+    const lb_program *p = part->program;
+    for (uint32_t c = 0; c < p->n_collectives; c++) {
+        const lb_collective *row = &p->collectives[c];
+        const uint32_t op = part->first_op + row->op;
+        if (m->of_op[op] != LB_NONE || !lb_collective_run_knows(lb_op_name(p, &p->ops[row->op]))) continue;
+        if (row->ranks > side->n_parts || !gather_members(side, p, row, m->ops + *n_ops)) continue;
+        for (uint32_t r = 0; r < row->ranks; r++) m->of_op[m->ops[*n_ops + r]] = m->n;
+        m->list[m->n++] = (lb_collective_match){*n_ops, row->ranks};
+        *n_ops += row->ranks;
+    }
+}
+
+lb_status lb_collective_matches_find(const lb_program_view *side, lb_collective_matches *m, lb_err *err)
+{
+    const uint32_t n = count_collectives(side);
+    uint32_t n_ops = 0;
+    *m = (lb_collective_matches){.list = malloc((n + 1) * sizeof *m->list),
+                       .ops = malloc((n + side->n_parts + 1) * sizeof *m->ops),
+                       .of_op = malloc((side->program->n_ops + 1) * sizeof *m->of_op)};
+    if (!m->list || !m->ops || !m->of_op) {
+        lb_collective_matches_release(m);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u collectives", n);
+    }
+    memset(m->of_op, 0xFF, side->program->n_ops * sizeof *m->of_op);
+    for (uint32_t k = 0; k < side->n_parts; k++) find_of_part(side, &side->parts[k], m, &n_ops);
+    return LB_OK;
+}
+
+void lb_collective_matches_release(lb_collective_matches *m)
+{
+    free(m->list), free(m->ops), free(m->of_op);
+    *m = (lb_collective_matches){0};
+}

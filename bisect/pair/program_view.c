@@ -1,0 +1,217 @@
+/* Programs put one after the other: see program_view.h. */
+#include "program_view.h"
+
+#include "value_memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Storage ids are unique in one archive only. */
+#define STORAGES_PER_RANK ((int64_t)1 << 44)
+
+/* What the rows of one program become in the whole. */
+typedef struct move {
+    lb_program *to;
+    const lb_program *from;
+    uint32_t first_value, first_op, first_arg, first_ref;
+    uint32_t *scopes;
+    int64_t storages;
+    bool failed;
+} move;
+
+static uint32_t moved(uint32_t row, uint32_t first)
+{
+    return row == LB_NONE ? LB_NONE : row + first;
+}
+
+static uint32_t text(move *m, uint32_t string)
+{
+    return string == LB_NONE ? LB_NONE : lb_program_string(m->to, m->from->strings[string]);
+}
+
+static void note(move *m, uint32_t row)
+{
+    m->failed |= row == LB_NONE;
+}
+
+static void move_scopes(move *m)
+{
+    for (uint32_t i = 0; i < m->from->n_scopes; i++) {
+        const lb_scope *s = &m->from->scopes[i];
+        const char *class_name = s->class_name == LB_NONE ? NULL : m->from->strings[s->class_name];
+        uint32_t parent = s->parent == LB_NONE || s->parent >= i ? 0 : m->scopes[s->parent];
+        m->scopes[i] =
+            i == 0 ? 0 : lb_program_scope(m->to, lb_program_text(m->from, s->path), class_name, parent);
+        note(m, m->scopes[i]);
+    }
+}
+
+static void move_values(move *m)
+{
+    for (uint32_t i = 0; i < m->from->n_values && !m->failed; i++) {
+        lb_value v = m->from->values[i];
+        v.storage += m->storages;
+        v.name = text(m, v.name), v.statistics = LB_NONE;
+        note(m, lb_program_add_value(m->to, &v));
+    }
+}
+
+static void move_args(move *m)
+{
+    for (uint32_t i = 0; i < m->from->n_args && !m->failed; i++) {
+        lb_arg a = m->from->args[i];
+        if (a.tag == LB_ARG_VALUE) a.u.value = moved(a.u.value, m->first_value);
+        if (a.tag == LB_ARG_STRING) a.u.string = text(m, a.u.string);
+        if (a.tag == LB_ARG_LIST || a.tag == LB_ARG_COMPLEX) a.u.first += m->first_arg;
+        note(m, lb_program_add_args(m->to, &a, 1));
+    }
+}
+
+/* All refs move as values, which those of collectives (ranks) are not: nobody asks the whole for these. */
+static void move_refs(move *m)
+{
+    for (uint32_t i = 0; i < m->from->n_refs && !m->failed; i++) {
+        uint32_t ref = m->from->refs[i] < m->from->n_values ? m->from->refs[i] + m->first_value : LB_NONE;
+        note(m, lb_program_add_refs(m->to, &ref, 1));
+    }
+}
+
+static void move_ops(move *m)
+{
+    for (uint32_t i = 0; i < m->from->n_ops && !m->failed; i++) {
+        lb_op op = m->from->ops[i];
+        op.name = text(m, op.name), op.node_name = text(m, op.node_name);
+        op.scope = m->scopes[op.scope];
+        op.first_arg += m->first_arg, op.first_result += m->first_ref, op.first_written += m->first_ref;
+        note(m, lb_program_add_op(m->to, &op));
+    }
+}
+
+static void move_boundaries(move *m)
+{
+    for (uint32_t i = 0; i < m->from->n_boundaries && !m->failed; i++) {
+        lb_boundary b = m->from->boundaries[i];
+        b.scope = m->scopes[b.scope];
+        b.op += m->first_op, b.value = moved(b.value, m->first_value);
+        note(m, lb_program_add_boundary(m->to, &b));
+    }
+}
+
+static void move_routings(move *m)
+{
+    for (uint32_t i = 0; i < m->from->n_routings && !m->failed; i++) {
+        lb_routing r = m->from->routings[i];
+        r.scope = m->scopes[r.scope];
+        uint32_t *values[] = {&r.logits, &r.ids, &r.weights, &r.slots, &r.dropped};
+        for (int k = 0; k < 5; k++) *values[k] = moved(*values[k], m->first_value);
+        note(m, lb_program_add_routing(m->to, &r));
+    }
+}
+
+static lb_status append(lb_program_view *side, const lb_program *from, lb_err *err)
+{
+    lb_program *to = side->merged;
+    move m = {
+        .to = to, .from = from, .first_value = to->n_values, .first_op = to->n_ops, .first_arg = to->n_args};
+    m.first_ref = to->n_refs, m.storages = (int64_t)from->rank * STORAGES_PER_RANK;
+    m.scopes = malloc((from->n_scopes + 1) * sizeof *m.scopes);
+    if (m.scopes) move_scopes(&m), move_values(&m), move_args(&m), move_refs(&m);
+    if (m.scopes) move_ops(&m), move_boundaries(&m), move_routings(&m);
+    side->parts[side->n_parts++] = (lb_program_view_part){from, m.first_op, m.first_value};
+    bool done = m.scopes && !m.failed;
+    free(m.scopes);
+    return done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", from->n_ops);
+}
+
+lb_status lb_program_view_init(lb_capture *capture, const lb_program *const *programs, uint32_t n, lb_program_view *side,
+                       lb_err *err)
+{
+    *side = (lb_program_view){.capture = capture, .program = programs[0]};
+    side->parts = calloc(n, sizeof *side->parts);
+    if (!side->parts) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (n == 1) {
+        side->parts[side->n_parts++] = (lb_program_view_part){programs[0], 0, 0};
+        return LB_OK;
+    }
+    side->program = side->merged = lb_program_new();
+    lb_status status = side->merged ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t i = 0; i < n && status == LB_OK; i++) status = append(side, programs[i], err);
+    if (status != LB_OK) {
+        lb_program_view_release(side);
+        return status;
+    }
+    side->merged->step = programs[0]->step, side->merged->rank = programs[0]->rank;
+    side->merged->complete = 1;
+    for (uint32_t i = 0; i < n; i++) side->merged->complete &= programs[i]->complete;
+    return LB_OK;
+}
+
+void lb_program_view_release(lb_program_view *side)
+{
+    lb_program_free(side->merged);
+    free(side->parts);
+    memset(side, 0, sizeof *side);
+}
+
+uint32_t lb_program_view_part_of(const lb_program_view *side, uint32_t op)
+{
+    uint32_t p = side->n_parts - 1;
+    while (p > 0 && side->parts[p].first_op > op) p--;
+    return p;
+}
+
+uint32_t lb_program_view_part_of_value(const lb_program_view *side, uint32_t value)
+{
+    uint32_t p = side->n_parts - 1;
+    while (p > 0 && side->parts[p].first_value > value) p--;
+    return p;
+}
+
+static const lb_program_view_part *part_named(const lb_program_view *side, const lb_program *recorded)
+{
+    for (uint32_t p = 0; p < side->n_parts; p++)
+        if (side->parts[p].program == recorded) return &side->parts[p];
+    return NULL;
+}
+
+uint32_t lb_program_view_op(const lb_program_view *side, const lb_program *recorded, uint32_t op)
+{
+    const lb_program_view_part *part = part_named(side, recorded);
+    return part ? part->first_op + op : LB_NONE;
+}
+
+uint32_t lb_program_view_value_of(const lb_program_view *side, const lb_program *recorded, uint32_t value)
+{
+    const lb_program_view_part *part = part_named(side, recorded);
+    return part && value != LB_NONE ? part->first_value + value : LB_NONE;
+}
+
+const lb_program *lb_program_view_recorded(const lb_program_view *side, uint32_t value, uint32_t *row)
+{
+    const uint32_t p = lb_program_view_part_of_value(side, value);
+    *row = value - side->parts[p].first_value;
+    return side->parts[p].program;
+}
+
+int64_t lb_program_view_storage(const lb_program_view *side, uint32_t part, int64_t storage)
+{
+    return side->merged ? storage + (int64_t)side->parts[part].program->rank * STORAGES_PER_RANK : storage;
+}
+
+lb_status lb_program_view_value(const lb_program_view *side, uint32_t value, lb_tensor *tensor, lb_err *err)
+{
+    uint32_t row;
+    const lb_program *recorded = lb_program_view_recorded(side, value, &row);
+    return lb_capture_value(side->capture, recorded, row, tensor, err);
+}
+
+bool lb_program_view_values_differ(const lb_program_view *a, uint32_t va, const lb_program_view *b, uint32_t vb)
+{
+    const lb_value *u = &a->program->values[va], *v = &b->program->values[vb];
+    lb_tensor x, y;
+    if (lb_digest_is_none(u->logical) || lb_digest_is_none(v->logical)) return false;
+    if (lb_digest_equal(u->logical, v->logical)) return false;
+    /* NaN is NaN, whatever bits a processor gave it. */
+    return lb_program_view_value(a, va, &x, NULL) != LB_OK || lb_program_view_value(b, vb, &y, NULL) != LB_OK ||
+           !lb_tensor_same(&x, &y);
+}

@@ -1,0 +1,44 @@
+/* One side of a comparison: a step of one rank, or several recorded programs taken as one.
+ *
+ * A full forward pass is compared with a prefill and decode steps, one process with many ranks, a batch with micro-batches.
+ * The programs of a side are put one after the other into a single one, in which the values and ops of part p begin at
+ * parts[p].first_value and first_op. Nothing replays that program: alignment and the walk read it.
+ */
+#ifndef LB_BISECT_PROGRAM_VIEW_H
+#define LB_BISECT_PROGRAM_VIEW_H
+
+#include <lastbit/archive.h>
+
+typedef struct lb_program_view_part {
+    const lb_program *program; /* as recorded */
+    uint32_t first_op, first_value;
+} lb_program_view_part;
+
+typedef struct lb_program_view {
+    lb_capture *capture;
+    const lb_program *program; /* that of the one part, or all of them */
+    lb_program *merged;        /* NULL: one part */
+    lb_program_view_part *parts;
+    uint32_t n_parts;
+} lb_program_view;
+
+/* The programs stay the capture's. LB_ERR_NOMEM is the only failure. */
+lb_status lb_program_view_init(lb_capture *capture, const lb_program *const *programs, uint32_t n, lb_program_view *side,
+                       lb_err *err);
+void lb_program_view_release(lb_program_view *side);
+/* The part that an op of the whole lies in. */
+uint32_t lb_program_view_part_of(const lb_program_view *side, uint32_t op);
+uint32_t lb_program_view_part_of_value(const lb_program_view *side, uint32_t value);
+/* The op of the whole that is op `op` of that recorded program; LB_NONE when the side has no such part. */
+uint32_t lb_program_view_op(const lb_program_view *side, const lb_program *recorded, uint32_t op);
+uint32_t lb_program_view_value_of(const lb_program_view *side, const lb_program *recorded, uint32_t value);
+/* The storage of the whole that is a storage of a recorded program of that part. */
+int64_t lb_program_view_storage(const lb_program_view *side, uint32_t part, int64_t storage);
+/* As lb_capture_value, of a value of the whole. */
+lb_status lb_program_view_value(const lb_program_view *side, uint32_t value, lb_tensor *tensor, lb_err *err);
+/* By digests, and where these differ by what was kept: NaNs are equal to each other. What has no digest does not differ. */
+bool lb_program_view_values_differ(const lb_program_view *a, uint32_t value_a, const lb_program_view *b, uint32_t value_b);
+/* The recorded program and row of a value of the whole. */
+const lb_program *lb_program_view_recorded(const lb_program_view *side, uint32_t value, uint32_t *row);
+
+#endif

@@ -1,0 +1,153 @@
+/* What the host says of storages: that they are gone, moved or written by others, what they are called, and that their bytes may be
+ * read while it goes on. See lastbit/capture.h. */
+#include "recorder.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SPOOL_BYTES (64u << 20)
+
+void lb_recorder_forget(lb_recorder *recorder, int64_t storage)
+{
+    pthread_mutex_lock(&recorder->lock);
+    lb_known *s = lb_knowns_find(&recorder->storages, storage);
+    if (s) lb_contents_settle(recorder, s);
+    lb_knowns_remove(&recorder->storages, storage);
+    pthread_mutex_unlock(&recorder->lock);
+}
+
+uint32_t lb_recorder_partial(lb_recorder *recorder, int64_t *storages, uint32_t room)
+{
+    uint32_t n = 0;
+    pthread_mutex_lock(&recorder->lock);
+    for (size_t b = 0; b < recorder->storages.n_buckets && !recorder->dead; b++)
+        for (lb_known *s = recorder->storages.buckets[b]; s; s = s->next)
+            if (s->partial && s->program == recorder->serial && lb_digest_is_none(s->left) && n < room)
+                storages[n++] = s->key;
+    pthread_mutex_unlock(&recorder->lock);
+    return n;
+}
+
+void lb_recorder_remember(lb_recorder *recorder, int64_t storage)
+{
+    pthread_mutex_lock(&recorder->lock);
+    lb_known *s = recorder->dead ? NULL : lb_knowns_find(&recorder->storages, storage);
+    if (s && s->partial && s->program == recorder->serial) lb_left_remember(s);
+    pthread_mutex_unlock(&recorder->lock);
+}
+
+bool lb_recorder_beside(lb_recorder *recorder, bool beside)
+{
+    pthread_mutex_lock(&recorder->lock);
+    if (beside && !recorder->dead && !recorder->backlog) recorder->backlog = lb_measure_queue_new();
+    if (!beside) lb_contents_settle_all(recorder);
+    recorder->beside = beside && recorder->backlog;
+    /* What a budget has room for must be known at once. */
+    const bool free_of_limits = !recorder->ring && !recorder->budget_bytes;
+    if (recorder->beside && free_of_limits && recorder->keep.asked > LB_LEVEL_STATS && !recorder->spool)
+        recorder->spool = lb_write_queue_new(recorder->writer, SPOOL_BYTES);
+    if (!recorder->beside && lb_write_queue_free(recorder->spool)) recorder->spool = NULL;
+    const bool behind = recorder->spool;
+    pthread_mutex_unlock(&recorder->lock);
+    return behind;
+}
+
+uint32_t lb_recorder_unheld(lb_recorder *recorder, int64_t *storages, uint32_t room, uint64_t *promised,
+                            uint64_t *fulfilled)
+{
+    pthread_mutex_lock(&recorder->lock);
+    const uint32_t n = recorder->n_unheld < room ? recorder->n_unheld : room;
+    recorder->n_unheld -= n;
+    if (n) memcpy(storages, recorder->unheld + recorder->n_unheld, n * sizeof storages[0]);
+    *promised = recorder->n_promised;
+    *fulfilled = recorder->n_fulfilled;
+    pthread_mutex_unlock(&recorder->lock);
+    return n;
+}
+
+void lb_recorder_settle(lb_recorder *recorder, int64_t storage)
+{
+    pthread_mutex_lock(&recorder->lock);
+    lb_known *s = storage ? lb_knowns_find(&recorder->storages, storage) : NULL;
+    if (s)
+        lb_contents_settle(recorder, s);
+    else if (!storage)
+        lb_contents_settle_all(recorder);
+    pthread_mutex_unlock(&recorder->lock);
+}
+
+void lb_recorder_resized(lb_recorder *recorder, int64_t storage, const void *data, uint64_t bytes)
+{
+    pthread_mutex_lock(&recorder->lock);
+    lb_known *s = recorder->dead ? NULL : lb_knowns_find(&recorder->storages, storage);
+    if (s) {
+        lb_contents_settle(recorder, s);
+        lb_known_move(s, data, bytes, s->bytes == 0 ? LB_BYTES_UNDEFINED : LB_BYTES_UNKNOWN);
+    }
+    pthread_mutex_unlock(&recorder->lock);
+}
+
+static void vouch(lb_recorder *recorder, lb_known *storage)
+{
+    if (storage->map.units || storage->map.all != LB_BYTES_UNDEFINED) return;
+    lb_contents_settle(recorder, storage);
+    lb_known_change(storage);
+    storage->map.all = LB_BYTES_UNKNOWN;
+}
+
+void lb_recorder_vouch(lb_recorder *recorder, int64_t storage)
+{
+    pthread_mutex_lock(&recorder->lock);
+    lb_known *s = recorder->dead ? NULL : lb_knowns_find(&recorder->storages, storage);
+    if (s) vouch(recorder, s);
+    pthread_mutex_unlock(&recorder->lock);
+}
+
+void lb_recorder_escaped(lb_recorder *recorder, int64_t storage)
+{
+    bool fresh;
+    pthread_mutex_lock(&recorder->lock);
+    lb_known *s = recorder->dead ? NULL : lb_knowns_get(&recorder->storages, storage, &fresh);
+    if (s) {
+        lb_contents_settle(recorder, s);
+        s->escaped = true;
+    }
+    pthread_mutex_unlock(&recorder->lock);
+}
+
+static void name_known_values(lb_recorder *recorder, lb_known *storage, const lb_role *role)
+{
+    if (!recorder->program || storage->program != recorder->serial) return;
+    lb_program *program = recorder->program;
+    for (uint32_t w = 0; w < storage->n_windows; w++) {
+        const lb_window *window = &storage->windows[w];
+        if (window->row == LB_NONE || window->first != role->first) continue;
+        lb_value *value = &program->values[window->row];
+        if (value->name == LB_NONE) value->name = lb_program_string(program, role->name);
+        const bool news = (value->flags & role->flags) != role->flags;
+        value->flags |= role->flags;
+        if (news && value->statistics != LB_NONE &&
+            lb_statistics_nonfinite(&program->statistics[value->statistics]) > 0)
+            recorder->n_nonfinite++;
+    }
+}
+
+lb_status lb_recorder_role(lb_recorder *recorder, const lb_seen *tensor, lb_source_kind kind, uint32_t flags,
+                           const char *name, lb_err *err)
+{
+    lb_status status = lb_recorder_lock(recorder, false, err);
+    if (status != LB_OK) return lb_recorder_unlock(recorder, status);
+    lb_err cause = LB_ERR_INIT;
+    bool fresh;
+    lb_known *storage = lb_knowns_get(&recorder->storages, tensor->storage, &fresh);
+    int64_t first = tensor->layout.offset * (int64_t)(lb_dtype_bits(tensor->dtype) / 8);
+    lb_role role = {first, (uint8_t)kind, flags, (char *)(uintptr_t)name, recorder->serial};
+    if (storage && fresh) {
+        storage->base = tensor->data ? (const uint8_t *)tensor->data - first : NULL;
+        storage->bytes = tensor->storage_bytes;
+    }
+    if (!storage || !lb_known_add_role(storage, &role))
+        return lb_recorder_settled(recorder, lb_recorder_no_memory(&cause), &cause, err);
+    name_known_values(recorder, storage, &role);
+    return lb_recorder_unlock(recorder, LB_OK);
+}

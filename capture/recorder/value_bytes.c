@@ -1,0 +1,438 @@
+/* The contents of a value: digests and statistics, at once or beside the run, and its bytes where they are kept.
+ *
+ * Where the host promised to hold storages (lb_recorder_beside), large results are measured by another thread while the
+ * host goes on. Their windows carry a promise until then; whatever is about to change, free or compare such bytes settles
+ * the storage first. Nothing that is recorded depends on how long that took. */
+#include "recorder.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static lb_status no_memory(lb_err *err)
+{
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory in the recorder");
+}
+
+bool lb_contents_readable(const lb_known *storage, const lb_seen *seen)
+{
+    return seen->device == 0 && storage->base && lb_dtype_bits(seen->dtype) / 8 > 0;
+}
+
+/* ---- measuring ------------------------------------------------------------------------------------------------------ */
+
+static lb_tensor tensor_of(const lb_seen *seen)
+{
+    return (lb_tensor){(void *)(uintptr_t)seen->data, seen->dtype, seen->layout};
+}
+
+static void count_nonfinite(lb_recorder *recorder, const lb_value *value, const lb_statistics *statistics)
+{
+    const uint32_t never = LB_VALUE_PARAMETER | LB_VALUE_GRADIENT | LB_VALUE_STATE;
+    if (value->flags & never && lb_statistics_nonfinite(statistics) > 0) recorder->n_nonfinite++;
+}
+
+static void take_measured(lb_recorder *recorder, lb_window *window, uint32_t statistics, lb_measured *measured)
+{
+    free(window->leaves);
+    window->leaves = measured->leaves;
+    window->n_leaves = measured->n_leaves;
+    window->logical = measured->logical;
+    window->blob = measured->blob;
+    window->statistics = statistics;
+    lb_value *value = &recorder->program->values[window->row];
+    value->statistics = window->statistics;
+    value->logical = window->logical;
+    value->blob = window->blob;
+    count_nonfinite(recorder, value, &measured->statistics);
+}
+
+lb_status lb_contents_note(lb_recorder *recorder, lb_window *window, lb_measured *measured, lb_err *err)
+{
+    const uint32_t statistics = lb_program_add_statistics(recorder->program, &measured->statistics);
+    if (statistics == LB_NONE) {
+        free(measured->leaves);
+        return no_memory(err);
+    }
+    take_measured(recorder, window, statistics, measured);
+    return LB_OK;
+}
+
+lb_measuring lb_contents_measuring(const lb_known *storage, const lb_seen *seen, int64_t first, int64_t last,
+                                   unsigned what)
+{
+    return (lb_measuring){.tensor = tensor_of(seen),
+                          .dense = storage->base + first,
+                          .dense_bytes = (size_t)(last - first),
+                          .what = what};
+}
+
+lb_status lb_contents_measure(lb_recorder *recorder, const lb_known *storage, lb_window *window,
+                              const lb_seen *seen, bool blob, lb_err *err)
+{
+    lb_measuring item = lb_contents_measuring(storage, seen, window->first, window->last,
+                                              LB_MEASURE_STATISTICS | (blob ? LB_MEASURE_BLOB : 0));
+    return lb_measure(&item, 1) ? lb_contents_note(recorder, window, &item.out, err) : no_memory(err);
+}
+
+/* Views of measured bytes whose elements lie in the same order cost no new pass. */
+bool lb_contents_derive(lb_recorder *recorder, lb_window *view, const lb_window *measured)
+{
+    if (lb_digest_is_none(measured->blob)) return false;
+    lb_value *value = &recorder->program->values[view->row];
+    value->blob = view->blob = measured->blob;
+    view->kept = measured->kept;
+    if (measured->kept) value->flags |= LB_VALUE_KEPT;
+    if (!measured->leaves || measured->dtype != view->dtype || !lb_layout_is_contiguous(&value->layout))
+        return false;
+    value->logical = view->logical =
+        lb_measure_logical(measured->leaves, measured->n_leaves, (uint64_t)(view->last - view->first),
+                           view->dtype, &value->layout);
+    value->statistics = view->statistics = measured->statistics;
+    return true;
+}
+
+/* ---- keeping ------------------------------------------------------------------------------------------------------- */
+
+static lb_status store(lb_recorder *recorder, lb_window *window, const void *bytes, uint64_t size, bool *stored,
+                       lb_err *err)
+{
+    lb_err refused = LB_ERR_INIT;
+    /* The last eighth of a budget is for programs and tables: a step without bytes beats none. */
+    const uint64_t room = recorder->budget_bytes - recorder->budget_bytes / 8;
+    lb_status status;
+    if (!recorder->ring && recorder->budget_bytes && lb_writer_bytes(recorder->writer) + size > room)
+        status = lb_writer_has_blob(recorder->writer, window->blob) ? LB_OK : LB_ERR_LIMIT;
+    else
+        status = recorder->spool  ? lb_write_queue_blob(recorder->spool, window->blob, window->dtype, bytes, size, &refused)
+                 : recorder->ring
+                     ? lb_ring_blob(recorder->ring, window->blob, window->dtype, bytes, size, &refused)
+                     : lb_writer_blob(recorder->writer, window->blob, window->dtype, bytes, size, &refused);
+    *stored = status == LB_OK;
+    if (status == LB_OK) return LB_OK;
+    if (status == LB_ERR_LIMIT && !recorder->ring) {
+        lb_keep_refused(&recorder->keep, size);
+        lb_recorder_note(recorder, "budget", "bytes were left out: the budget is used up");
+        return LB_OK;
+    }
+    return lb_fail(err, status, "%s", refused.message);
+}
+
+static bool is_stored(const lb_recorder *recorder, lb_digest blob)
+{
+    return recorder->spool  ? lb_write_queue_has(recorder->spool, blob)
+           : recorder->ring ? lb_ring_has_blob(recorder->ring, blob)
+                            : lb_writer_has_blob(recorder->writer, blob);
+}
+
+/* Where the step no longer fits at its level: what was above the level that is left is gone, and no value says that it was kept. */
+static lb_status outgrow(lb_recorder *recorder)
+{
+    lb_keep *keep = &recorder->keep;
+    lb_stage *stage = recorder->stage;
+    /* Bytes that turned out to be a source's are the sources' in this count. */
+    if (!lb_keep_outgrown(keep, lb_stage_bytes(stage, LB_LEVEL_SOURCES) + lb_stage_bytes(stage, LB_LEVEL_LAYERS),
+                          lb_stage_bytes(stage, LB_LEVEL_OPS)))
+        return LB_OK;
+    lb_stage_drop(stage, keep->level);
+    lb_program *program = recorder->program;
+    for (uint32_t v = 0; v < program->n_values; v++) {
+        lb_value *value = &program->values[v];
+        if (value->flags & LB_VALUE_KEPT && !is_stored(recorder, value->blob) && !lb_stage_has(stage, value->blob))
+            value->flags &= ~(uint32_t)LB_VALUE_KEPT;
+    }
+    for (size_t b = 0; b < recorder->storages.n_buckets; b++)
+        for (lb_known *s = recorder->storages.buckets[b]; s; s = s->next)
+            for (uint32_t w = 0; w < s->n_windows && s->program == recorder->serial; w++)
+                if (s->windows[w].row != LB_NONE && s->windows[w].kept)
+                    s->windows[w].kept = program->values[s->windows[w].row].flags & LB_VALUE_KEPT;
+    return LB_OK;
+}
+
+static lb_status stage(lb_recorder *recorder, lb_window *window, const void *bytes, uint64_t size, lb_purpose purpose,
+                       lb_err *err)
+{
+    bool fresh;
+    LB_TRY(lb_stage_blob(recorder->stage, window->blob, window->dtype, bytes, size, lb_keep_level_of(purpose), &fresh, err));
+    window->kept = true;
+    recorder->program->values[window->row].flags |= LB_VALUE_KEPT;
+    if (fresh && purpose == LB_FOR_LAYER && recorder->keep.level == LB_LEVEL_LAYERS) lb_keep_of_layers(&recorder->keep, size);
+    return fresh ? outgrow(recorder) : LB_OK;
+}
+
+lb_status lb_contents_keep(lb_recorder *recorder, const lb_known *storage, lb_window *window,
+                           lb_purpose purpose, lb_err *err)
+{
+    if (window->last <= window->first) return LB_OK;
+    if (window->kept) {
+        if (recorder->stage) lb_stage_lower(recorder->stage, window->blob, lb_keep_level_of(purpose));
+        return LB_OK;
+    }
+    const uint8_t *bytes = storage->base + window->first;
+    const uint64_t size = (uint64_t)(window->last - window->first);
+    if (lb_digest_is_none(window->blob)) {
+        window->blob = lb_digest_bytes(bytes, size);
+        recorder->program->values[window->row].blob = window->blob;
+    }
+    const bool known = is_stored(recorder, window->blob);
+    if (recorder->stage && !known && (purpose != LB_FOR_SOURCE || lb_stage_has(recorder->stage, window->blob)))
+        return stage(recorder, window, bytes, size, purpose, err);
+    LB_TRY(store(recorder, window, bytes, size, &window->kept, err));
+    if (!window->kept) return LB_OK;
+    recorder->program->values[window->row].flags |= LB_VALUE_KEPT;
+    if (known) return LB_OK;
+    lb_keep_spent(&recorder->keep, purpose, size);
+    return recorder->stage ? outgrow(recorder) : LB_OK;
+}
+
+bool lb_contents_covered(lb_recorder *recorder, const lb_known *storage, const lb_window *window, lb_purpose purpose)
+{
+    for (uint32_t w = 0; w < storage->n_windows; w++) {
+        const lb_window *other = &storage->windows[w];
+        if (!other->kept || other->row == LB_NONE || other->first > window->first || other->last < window->last) continue;
+        if (recorder->stage) lb_stage_lower(recorder->stage, other->blob, lb_keep_level_of(purpose));
+        return true;
+    }
+    return false;
+}
+
+bool lb_contents_left(const lb_known *storage, const lb_window *window)
+{
+    for (uint32_t w = 0; w < storage->n_windows; w++) {
+        const lb_window *other = &storage->windows[w];
+        if ((other->kept || other->left) && other->row != LB_NONE && other->first <= window->first && other->last >= window->last)
+            return true;
+    }
+    return false;
+}
+
+static lb_status put_blob(void *context, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size, lb_err *err)
+{
+    return lb_writer_blob(context, digest, dtype, bytes, size, err);
+}
+
+/* What they took is what the next step is expected to take. */
+lb_status lb_contents_unstage(lb_recorder *recorder, lb_err *err)
+{
+    lb_stage *stage = recorder->stage;
+    if (!stage) return LB_OK;
+    const uint64_t sources = lb_stage_bytes(stage, LB_LEVEL_SOURCES), layers = lb_stage_bytes(stage, LB_LEVEL_LAYERS),
+                   ops = lb_stage_bytes(stage, LB_LEVEL_OPS);
+    lb_keep_spent(&recorder->keep, LB_FOR_SOURCE, sources + layers + ops);
+    lb_keep_measured(&recorder->keep, layers, ops);
+    recorder->stage = NULL;
+    if (recorder->spool) return lb_write_queue_stage(recorder->spool, stage, err);
+    const lb_status status = lb_stage_each(stage, put_blob, recorder->writer, err);
+    lb_stage_free(stage);
+    return status;
+}
+
+/* ---- beside the run ---------------------------------------------------------------------------------------------------- */
+
+#define TOO_SMALL (64u << 10)     /* bytes that are read sooner than another thread is told of them */
+#define MOST_BEHIND (64ull << 20) /* bytes that may wait: the host keeps them alive */
+
+struct lb_promise {
+    lb_work work;
+    lb_promise *next; /* of the same storage */
+    lb_known *storage;
+    uint64_t hash;       /* of the window */
+    uint32_t statistics; /* row that is free for it */
+};
+
+static bool may_wait(const lb_recorder *recorder, const lb_late *late)
+{
+    return recorder->beside && !late->wanted && !late->filled && !late->storage->escaped &&
+           lb_dtype_bytes(late->seen.dtype, (size_t)lb_layout_numel(&late->seen.layout)) >= TOO_SMALL;
+}
+
+bool lb_contents_promised(const lb_window *window, const lb_seen *seen)
+{
+    const lb_promise *p = window->promise;
+    const lb_tensor *main = &p->work.item.tensor;
+    return window->hash == p->hash || (main->dtype == seen->dtype && lb_layout_is_contiguous(&main->layout) &&
+                                       lb_layout_is_contiguous(&seen->layout));
+}
+
+static lb_status note_unheld(lb_recorder *recorder, int64_t key, lb_err *err)
+{
+    if (recorder->n_unheld && recorder->unheld[recorder->n_unheld - 1] == key) return LB_OK;
+    if (recorder->n_unheld == recorder->cap_unheld) {
+        uint32_t cap = recorder->cap_unheld ? 2 * recorder->cap_unheld : 64;
+        int64_t *keys = realloc(recorder->unheld, cap * sizeof *keys);
+        if (!keys) return no_memory(err);
+        recorder->unheld = keys;
+        recorder->cap_unheld = cap;
+    }
+    recorder->unheld[recorder->n_unheld++] = key;
+    return LB_OK;
+}
+
+static lb_status promise(lb_recorder *recorder, const lb_late *late, lb_window *window, lb_err *err)
+{
+    LB_TRY(note_unheld(recorder, late->storage->key, err));
+    lb_promise *p = calloc(1, sizeof *p);
+    if (!p) return no_memory(err);
+    p->work.item =
+        lb_contents_measuring(late->storage, &late->seen, window->first, window->last, LB_MEASURE_STATISTICS);
+    p->storage = late->storage;
+    p->hash = late->hash;
+    p->statistics = late->statistics;
+    if (!lb_measure_queue_add(recorder->backlog, &p->work)) {
+        free(p);
+        return no_memory(err);
+    }
+    p->next = late->storage->promises;
+    late->storage->promises = p;
+    window->promise = p;
+    window->verified = late->verified;
+    recorder->n_promised++;
+    return LB_OK;
+}
+
+/* What was measured gets to its window, and to the views of the same bytes that were met meanwhile. */
+static void fulfil(lb_recorder *recorder, lb_promise *p)
+{
+    lb_known *storage = p->storage;
+    lb_promise **link = &storage->promises;
+    while (*link != p) link = &(*link)->next;
+    *link = p->next;
+    p->storage = NULL;
+    lb_window *main = lb_known_window(storage, p->hash);
+    recorder->program->statistics[p->statistics] = p->work.item.out.statistics;
+    take_measured(recorder, main, p->statistics, &p->work.item.out);
+    main->promise = NULL;
+    for (uint32_t w = 0; w < storage->n_windows; w++) {
+        lb_window *view = &storage->windows[w];
+        if (view->promise != p) continue;
+        view->promise = NULL;
+        lb_contents_derive(recorder, view, main);
+    }
+}
+
+/* Those that are done leave the queue, and as many as make it that short. */
+static void advance(lb_recorder *recorder, uint64_t most_bytes)
+{
+    lb_measure_queue *backlog = recorder->backlog;
+    for (lb_work *oldest; backlog && (oldest = lb_measure_queue_oldest(backlog));) {
+        if (!lb_measure_queue_is_done(oldest)) {
+            if (lb_measure_queue_bytes(backlog) <= most_bytes) return;
+            lb_measure_queue_finish(backlog, oldest);
+        }
+        lb_promise *p = (lb_promise *)oldest;
+        if (p->storage) fulfil(recorder, p);
+        lb_measure_queue_remove_oldest(backlog);
+        free(p);
+        recorder->n_fulfilled++;
+    }
+}
+
+void lb_contents_settle(lb_recorder *recorder, lb_known *storage)
+{
+    /* The newest comes first in the list, and the helper begins with the oldest. */
+    while (storage->promises) {
+        lb_promise *p = storage->promises;
+        lb_measure_queue_finish(recorder->backlog, &p->work);
+        fulfil(recorder, p);
+    }
+}
+
+void lb_contents_settle_all(lb_recorder *recorder)
+{
+    advance(recorder, 0);
+}
+
+void lb_contents_drop(lb_recorder *recorder)
+{
+    lb_work *work = recorder->backlog ? lb_measure_queue_oldest(recorder->backlog) : NULL;
+    if (!lb_measure_queue_free(recorder->backlog)) work = NULL;
+    recorder->backlog = NULL;
+    recorder->n_unheld = 0;
+    recorder->beside = false;
+    recorder->n_fulfilled = recorder->n_promised;
+    while (work) {
+        lb_promise *p = (lb_promise *)work;
+        work = work->next;
+        if (p->storage) free(p->work.item.out.leaves);
+        free(p);
+    }
+}
+
+/* ---- results of an op ---------------------------------------------------------------------------------------------- */
+
+/* All results of an op are measured together, by several threads where that pays: see lb_contents_measure_late. */
+lb_status lb_contents_later(lb_recorder *recorder, const lb_standing *at, lb_known *storage,
+                            const lb_window *window, const lb_seen *seen, lb_err *err)
+{
+    const lb_value *value = &recorder->program->values[window->row];
+    if (!lb_contents_readable(storage, seen) || value->flags & LB_VALUE_UNDEFINED) return LB_OK;
+    /* Like a source, a choice cannot be had from a replay that rounds differently: a tie may fall to the other side. */
+    const bool choice = at->reads_floats && !lb_dtype_is_float(value->dtype);
+    const bool source = value->flags & LB_VALUE_SOURCE || choice;
+    const bool wanted =
+        at->keep || (source && lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, at->layer, at->name));
+    if (!wanted && !source) lb_keep_left(&recorder->keep, LB_FOR_RESULT, (uint64_t)(window->last - window->first));
+    if (recorder->n_late == recorder->cap_late) {
+        uint32_t cap = recorder->cap_late ? 2 * recorder->cap_late : 16;
+        lb_late *late = realloc(recorder->late, cap * sizeof *late);
+        if (!late) return no_memory(err);
+        recorder->late = late;
+        recorder->cap_late = cap;
+    }
+    recorder->late[recorder->n_late++] = (lb_late){.storage = storage,
+                                                   .hash = window->hash,
+                                                   .seen = *seen,
+                                                   .purpose = source ? LB_FOR_SOURCE : at->keep_for,
+                                                   .wanted = wanted,
+                                                   .filled = at->filled,
+                                                   .verified = at->phase == LB_PHASE_OPTIMIZER};
+    return LB_OK;
+}
+
+static lb_status measure_now(lb_recorder *recorder, const lb_late *late, uint32_t n, lb_err *err)
+{
+    lb_measuring few[4], *items = n <= 4 ? few : malloc(n * sizeof *items);
+    if (!items) return no_memory(err);
+    for (uint32_t i = 0; i < n; i++) {
+        const lb_window *window = lb_known_window(late[i].storage, late[i].hash);
+        items[i] = lb_contents_measuring(late[i].storage, &late[i].seen, window->first, window->last,
+                                         LB_MEASURE_STATISTICS | (late[i].wanted ? LB_MEASURE_BLOB : 0));
+    }
+    lb_status status = lb_measure(items, n) ? LB_OK : no_memory(err);
+    bool measured = status == LB_OK;
+    for (uint32_t i = 0; i < n && measured; i++) {
+        lb_window *window = lb_known_window(late[i].storage, late[i].hash);
+        if (status != LB_OK) {
+            free(items[i].out.leaves);
+            continue;
+        }
+        recorder->program->statistics[late[i].statistics] = items[i].out.statistics;
+        take_measured(recorder, window, late[i].statistics, &items[i].out);
+        window->verified = late[i].verified;
+        if (late[i].wanted) status = lb_contents_keep(recorder, late[i].storage, window, late[i].purpose, err);
+    }
+    if (items != few) free(items);
+    return status;
+}
+
+lb_status lb_contents_measure_late(lb_recorder *recorder, lb_err *err)
+{
+    if (!recorder->n_late) return LB_OK;
+    const lb_statistics none = {0};
+    uint32_t n = 0; /* that cannot wait */
+    lb_status status = LB_OK;
+    for (uint32_t i = 0; i < recorder->n_late && status == LB_OK; i++) {
+        lb_late *late = &recorder->late[i];
+        /* Rows have the same order however long it takes to fill them. */
+        late->statistics = lb_program_add_statistics(recorder->program, &none);
+        if (late->statistics == LB_NONE)
+            status = no_memory(err);
+        else if (may_wait(recorder, late))
+            status = promise(recorder, late, lb_known_window(late->storage, late->hash), err);
+        else
+            recorder->late[n++] = *late;
+    }
+    recorder->n_late = 0;
+    if (status == LB_OK && n) status = measure_now(recorder, recorder->late, n, err);
+    advance(recorder, MOST_BEHIND);
+    return status;
+}

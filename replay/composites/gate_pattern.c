@@ -1,0 +1,224 @@
+/* Gated activations written out: see gate_pattern.h.
+ *
+ * Products are a tree whose leaves may stand in any order. The leaf that is a function of another one (sigmoid, 1 + exp, 1 + tanh,
+ * 1 + erf) says which of them is the gate; what is left is the other factor. What the function is taken of is compared as a polynomial of
+ * the gate, so that it doesn't matter how that was written. */
+#include "gate_pattern.h"
+
+#include <math.h>
+
+enum { DEEPEST = 6, DEGREE = 3, MOST_LEAVES = 16 };
+
+static void take(lb_gate_pattern *w, uint32_t op)
+{
+    if (w->n_ops < LB_GATE_PATTERN_OPS) w->ops[w->n_ops++] = op;
+}
+
+static bool near(double x, double y)
+{
+    return fabs(x - y) <= 1e-6 * fabs(y);
+}
+
+/* ---- what the function is taken of ---------------------------------------------------------------------------------------- */
+
+static bool multiply(const double *p, const double *q, double *product)
+{
+    double sum[2 * DEGREE + 1] = {0};
+    for (int i = 0; i <= DEGREE; i++)
+        for (int k = 0; k <= DEGREE; k++) sum[i + k] += p[i] * q[k];
+    for (int i = 0; i <= DEGREE; i++) product[i] = sum[i];
+    return sum[4] == 0 && sum[5] == 0 && sum[6] == 0;
+}
+
+/* `r` as p0 + p1 x + p2 x² + p3 x³. */
+static bool polynomial(const lb_recogniser *t, lb_reading r, lb_reading x, double *p, lb_gate_pattern *w,
+                       int depth)
+{
+    double q[DEGREE + 1] = {0}, number = 0, alpha = 1;
+    for (int i = 0; i <= DEGREE; i++) p[i] = 0;
+    if (lb_recogniser_same(t, r, x)) {
+        p[1] = 1;
+        return true;
+    }
+    r = lb_recogniser_peel(t, r);
+    const uint32_t op = lb_recogniser_maker(t, r);
+    if (op == LB_NONE || depth == DEEPEST || !lb_recogniser_forward(t, op)) return false;
+    const lb_reading a = lb_recogniser_arg(t, op, 0), b = lb_recogniser_arg(t, op, 1);
+    const bool numbered = lb_recogniser_number(t, op, 1, &number), adds = lb_recogniser_is(t, op, "add"),
+               multiplies = lb_recogniser_is(t, op, "mul");
+    if (a.op == LB_NONE || !polynomial(t, a, x, p, w, depth + 1)) return false;
+    take(w, op);
+    if (lb_recogniser_is(t, op, "neg")) {
+        for (int i = 0; i <= DEGREE; i++) p[i] = -p[i];
+        return true;
+    }
+    if (lb_recogniser_is(t, op, "pow") && numbered && (number == 2 || number == 3)) {
+        for (int i = 0; i <= DEGREE; i++) q[i] = p[i];
+        for (int i = 1; i < (int)number; i++)
+            if (!multiply(p, q, p)) return false;
+        return true;
+    }
+    if (numbered && (multiplies || lb_recogniser_is(t, op, "div"))) {
+        for (int i = 0; i <= DEGREE; i++) p[i] = multiplies ? p[i] * number : p[i] / number;
+        return true;
+    }
+    if (adds && numbered) {
+        p[0] += number;
+        return true;
+    }
+    if (b.op == LB_NONE || !(adds || multiplies) || !polynomial(t, b, x, q, w, depth + 1)) return false;
+    if (multiplies) return multiply(p, q, p);
+    lb_recogniser_number(t, op, 2, &alpha);
+    for (int i = 0; i <= DEGREE; i++) p[i] += alpha * q[i];
+    return true;
+}
+
+/* Sigmoid, or one plus something. */
+static bool is_function(const lb_recogniser *t, uint32_t op)
+{
+    double one = 0;
+    if (op == LB_NONE || !lb_recogniser_forward(t, op)) return false;
+    return lb_recogniser_is(t, op, "sigmoid") ||
+           (lb_recogniser_is(t, op, "add") && lb_recogniser_number(t, op, 1, &one) && one == 1);
+}
+
+/* Whether that is one of x: sigmoid(x), 1 + erf(…), 1 + tanh(…), or 1 + exp(-x), which has to stand under the others: `*under`. */
+static bool is_function_of(const lb_recogniser *t, uint32_t op, lb_reading x, lb_gate_pattern *w, bool *under)
+{
+    static const struct {
+        const char *name;
+        lb_gate_act act;
+        double p[DEGREE + 1];
+    } functions[] = {
+        {"exp", LB_GATE_SILU, {0, -1, 0, 0}},
+        {"erf", LB_GATE_GELU, {0, 0.70710678118654752440, 0, 0}},
+        {"tanh", LB_GATE_GELU_TANH, {0, 0.79788456080286535588, 0, 0.79788456080286535588 * 0.044715}}};
+    double p[DEGREE + 1];
+    const lb_gate_pattern before = *w;
+    *under = false;
+    take(w, op);
+    if (lb_recogniser_is(t, op, "sigmoid")) {
+        w->act = LB_GATE_SILU;
+        return lb_recogniser_same(t, lb_recogniser_arg(t, op, 0), x);
+    }
+    const uint32_t inner = lb_recogniser_maker(t, lb_recogniser_arg(t, op, 0));
+    for (int i = 0; inner != LB_NONE && i < 3; i++) {
+        if (!lb_recogniser_is(t, inner, functions[i].name) ||
+            !polynomial(t, lb_recogniser_arg(t, inner, 0), x, p, w, 0))
+            continue;
+        bool same = true;
+        for (int k = 0; k <= DEGREE; k++) same &= near(p[k], functions[i].p[k]);
+        w->act = functions[i].act, *under = i == 0;
+        take(w, inner);
+        if (same) return true;
+    }
+    *w = before;
+    return false;
+}
+
+/* ---- the product ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct product {
+    const lb_recogniser *t;
+    lb_reading x;
+    uint32_t function;
+    bool under;                        /* the function stands under the others */
+    uint32_t gates, functions, others; /* how many leaves are what */
+    uint32_t strays;                   /* leaves on the wrong side of a division */
+    double factor;
+    lb_gate_pattern *written;
+} product;
+
+static uint32_t maker_of(const lb_recogniser *t, lb_reading r)
+{
+    return lb_recogniser_maker(t, lb_recogniser_peel(t, r));
+}
+
+/* Multiplies elements, or divides them. */
+static bool is_product(const lb_recogniser *t, uint32_t op)
+{
+    static const char *const names[] = {"mul", "div", "reciprocal", NULL};
+    return op != LB_NONE && lb_recogniser_forward(t, op) && lb_recogniser_is_any(t, op, names);
+}
+
+static uint32_t product_behind(const lb_recogniser *t, lb_reading r)
+{
+    const uint32_t op = maker_of(t, r);
+    return is_product(t, op) ? op : LB_NONE;
+}
+
+/* Whether the gate or its function is among the leaves below. */
+static bool holds(const product *p, lb_reading r, int depth)
+{
+    if (r.op == LB_NONE || depth == DEEPEST) return false;
+    if (lb_recogniser_same(p->t, r, p->x) || maker_of(p->t, r) == p->function) return true;
+    const uint32_t op = product_behind(p->t, r);
+    return op != LB_NONE && (holds(p, lb_recogniser_arg(p->t, op, 0), depth + 1) ||
+                             holds(p, lb_recogniser_arg(p->t, op, 1), depth + 1));
+}
+
+static void gather(product *p, lb_reading r, bool under, int depth);
+
+static void gather_operands(product *p, uint32_t op, bool under, int depth)
+{
+    const bool inverts = lb_recogniser_is(p->t, op, "reciprocal"), divides = lb_recogniser_is(p->t, op, "div");
+    double number;
+    take(p->written, op);
+    gather(p, lb_recogniser_arg(p->t, op, 0), under != inverts, depth + 1);
+    if (inverts) return;
+    if (!lb_recogniser_number(p->t, op, 1, &number))
+        gather(p, lb_recogniser_arg(p->t, op, 1), under != divides, depth + 1);
+    else
+        p->factor *= under != divides ? 1 / number : number;
+}
+
+static void gather(product *p, lb_reading r, bool under, int depth)
+{
+    const uint32_t op = r.op == LB_NONE ? LB_NONE : product_behind(p->t, r);
+    const bool is_gate = r.op != LB_NONE && lb_recogniser_same(p->t, r, p->x),
+               is_its_function = r.op != LB_NONE && !is_gate && maker_of(p->t, r) == p->function;
+    if (!is_gate && !is_its_function && op != LB_NONE && holds(p, r, depth)) {
+        gather_operands(p, op, under, depth);
+        return;
+    }
+    p->strays += under != (is_its_function && p->under);
+    if (is_gate)
+        p->gates++, p->written->gate = r;
+    else if (is_its_function)
+        p->functions++;
+    else
+        p->others++, p->written->up = r;
+}
+
+/* The leaves of a tree of products and what its inner ones are made of. */
+static void list_leaves(const lb_recogniser *t, lb_reading r, lb_reading *leaves, uint32_t *n, int depth)
+{
+    if (r.op == LB_NONE || depth == DEEPEST || *n == MOST_LEAVES) return;
+    leaves[(*n)++] = r;
+    const uint32_t op = product_behind(t, r);
+    for (uint32_t i = 0; op != LB_NONE && i < 2; i++)
+        list_leaves(t, lb_recogniser_arg(t, op, i), leaves, n, depth + 1);
+}
+
+bool lb_gate_pattern_read(const lb_recogniser *t, uint32_t mul, lb_gate_pattern *written)
+{
+    lb_reading leaves[MOST_LEAVES];
+    uint32_t n = 0;
+    if (!is_product(t, mul)) return false;
+    for (uint32_t i = 0; i < 2; i++) list_leaves(t, lb_recogniser_arg(t, mul, i), leaves, &n, 1);
+    for (uint32_t f = 0; f < n; f++) {
+        const uint32_t function = maker_of(t, leaves[f]);
+        for (uint32_t x = 0; x < n && is_function(t, function); x++) {
+            *written = (lb_gate_pattern){.up = {LB_NONE, LB_NONE}};
+            product p = {.t = t, .x = leaves[x], .function = function, .factor = 1, .written = written};
+            if (x == f || !is_function_of(t, function, leaves[x], written, &p.under)) continue;
+            gather_operands(&p, mul, false, 0);
+            if (p.gates == 2 && !p.others)
+                p.gates = 1, p.others = 1, written->up = written->gate; /* gated by itself */
+            if (p.gates == 1 && p.functions == 1 && p.others == 1 && !p.strays && written->up.op != LB_NONE &&
+                near(p.factor, written->act == LB_GATE_SILU ? 1 : 0.5))
+                return true;
+        }
+    }
+    return false;
+}

@@ -1,0 +1,12 @@
+/* Whether the tensors that a kernel is going to read are there. */
+#ifndef LB_REPLAY_REQUIRED_ARGUMENTS_H
+#define LB_REPLAY_REQUIRED_ARGUMENTS_H
+
+#include "ops.h"
+
+/* LB_ERR_UNSUPPORTED, with a report that names the argument, when a tensor that the row cannot do without is missing: it is none, or was
+ * recorded as something other than one dense tensor (a sparse one is a list of its parts). Whoever calls a kernel with operands that come
+ * from a recording asks this first; no kernel has to. */
+lb_status lb_call_complete(const lb_call *call);
+
+#endif

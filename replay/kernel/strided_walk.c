@@ -1,0 +1,52 @@
+/* Walks of tensors in the result's order, see strided_walk.h. */
+#include "strided_walk.h"
+
+lb_strided_walk lb_strided_walk_of(const lb_layout *result)
+{
+    lb_strided_walk w = {.n = 1, .result = result};
+    for (int d = 0; d < result->ndim; d++) {
+        w.n *= result->shape[d];
+        if (result->shape[d] == 1) continue;
+        int at = w.ndim++;
+        /* insertion by stride; equal strides keep the order of dimensions */
+        while (at > 0 && result->stride[w.dim[at - 1]] < result->stride[d]) {
+            w.dim[at] = w.dim[at - 1];
+            at--;
+        }
+        w.dim[at] = d;
+    }
+    for (int k = 0; k < w.ndim; k++) w.shape[k] = result->shape[w.dim[k]];
+    return w;
+}
+
+bool lb_walker_of(lb_walker *c, const lb_strided_walk *w, const lb_tensor *t)
+{
+    const int shift = w->result->ndim - t->layout.ndim;
+    c->data = t->data;
+    c->dtype = t->dtype;
+    c->element = lb_dtype_bits(t->dtype) / 8;
+    c->ndim = 0;
+    c->single = true;
+    if (shift < 0) return false;
+    for (int d = 0; d < t->layout.ndim; d++)
+        if (t->layout.shape[d] != 1 && t->layout.shape[d] != w->result->shape[d + shift]) return false;
+    for (int k = 0; k < w->ndim; k++) {
+        const int d = w->dim[k] - shift;
+        const int64_t stride = d < 0 || t->layout.shape[d] == 1 ? 0 : t->layout.stride[d];
+        const int last = c->ndim - 1;
+        if (stride != 0) c->single = false;
+        if (last >= 0 && c->stride[last] == stride * w->shape[k]) {
+            c->shape[last] *= w->shape[k];
+            c->stride[last] = stride;
+        } else {
+            c->shape[c->ndim] = w->shape[k];
+            c->stride[c->ndim++] = stride;
+        }
+    }
+    if (c->ndim == 0) {
+        c->ndim = 1;
+        c->shape[0] = 1;
+        c->stride[0] = 1;
+    }
+    return true;
+}

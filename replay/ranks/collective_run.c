@@ -1,0 +1,523 @@
+/* Collectives over machines: see collective_run.h. */
+#include "collective_run.h"
+
+#include "rebase.h"
+#include "frame.h"
+#include "operands.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the table of names ----------------------------------------------------------------------------------------- */
+
+typedef enum exchange_kind {
+    EXCHANGE_ALL_REDUCE,
+    EXCHANGE_REDUCE,
+    EXCHANGE_BROADCAST,
+    EXCHANGE_ALL_GATHER,
+    EXCHANGE_GATHER,
+    EXCHANGE_SCATTER,
+    EXCHANGE_REDUCE_SCATTER,
+    EXCHANGE_ALL_TO_ALL,
+    EXCHANGE_NOTHING
+} exchange_kind;
+
+/* Positions of args in the schema; -1: none. `splits`: output splits, input splits follow. */
+static const struct exchange_name {
+    const char *name;
+    exchange_kind kind;
+    int8_t inputs, root, splits;
+    bool coalesced;   /* inputs are reduced as one stream */
+    int8_t dim;       /* tensors are cut and joined along the dimension that this arg names; 0: along the first */
+    bool shared_memory; /* each rank reads the others' inputs: in one stage, or in two where there is much */
+} NAMES[] = {
+    {"c10d::allreduce_", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"c10d::allreduce_coalesced_", EXCHANGE_ALL_REDUCE, 0, -1, -1, true},
+    {"c10d::reduce_", EXCHANGE_REDUCE, 0, 3, -1, false},
+    {"c10d::broadcast_", EXCHANGE_BROADCAST, 0, 2, -1, false},
+    {"c10d::allgather_", EXCHANGE_ALL_GATHER, 1, -1, -1, false},
+    {"c10d::_allgather_base_", EXCHANGE_ALL_GATHER, 1, -1, -1, false},
+    {"c10d::allgather_into_tensor_coalesced_", EXCHANGE_ALL_GATHER, 1, -1, -1, false},
+    {"c10d::allgather_coalesced_", EXCHANGE_ALL_GATHER, 1, -1, -1, true},
+    {"c10d::gather_", EXCHANGE_GATHER, 1, 3, -1, false},
+    {"c10d::scatter_", EXCHANGE_SCATTER, 1, 3, -1, false},
+    {"c10d::reduce_scatter_", EXCHANGE_REDUCE_SCATTER, 1, -1, -1, true},
+    {"c10d::_reduce_scatter_base_", EXCHANGE_REDUCE_SCATTER, 1, -1, -1, false},
+    {"c10d::reduce_scatter_tensor_coalesced_", EXCHANGE_REDUCE_SCATTER, 1, -1, -1, false},
+    {"c10d::alltoall_", EXCHANGE_ALL_TO_ALL, 1, -1, -1, true},
+    {"c10d::alltoall_base_", EXCHANGE_ALL_TO_ALL, 1, -1, 3, false},
+    {"c10d::barrier", EXCHANGE_NOTHING, -1, -1, -1, false},
+    {"c10d::monitored_barrier_", EXCHANGE_NOTHING, -1, -1, -1, false},
+    {"_c10d_functional::all_reduce", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"_c10d_functional::all_reduce_", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"_c10d_functional::all_reduce_coalesced", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"_c10d_functional::all_reduce_coalesced_", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"_c10d_functional::broadcast", EXCHANGE_BROADCAST, 0, 1, -1, false},
+    {"_c10d_functional::broadcast_", EXCHANGE_BROADCAST, 0, 1, -1, false},
+    {"_c10d_functional::all_gather_into_tensor", EXCHANGE_ALL_GATHER, 0, -1, -1, false},
+    {"_c10d_functional::all_gather_into_tensor_out", EXCHANGE_ALL_GATHER, 0, -1, -1, false},
+    {"_c10d_functional::all_gather_into_tensor_coalesced", EXCHANGE_ALL_GATHER, 0, -1, -1, false},
+    {"_c10d_functional::reduce_scatter_tensor", EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false},
+    {"_c10d_functional::reduce_scatter_tensor_out", EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false},
+    {"_c10d_functional::reduce_scatter_tensor_coalesced", EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false},
+    {"_c10d_functional::all_to_all_single", EXCHANGE_ALL_TO_ALL, 0, -1, 1, false},
+    /* vllm/distributed/parallel_state.py, csrc/torch_bindings.cpp, csrc/cpu/torch_bindings.cpp of vllm-project/vllm */
+    {"vllm::all_reduce", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"vllm::inplace_all_reduce", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"vllm::outplace_all_reduce", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"vllm::all_gather", EXCHANGE_ALL_GATHER, 0, -1, -1, false, .dim = 1},
+    {"vllm::reduce_scatter", EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false, .dim = 1},
+    {"_C_custom_ar::all_reduce", EXCHANGE_ALL_REDUCE, 1, -1, -1, false, .shared_memory = true},
+    {"_C::shm_allreduce", EXCHANGE_ALL_REDUCE, 1, -1, -1, false},
+    /* python/sglang/srt/distributed/parallel_state.py, sgl-kernel/csrc/common_extension.cc of sgl-project/sglang */
+    {"sglang::inplace_all_reduce", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"sglang::outplace_all_reduce", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"sglang::reg_all_gather_into_tensor", EXCHANGE_ALL_GATHER, 1, -1, -1, false},
+    {"sglang::reg_reduce_scatter_tensor", EXCHANGE_REDUCE_SCATTER, 1, -1, -1, false},
+    {"sgl_kernel::all_reduce", EXCHANGE_ALL_REDUCE, 1, -1, -1, false, .shared_memory = true},
+    {"sgl_kernel::mscclpp_allreduce", EXCHANGE_ALL_REDUCE, 1, -1, -1, false},
+    {"sgl_kernel::shm_allreduce", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"sgl_kernel::shm_allgather", EXCHANGE_ALL_GATHER, 0, -1, -1, false, .dim = 1},
+    /* cpp/tensorrt_llm/thop of NVIDIA/TensorRT-LLM; an all-reduce that does more than that has more results, which do not fit */
+    {"trtllm::allreduce", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"trtllm::allgather", EXCHANGE_ALL_GATHER, 0, -1, -1, false},
+    {"trtllm::reducescatter", EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false},
+};
+
+static const struct exchange_name *find_name(const char *op_name)
+{
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
+        if (!strcmp(NAMES[i].name, op_name)) return &NAMES[i];
+    return NULL;
+}
+
+bool lb_collective_run_knows(const char *op_name) { return find_name(op_name) != NULL; }
+
+/* Its place in the group; 0 where there is none. */
+static uint32_t root_of(const struct exchange_name *name, const lb_program *program, const lb_op *op)
+{
+    if (name->root < 0 || (uint32_t)name->root >= op->args) return 0;
+    const lb_arg *arg = &lb_op_args(program, op)[name->root];
+    return arg->tag == LB_ARG_INT && arg->u.i >= 0 && arg->u.i < LB_COLLECTIVE_MAX_RANKS ? (uint32_t)arg->u.i : 0;
+}
+
+static bool is_received(const struct exchange_name *name, uint32_t root, uint32_t who)
+{
+    return (name->kind != EXCHANGE_GATHER && name->kind != EXCHANGE_REDUCE) || who == root;
+}
+
+bool lb_collective_run_receives(const lb_program *program, const lb_op *op, uint32_t who)
+{
+    const struct exchange_name *name = find_name(lb_op_name(program, op));
+    return name && is_received(name, root_of(name, program, op), who);
+}
+
+/* ---- members ---------------------------------------------------------------------------------------------------- */
+
+typedef struct list {
+    uint32_t *values;
+    uint32_t n, room;
+} list;
+
+typedef struct member {
+    lb_machine *machine;
+    const lb_program *program;
+    const lb_op *op;
+    const lb_choice *choice;
+    list inputs, outputs;
+    int64_t *starts; /* inputs->n + 1: where each input begins in the stream */
+    char *stream;
+} member;
+
+typedef struct exchange {
+    const struct exchange_name *name;
+    member *members;
+    uint32_t n;
+    lb_dtype dtype; /* of the streams */
+    size_t size;
+    lb_reduction reduction;
+    lb_order order;
+    uint32_t root;
+    lb_inputs known;
+    lb_err *err;
+} exchange;
+
+static lb_status append(list *l, uint32_t value, lb_err *err)
+{
+    if (l->n == l->room) {
+        uint32_t room = l->room ? l->room * 2 : 8, *grown = realloc(l->values, room * sizeof *grown);
+        if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
+        l->values = grown;
+        l->room = room;
+    }
+    l->values[l->n++] = value;
+    return LB_OK;
+}
+
+static lb_status append_arg(list *l, const lb_program *program, const lb_arg *arg, lb_err *err)
+{
+    if (arg->tag == LB_ARG_VALUE) return append(l, arg->u.value, err);
+    for (uint32_t i = 0; arg->tag == LB_ARG_LIST && i < arg->count; i++)
+        LB_TRY(append_arg(l, program, &program->args[arg->u.first + i], err));
+    return LB_OK;
+}
+
+static lb_status collect(exchange *x, member *m)
+{
+    const lb_op *op = m->op;
+    int8_t at = x->name->inputs;
+    if (at >= 0 && (uint32_t)at < op->args) LB_TRY(append_arg(&m->inputs, m->program, &lb_op_args(m->program, op)[at], x->err));
+    uint32_t n = op->written ? op->written : op->results;
+    const uint32_t *refs = op->written ? lb_op_written(m->program, op) : lb_op_results(m->program, op);
+    for (uint32_t i = 0; i < n; i++)
+        if (refs[i] != LB_NONE) LB_TRY(append(&m->outputs, refs[i], x->err));
+    m->starts = calloc(m->inputs.n + 1, sizeof *m->starts);
+    if (!m->starts) return lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
+    for (uint32_t i = 0; i < m->inputs.n; i++)
+        m->starts[i + 1] = m->starts[i] + lb_layout_numel(&m->program->values[m->inputs.values[i]].layout);
+    return LB_OK;
+}
+
+static int64_t length(const member *m) { return m->starts[m->inputs.n]; }
+
+/* A region holds the sums in its own dtype. */
+static lb_dtype stream_dtype(const exchange *x)
+{
+    for (uint32_t r = 0; r < x->n; r++)
+        if (x->members[r].inputs.n) {
+            lb_dtype recorded = x->members[r].program->values[x->members[r].inputs.values[0]].dtype;
+            const lb_choice *choice = x->members[r].choice;
+            if (lb_dtype_is_complex(recorded)) return lb_held_dtype(lb_choice_dtype(choice, recorded), recorded);
+            if (!choice->region || !lb_dtype_is_float(recorded)) return recorded;
+            if (choice->widen_only && lb_dtype_precision(choice->region) <= lb_dtype_precision(recorded)) return recorded;
+            return choice->region;
+        }
+    return LB_U8;
+}
+
+/* The tensor with the dimension along which it is cut or joined in front. */
+static lb_tensor cut_in_front(const exchange *x, const member *m, lb_tensor t)
+{
+    const uint32_t at = (uint32_t)x->name->dim;
+    if (!at || at >= m->op->args || lb_op_args(m->program, m->op)[at].tag != LB_ARG_INT) return t;
+    const int dim = lb_wrap_dim(lb_op_args(m->program, m->op)[at].u.i, t.layout.ndim);
+    const lb_layout was = t.layout;
+    for (int d = 0; dim > 0 && d <= dim; d++) {
+        const int from = d ? d - 1 : dim;
+        t.layout.shape[d] = was.shape[from], t.layout.stride[d] = was.stride[from];
+    }
+    return t;
+}
+
+static lb_status fill_stream(exchange *x, member *m)
+{
+    m->stream = malloc((size_t)(length(m) + 1) * x->size);
+    if (!m->stream) return lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
+    for (uint32_t i = 0; i < m->inputs.n; i++) {
+        lb_tensor input, dense;
+        LB_TRY(lb_machine_input(m->machine, m->inputs.values[i], &input, &x->known, x->err));
+        input = cut_in_front(x, m, input);
+        dense = (lb_tensor){m->stream + (size_t)m->starts[i] * x->size, x->dtype,
+                            lb_layout_contiguous(input.layout.ndim, input.layout.shape)};
+        lb_tensor_copy(&dense, &input, NULL);
+    }
+    return LB_OK;
+}
+
+/* Bytes that nothing was seen to write (DDP's bucket numbers, filled by C++ code) cannot be exchanged by replay. */
+static bool contributes_undefined(const exchange *x, const member *m)
+{
+    bool root_only = x->name->kind == EXCHANGE_BROADCAST || x->name->kind == EXCHANGE_SCATTER;
+    if (root_only && m != &x->members[x->root]) return false;
+    for (uint32_t i = 0; i < m->inputs.n; i++)
+        if (m->program->values[m->inputs.values[i]].flags & LB_VALUE_UNDEFINED) return true;
+    return false;
+}
+
+/* ---- rank swaps ------------------------------------------------------------------------------------------------- */
+
+static bool excluded(const member *m) { return m->choice->contribution == LB_CONTRIBUTE_EXCLUDE; }
+
+static void stream_to_f64(const exchange *x, const member *m, double *out, int64_t at, int64_t n)
+{
+    lb_load_f64(out, x->dtype, m->stream + (size_t)at * x->size, (size_t)n);
+}
+
+/* The mean of those that contribute their own, for each that does not. */
+static lb_status replace_by_mean(exchange *x)
+{
+    uint32_t others = 0;
+    bool wanted = false;
+    for (uint32_t r = 0; r < x->n; r++) {
+        others += x->members[r].choice->contribution == LB_CONTRIBUTE_OWN;
+        wanted |= x->members[r].choice->contribution == LB_CONTRIBUTE_MEAN;
+    }
+    if (!wanted || !lb_dtype_is_float(x->dtype)) return LB_OK;
+    int64_t n = length(&x->members[0]);
+    double *sum = calloc((size_t)n + 1, sizeof *sum), *one = malloc(((size_t)n + 1) * sizeof *one);
+    for (uint32_t r = 0; sum && one && r < x->n; r++) {
+        if (x->members[r].choice->contribution != LB_CONTRIBUTE_OWN || length(&x->members[r]) != n) continue;
+        stream_to_f64(x, &x->members[r], one, 0, n);
+        for (int64_t i = 0; i < n; i++) sum[i] += one[i] / others;
+    }
+    for (uint32_t r = 0; sum && one && r < x->n; r++)
+        if (x->members[r].choice->contribution == LB_CONTRIBUTE_MEAN && length(&x->members[r]) == n)
+            lb_store_f64(x->dtype, x->members[r].stream, sum, (size_t)n, NULL);
+    bool ok = sum && one;
+    free(sum);
+    free(one);
+    return ok ? LB_OK : lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
+}
+
+static lb_status swap_contributions(exchange *x)
+{
+    for (uint32_t r = 0; r < x->n; r++) {
+        member *m = &x->members[r];
+        bool gone = m->choice->contribution == LB_CONTRIBUTE_ZERO ||
+                    (excluded(m) && x->name->kind != EXCHANGE_ALL_REDUCE && x->name->kind != EXCHANGE_REDUCE_SCATTER);
+        if (gone) memset(m->stream, 0, (size_t)length(m) * x->size);
+    }
+    return replace_by_mean(x);
+}
+
+/* ---- moving ----------------------------------------------------------------------------------------------------- */
+
+/* A sum without some ranks stands for one with all of them: DDP sums what each rank has divided by the world. */
+static void rescale(const exchange *x, char *out, int64_t n, double factor)
+{
+    for (int64_t i = 0; i < n && lb_dtype_is_float(x->dtype); i++)
+        lb_from_f64(x->dtype, out + (size_t)i * x->size, factor * lb_to_f64(x->dtype, out + (size_t)i * x->size), NULL);
+}
+
+/* Elements [from, from + n) of every member, reduced; members excluded by a swap are left out. */
+static lb_status reduce_range(exchange *x, int64_t from, int64_t n, char *out)
+{
+    const void **inputs = malloc((x->n + 1) * sizeof *inputs);
+    if (!inputs) return lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
+    uint32_t k = 0;
+    for (uint32_t r = 0; r < x->n; r++)
+        if (!excluded(&x->members[r])) inputs[k++] = x->members[r].stream + (size_t)from * x->size;
+    lb_status status = LB_OK;
+    if (k) status = lb_collective_reduce(&x->order, x->reduction, k, inputs, x->dtype, n, out, x->err);
+    else memset(out, 0, (size_t)n * x->size);
+    free(inputs);
+    if (status == LB_OK && k && k < x->n && x->reduction == LB_REDUCE_SUM) rescale(x, out, n, (double)x->n / k);
+    return status;
+}
+
+/* The whole reduction: each input tensor by itself, or all as one stream. */
+static lb_status reduce_all(exchange *x, char *out)
+{
+    const member *m = &x->members[0];
+    if (x->name->coalesced) return reduce_range(x, 0, length(m), out);
+    for (uint32_t i = 0; i < m->inputs.n; i++)
+        LB_TRY(reduce_range(x, m->starts[i], m->starts[i + 1] - m->starts[i], out + (size_t)m->starts[i] * x->size));
+    return LB_OK;
+}
+
+/* Where chunk `c` of member `m` lies in its stream: given splits of rows, one tensor per rank, or equal parts. */
+static void chunk_range(const exchange *x, const member *m, uint32_t input, uint32_t c, int64_t *from, int64_t *n)
+{
+    int64_t whole = m->starts[input + 1] - m->starts[input];
+    *from = m->starts[input] + whole / x->n * c;
+    *n = whole / x->n;
+    if (x->name->coalesced && m->inputs.n == x->n) {
+        *from = m->starts[c];
+        *n = m->starts[c + 1] - m->starts[c];
+        return;
+    }
+    if (x->name->splits < 0 || (uint32_t)x->name->splits + 1 >= m->op->args) return;
+    const lb_arg *splits = &lb_op_args(m->program, m->op)[x->name->splits + 1];
+    const lb_layout *layout = &m->program->values[m->inputs.values[input]].layout;
+    if (splits->tag != LB_ARG_LIST || splits->count != x->n || layout->ndim < 1) return;
+    int64_t row = 1, at = 0;
+    for (int d = 1; d < layout->ndim; d++) row *= layout->shape[d];
+    for (uint32_t i = 0; i < c; i++) at += m->program->args[splits->u.first + i].u.i;
+    *from = m->starts[input] + at * row;
+    *n = m->program->args[splits->u.first + c].u.i * row;
+}
+
+typedef struct receipt {
+    char *bytes;
+    int64_t n, room;
+} receipt;
+
+static lb_status receive(exchange *x, receipt *r, const char *from, int64_t at, int64_t n, int64_t limit)
+{
+    if (n < 0 || at < 0 || at + n > limit || r->n + n > r->room)
+        return lb_fail(x->err, LB_ERR_UNSUPPORTED, "the sizes of a collective's inputs and outputs do not fit together");
+    memcpy(r->bytes + (size_t)r->n * x->size, from + (size_t)at * x->size, (size_t)n * x->size);
+    r->n += n;
+    return LB_OK;
+}
+
+/* What member `who` receives, in the order of its outputs. `reduced`: of the whole streams. */
+static lb_status assemble(exchange *x, uint32_t who, const char *reduced, receipt *out)
+{
+    const member *root = &x->members[x->root], *me = &x->members[who];
+    int64_t from, n;
+    switch (x->name->kind) {
+    case EXCHANGE_ALL_REDUCE:
+    case EXCHANGE_REDUCE: return receive(x, out, reduced, 0, length(&x->members[0]), length(&x->members[0]));
+    case EXCHANGE_BROADCAST: return receive(x, out, root->stream, 0, length(root), length(root));
+    case EXCHANGE_ALL_GATHER:
+    case EXCHANGE_GATHER:
+        if (x->name->coalesced) { /* output lists: one per rank, each with every tensor */
+            for (uint32_t r = 0; r < x->n; r++)
+                LB_TRY(receive(x, out, x->members[r].stream, 0, length(&x->members[r]), length(&x->members[r])));
+            return LB_OK;
+        }
+        for (uint32_t i = 0; i < me->inputs.n; i++)
+            for (uint32_t r = 0; r < x->n; r++) {
+                const member *m = &x->members[r];
+                if (i >= m->inputs.n) continue;
+                LB_TRY(receive(x, out, m->stream, m->starts[i], m->starts[i + 1] - m->starts[i], length(m)));
+            }
+        return LB_OK;
+    case EXCHANGE_REDUCE_SCATTER:
+        for (uint32_t i = 0; i < (x->name->coalesced ? 1 : me->inputs.n); i++) {
+            chunk_range(x, me, i, who, &from, &n);
+            LB_TRY(receive(x, out, reduced, from, n, length(me)));
+        }
+        return LB_OK;
+    case EXCHANGE_SCATTER:
+        if (root->inputs.n != x->n) break;
+        return receive(x, out, root->stream, root->starts[who], root->starts[who + 1] - root->starts[who], length(root));
+    case EXCHANGE_ALL_TO_ALL:
+        for (uint32_t r = 0; r < x->n; r++) {
+            chunk_range(x, &x->members[r], 0, who, &from, &n);
+            LB_TRY(receive(x, out, x->members[r].stream, from, n, length(&x->members[r])));
+        }
+        return LB_OK;
+    case EXCHANGE_NOTHING: return LB_OK;
+    }
+    return lb_fail(x->err, LB_ERR_UNSUPPORTED, "the lists of a collective do not fit its group");
+}
+
+static bool receives(const exchange *x, uint32_t who) { return is_received(x->name, x->root, who); }
+
+static lb_status spread(exchange *x, const member *m, const receipt *from)
+{
+    int64_t at = 0;
+    for (uint32_t i = 0; i < m->outputs.n; i++) {
+        uint32_t v = m->outputs.values[i];
+        lb_tensor window;
+        int64_t n = lb_layout_numel(&m->program->values[v].layout);
+        if (at + n > from->n) return lb_fail(x->err, LB_ERR_UNSUPPORTED, "a collective's outputs are larger than what it moves");
+        LB_TRY(lb_machine_output(m->machine, v, &window, x->err));
+        window = cut_in_front(x, m, window);
+        lb_tensor dense = {from->bytes + (size_t)at * x->size, x->dtype, lb_layout_contiguous(window.layout.ndim, window.layout.shape)};
+        lb_tensor_copy(&window, &dense, NULL);
+        at += n;
+    }
+    return LB_OK;
+}
+
+/* ---- all of it -------------------------------------------------------------------------------------------------- */
+
+/* vLLM's and SGLang's custom_all_reduce.cuh, among GPUs that all reach each other: what is small each rank adds up whole, in rank order;
+ * what is large in parts, each from its own rank on; in f32 both times, so that f32 is rounded at every addition. */
+static lb_order_kind order_by_size(const exchange *x)
+{
+    const int64_t bytes = length(&x->members[0]) * (int64_t)x->size;
+    const bool whole = x->n == 2 || (x->n <= 4 && bytes < 512 * 1024) || (x->n <= 8 && bytes < 256 * 1024);
+    if (x->dtype == LB_F32) return whole ? LB_ORDER_RANK : LB_ORDER_MPI_RING;
+    return whole ? LB_ORDER_WIDE : LB_ORDER_ROTATED;
+}
+
+static void read_attributes(exchange *x)
+{
+    const member *m = &x->members[0];
+    const lb_prepared_op *prepared = &m->machine->prepared->ops[m->machine->next];
+    x->reduction = LB_REDUCE_SUM;
+    x->order = (lb_order)LB_ORDER_INIT;
+    if (x->name->shared_memory) x->order.kind = order_by_size(x);
+    if (prepared->collective != LB_NONE) {
+        const lb_collective *row = &m->program->collectives[prepared->collective];
+        lb_reduction_parse(lb_program_text(m->program, row->reduce), &x->reduction);
+        if (row->algorithm != LB_NONE) lb_order_parse(lb_program_text(m->program, row->algorithm), &x->order, NULL);
+    }
+    for (uint32_t r = 0; r < x->n; r++)
+        if (x->members[r].choice->order) lb_order_parse(x->members[r].choice->order, &x->order, NULL);
+    const uint32_t root = root_of(x->name, m->program, m->op);
+    if (root < x->n) x->root = root;
+}
+
+static lb_status run_streams(exchange *x)
+{
+    char *reduced = NULL;
+    bool reduces = x->name->kind == EXCHANGE_ALL_REDUCE || x->name->kind == EXCHANGE_REDUCE ||
+                   x->name->kind == EXCHANGE_REDUCE_SCATTER;
+    lb_status status = LB_OK;
+    for (uint32_t r = 0; r < x->n && status == LB_OK; r++) {
+        status = fill_stream(x, &x->members[r]);
+        if (status == LB_OK && contributes_undefined(x, &x->members[r]))
+            status = lb_fail(x->err, LB_ERR_UNSUPPORTED, "a member contributes bytes that nothing was seen to write");
+        if (status == LB_OK && reduces && length(&x->members[r]) != length(&x->members[0]))
+            status = lb_fail(x->err, LB_ERR_UNSUPPORTED, "the members of a reduction bring different sizes");
+    }
+    if (status == LB_OK && x->known.missing) return LB_OK;
+    if (status == LB_OK) status = swap_contributions(x);
+    if (status == LB_OK && reduces) {
+        reduced = malloc((size_t)(length(&x->members[0]) + 1) * x->size);
+        status = reduced ? reduce_all(x, reduced) : lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
+    }
+    for (uint32_t r = 0; r < x->n && status == LB_OK; r++) {
+        if (!receives(x, r)) continue;
+        receipt got = {0};
+        for (uint32_t i = 0; i < x->members[r].outputs.n; i++)
+            got.room += lb_layout_numel(&x->members[r].program->values[x->members[r].outputs.values[i]].layout);
+        got.bytes = malloc((size_t)(got.room + 1) * x->size);
+        status = got.bytes ? assemble(x, r, reduced, &got) : lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
+        if (status == LB_OK) status = spread(x, &x->members[r], &got);
+        free(got.bytes);
+    }
+    free(reduced);
+    return status;
+}
+
+static void release(exchange *x)
+{
+    for (uint32_t r = 0; x->members && r < x->n; r++) {
+        free(x->members[r].inputs.values);
+        free(x->members[r].outputs.values);
+        free(x->members[r].starts);
+        free(x->members[r].stream);
+    }
+    free(x->members);
+}
+
+lb_status lb_collective_run_run(lb_machine *const *machines, uint32_t n, lb_err *err)
+{
+    lb_err local = LB_ERR_INIT;
+    exchange x = {.n = n, .known = LB_INPUTS_INIT, .err = &local, .members = calloc(n, sizeof *x.members)};
+    lb_status status = x.members ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
+    for (uint32_t r = 0; status == LB_OK && r < n; r++) {
+        const lb_program *program = machines[r]->prepared->program;
+        x.members[r] = (member){.machine = machines[r], .program = program, .op = &program->ops[machines[r]->next],
+                                .choice = lb_machine_choice(machines[r])};
+        const struct exchange_name *name = find_name(lb_op_name(program, x.members[r].op));
+        if (r == 0) x.name = name;
+        if (!name || name->kind != x.name->kind) status = LB_ERR_UNSUPPORTED;
+        else status = collect(&x, &x.members[r]);
+    }
+    if (status == LB_OK) {
+        x.dtype = stream_dtype(&x);
+        x.size = lb_dtype_bits(x.dtype) / 8;
+        read_attributes(&x);
+        for (uint32_t r = 0; r < n; r++) x.known.swapped |= x.members[r].choice->swapped;
+        status = x.size ? run_streams(&x) : LB_ERR_UNSUPPORTED;
+    }
+    for (uint32_t r = 0; r < n; r++) {
+        if (status == LB_ERR_NOMEM || status == LB_ERR_LIMIT) break;
+        lb_status end = status == LB_OK && receives(&x, r) ? lb_machine_finish(machines[r], &x.known, err)
+                                                           : lb_machine_stand_in(machines[r], err);
+        if (end != LB_OK) {
+            release(&x);
+            return end;
+        }
+    }
+    release(&x);
+    if (status == LB_ERR_NOMEM || status == LB_ERR_LIMIT) return lb_fail(err, status, "%s", local.message);
+    return LB_OK;
+}

@@ -1,0 +1,150 @@
+/* Orders of collectives: the golden vectors, the pieces each order cuts, and reductions other than sums. */
+#include "cmocka_first.h"
+
+#include "collective_sum.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Four ranks with 512, 1, 1, -512 in bf16: each order gives its own result. */
+static float golden(const char *text, int64_t count, int64_t at)
+{
+    static const float x[4] = {512, 1, 1, -512};
+    uint16_t *ranks[4], *out = calloc((size_t)count, sizeof *out);
+    for (int r = 0; r < 4; r++) {
+        ranks[r] = calloc((size_t)count, sizeof **ranks);
+        for (int64_t i = 0; i < count; i++) lb_store_f32(LB_BF16, &ranks[r][i], &x[r], 1, NULL);
+    }
+    lb_order order;
+    assert_int_equal(lb_order_parse(text, &order, NULL), LB_OK);
+    assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_SUM, 4, (const void *const *)ranks, LB_BF16, count, out, NULL), LB_OK);
+    float result;
+    lb_load_f32(&result, LB_BF16, &out[at], 1);
+    for (int r = 0; r < 4; r++) free(ranks[r]);
+    free(out);
+    return result;
+}
+
+static void golden_vectors_come_out(void **state)
+{
+    (void)state;
+    static const float nccl[4] = {2, 1, 2, 0}, gloo[4] = {0, 2, 1, 0}, mpi[4] = {0, 2, 1, 2};
+    for (int c = 0; c < 4; c++) {
+        assert_float_equal(golden("ring:1:1", 4, c), nccl[c], 0);
+        assert_float_equal(golden("gloo", 8, 2 * c), gloo[c], 0);
+        assert_float_equal(golden("mpi_ring", 4, c), mpi[c], 0);
+    }
+    assert_float_equal(golden("tree", 2, 0), 2, 0);
+    assert_float_equal(golden("tree", 2, 1), 0, 0);
+    assert_float_equal(golden("doubling", 1, 0), 0, 0);
+    assert_float_equal(golden("rank", 1, 0), 0, 0);
+    assert_float_equal(golden("wide", 1, 0), 2, 0);
+}
+
+static void pieces_cover_every_element_once_and_fold_every_rank(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"gloo", "ring", "ring:2:8", "mpi_ring", "tree", "tree:2", "rank", "wide", "rotated",
+                                        "doubling", "rabenseifner"};
+    for (size_t t = 0; t < sizeof texts / sizeof *texts; t++)
+        for (uint32_t n = 1; n <= 9; n++)
+            for (int64_t count = 0; count < 40; count += 13) {
+                lb_order order;
+                lb_pieces pieces;
+                assert_int_equal(lb_order_parse(texts[t], &order, NULL), LB_OK);
+                assert_int_equal(lb_order_pieces(&order, n, count, 4, &pieces, NULL), LB_OK);
+                int64_t at = 0;
+                for (uint32_t p = 0; p < pieces.n; p++) {
+                    assert_int_equal(pieces.pieces[p].first, at);
+                    at = pieces.pieces[p].last;
+                    uint32_t folded = 0; /* every rank but the root is a source exactly once */
+                    for (uint32_t f = 0; f + 1 < n; f++) {
+                        assert_false(folded >> pieces.pieces[p].folds[f].dst & 1);
+                        assert_false(folded >> pieces.pieces[p].folds[f].src & 1);
+                        folded |= 1u << pieces.pieces[p].folds[f].src;
+                    }
+                    assert_int_equal(folded | 1u << pieces.pieces[p].root, (1u << n) - 1);
+                }
+                assert_int_equal(at, count);
+                lb_pieces_release(&pieces);
+            }
+}
+
+static void double_tree_has_the_shape_of_nccl(void **state)
+{
+    (void)state;
+    lb_order order;
+    lb_pieces pieces;
+    lb_order_parse("tree", &order, NULL);
+    assert_int_equal(lb_order_pieces(&order, 4, 2, 4, &pieces, NULL), LB_OK);
+    /* tree 0: x0 + ((x2 + x1) + x3), tree 1: x3 + ((x1 + x2) + x0) */
+    static const lb_fold first[3] = {{2, 1}, {2, 3}, {0, 2}}, second[3] = {{1, 2}, {1, 0}, {3, 1}};
+    assert_memory_equal(pieces.pieces[0].folds, first, sizeof first);
+    assert_memory_equal(pieces.pieces[1].folds, second, sizeof second);
+    lb_pieces_release(&pieces);
+}
+
+static void integers_wrap_and_nan_wins_a_maximum(void **state)
+{
+    (void)state;
+    lb_order order = LB_ORDER_INIT;
+    int8_t a[2] = {100, -3}, b[2] = {100, 5}, out[2];
+    const void *ints[2] = {a, b};
+    assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_SUM, 2, ints, LB_I8, 2, out, NULL), LB_OK);
+    assert_int_equal(out[0], -56);
+    assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_MAX, 2, ints, LB_I8, 2, out, NULL), LB_OK);
+    assert_int_equal(out[1], 5);
+    float x[2] = {1, NAN}, y[2] = {2, 3}, z[2];
+    const void *floats[2] = {x, y};
+    assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_MAX, 2, floats, LB_F32, 2, z, NULL), LB_OK);
+    assert_true(z[0] == 2 && isnan(z[1]));
+    assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_BAND, 2, floats, LB_F32, 2, z, NULL), LB_ERR_UNSUPPORTED);
+}
+
+static void average_multiplies_before_the_sum_as_nccl_does(void **state)
+{
+    (void)state;
+    lb_order order;
+    float x[3][1] = {{1}, {1}, {1}}, out[1];
+    const void *inputs[3] = {x[0], x[1], x[2]};
+    lb_order_parse("ring", &order, NULL);
+    assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_AVG, 3, inputs, LB_F32, 1, out, NULL), LB_OK);
+    float third = (float)(1.0 / 3);
+    assert_true(out[0] == (third + third) + third);
+}
+
+static void average_divides_the_sum_as_torch_does_on_gloo(void **state)
+{
+    (void)state;
+    lb_order order;
+    float x[3][1] = {{0.1f}, {0.7f}, {1.3f}}, out[1];
+    const void *inputs[3] = {x[0], x[1], x[2]};
+    lb_order_parse("gloo", &order, NULL);
+    assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_AVG, 3, inputs, LB_F32, 1, out, NULL), LB_OK);
+    assert_true(out[0] == ((x[2][0] + x[1][0]) + x[0][0]) / 3);
+}
+
+static void unknown_orders_are_refused_with_the_known_ones(void **state)
+{
+    (void)state;
+    lb_order order;
+    lb_err err = LB_ERR_INIT;
+    assert_int_equal(lb_order_parse("circle", &order, &err), LB_ERR_INVALID);
+    assert_non_null(strstr(err.message, "rabenseifner"));
+    assert_int_equal(lb_order_parse("ring:x", &order, NULL), LB_ERR_INVALID);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(golden_vectors_come_out),
+        cmocka_unit_test(pieces_cover_every_element_once_and_fold_every_rank),
+        cmocka_unit_test(double_tree_has_the_shape_of_nccl),
+        cmocka_unit_test(integers_wrap_and_nan_wins_a_maximum),
+        cmocka_unit_test(average_multiplies_before_the_sum_as_nccl_does),
+        cmocka_unit_test(average_divides_the_sum_as_torch_does_on_gloo),
+        cmocka_unit_test(unknown_orders_are_refused_with_the_known_ones),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
